@@ -1,0 +1,13 @@
+//! What a heap tells about itself: one schema for Rust, C, Python and JSON.
+//!
+//! * [`Snapshot`] is the schema: plain numbers, fixed layout, versioned.
+//! * [`Fallback`] lists every reason why memory did not get the backing its policy wanted.
+//! * [`publish`] shares the snapshot of a running process through a memory-mapped file, so that others read
+//!   it without stopping the process, also after the process was killed.
+
+mod fallback;
+pub mod publish;
+mod snapshot;
+
+pub use fallback::Fallback;
+pub use snapshot::{HookState, Level, SCHEMA, Snapshot};
