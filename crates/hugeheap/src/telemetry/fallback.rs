@@ -35,6 +35,8 @@ pub enum Fallback {
     NoThread = 13,
     /// An advice was refused because the process has too many mappings (`vm.max_map_count`).
     MappingLimit = 14,
+    /// The first touch of an advised arena found no free huge page.
+    NoHugePage = 15,
 }
 
 impl Fallback {
@@ -42,7 +44,7 @@ impl Fallback {
     pub const ROOM: usize = 24;
 
     /// All reasons, in the order of the schema.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::ThpNever,
         Self::ThpDisabled,
         Self::ThpUnsupported,
@@ -58,6 +60,7 @@ impl Fallback {
         Self::Latency,
         Self::NoThread,
         Self::MappingLimit,
+        Self::NoHugePage,
     ];
 
     /// The name in JSON and in metrics.
@@ -78,6 +81,7 @@ impl Fallback {
             Self::Latency => "latency",
             Self::NoThread => "no_thread",
             Self::MappingLimit => "mapping_limit",
+            Self::NoHugePage => "no_huge_page",
         }
     }
 
@@ -109,6 +113,10 @@ impl Fallback {
                 "no thread could be started (ulimit -u); idle memory is kept until the next free"
             }
             Self::MappingLimit => "too many mappings; raise vm.max_map_count",
+            Self::NoHugePage => {
+                "no free huge page at first touch: memory is fragmented or full; echo 1 > \
+                 /proc/sys/vm/compact_memory helps for a while"
+            }
         }
     }
 }

@@ -1,0 +1,121 @@
+//! The metadata of one arena.
+//!
+//! ```text
+//!            map                allocate               allocate
+//!   Unmapped ───▶ Empty ───────────────────▶ Partial ◀──────────▶ Full
+//!      ▲           ▲ │ ▲  all runs freed ───────┘ │ free            │
+//!      │ unmap     │ │ └──────────────────────────┼─────────────────┘
+//!      │  (hugetlb)│ ▼ maintenance                ▼ maintenance
+//!      └──────── GivenBack                     Broken, collapsed …
+//! ```
+//!
+//! A large block owns whole arenas: the first is `Large` and knows the length, the others are `LargeRest`.
+//!
+//! Invariants:
+//! * `starts ⊆ in_use ⊆ touched`; a run begins at a start bit and ends before the next start or the next free page.
+//! * `touched` covers every page that may be resident: what is not touched reads as zero and costs no memory.
+//! * An arena that maintenance works on is `busy`: it is in no list, nothing is allocated from it, frees are recorded.
+
+use super::list::ArenaId;
+
+/// What an arena is used for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Address space only, never used or unmapped.
+    Unmapped = 0,
+    /// Mapped, no live run, memory kept for reuse.
+    Empty,
+    /// Mapped, no live run, memory given back.
+    GivenBack,
+    /// Live runs and room.
+    Partial,
+    /// Live runs, no room.
+    Full,
+    /// First arena of a large block.
+    Large,
+    /// Further arena of a large block.
+    LargeRest,
+    /// Could not be restored after a failed call: never used again.
+    Lost,
+}
+
+/// What the arena's memory consists of, as far as calls and the kernel's answers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Made {
+    /// Nothing is mapped.
+    Nothing = 0,
+    /// OS pages, advised against huge pages.
+    Base,
+    /// OS pages without advice (huge if the host's mode is `always`).
+    Plain,
+    /// Advised for transparent huge pages.
+    Thp,
+    /// Taken from the hugetlb pool.
+    Hugetlb,
+    /// Was huge, then broken to give a part back; advised against huge pages.
+    Broken,
+}
+
+/// The metadata of one arena: two cache lines.
+#[repr(C, align(64))]
+pub(crate) struct Arena {
+    /// Heap pages in live runs.
+    pub(crate) in_use: u128,
+    /// First heap page of each live run.
+    pub(crate) starts: u128,
+    /// Heap pages that may be resident.
+    pub(crate) touched: u128,
+    /// When a run was last allocated or freed, in nanoseconds of the system's clock.
+    pub(crate) changed_at: u64,
+    /// Length in bytes of the large block that begins here.
+    pub(crate) large_bytes: u64,
+    /// When a collapse may be tried again, in nanoseconds.
+    pub(crate) retry_at: u64,
+    pub(crate) next: ArenaId,
+    pub(crate) previous: ArenaId,
+    /// Order of first use: less is older.
+    pub(crate) serial: u32,
+    /// Arenas of the large block that begins here.
+    pub(crate) large_arenas: u32,
+    pub(crate) state: State,
+    pub(crate) made: Made,
+    /// Maintenance works on the arena outside the lock.
+    pub(crate) busy: bool,
+    /// The kernel gave no huge page although it was asked: collapse when dense.
+    pub(crate) wants_huge: bool,
+    /// Key of the list the arena is in (see `order`), so that it can be taken out.
+    pub(crate) listed: u16,
+}
+
+const _: () = assert!(size_of::<Arena>() == 128);
+
+impl Arena {
+    /// Number of live runs.
+    pub(crate) const fn runs(&self) -> u32 {
+        self.starts.count_ones()
+    }
+
+    /// Heap pages in live runs.
+    pub(crate) const fn live_pages(&self) -> u32 {
+        self.in_use.count_ones()
+    }
+
+    /// Heap pages that may be resident without being live.
+    pub(crate) const fn retained_pages(&self) -> u32 {
+        (self.touched & !self.in_use).count_ones()
+    }
+
+    /// Length of the run that begins at `page`; `None` when none does.
+    pub(crate) const fn run_length(&self, page: u32) -> Option<u32> {
+        if self.starts >> page & 1 == 0 {
+            return None;
+        }
+        let used = self.in_use >> page;
+        let until_free = used.trailing_ones();
+        let later_starts = (self.starts >> page) & !1;
+        let until_next = later_starts.trailing_zeros();
+        Some(if until_free < until_next { until_free } else { until_next })
+    }
+}
