@@ -1,1 +1,56 @@
-//! Linux.
+//! Linux: pages by `mmap` and its relatives, facts from /proc and /sys.
+//!
+//! ```text
+//!   pages ──▶ hugetlb ──▶ vm            memory: states, pool pages, one function per system call
+//!   residency ──▶ pagemap ──▶ maps      what backs a range: page tables, and which mapping it is
+//!            └──▶ smaps                 the same on older kernels
+//!   read                                files without the heap
+//! ```
+
+mod hugetlb;
+mod maps;
+mod pagemap;
+mod pages;
+mod read;
+mod residency;
+mod smaps;
+mod vm;
+
+use crate::Result;
+use read::Root;
+use std::path::Path;
+
+/// Linux. Holds nothing but where /proc and /sys are, so it is cheap to copy and fit for a static.
+#[derive(Clone, Copy)]
+pub struct Linux {
+    root: Root,
+}
+
+impl Linux {
+    /// The running kernel with the real /proc and /sys.
+    pub const fn new() -> Self {
+        Self { root: Root::REAL }
+    }
+
+    /// The running kernel with the /proc and /sys in `dir` as sources of [`Facts`](crate::Facts): for
+    /// tests, and for containers that see the host's there. [`Pages`](crate::Pages) always work on this process.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG` for a path of more than 256 bytes.
+    pub fn with_root(dir: &Path) -> Result<Self> {
+        Ok(Self { root: Root::new(dir)? })
+    }
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl core::fmt::Debug for Linux {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let root = String::from_utf8_lossy(self.root.as_bytes());
+        f.debug_struct("Linux").field("root", &root).finish()
+    }
+}

@@ -1,0 +1,224 @@
+//! [`Pages`] for Linux: the states of the trait's text in terms of mappings.
+//!
+//! | state | mapping |
+//! |---|---|
+//! | reserved | private, anonymous, `PROT_NONE`, `MAP_NORESERVE`, no advice |
+//! | mapped | the same made readable and writable, with the backing's advice; or a hugetlb mapping moved here |
+//! | resident | pages in it |
+//!
+//! Invariant: address space of a reservation is never unmapped, only mapped over, and each such step is one atomic
+//! system call that checks its limits first. `MAP_NORESERVE` keeps terabytes of reservation
+//! out of the kernel's overcommit account; under `vm.overcommit_memory=2` the kernel ignores it and charges a range when
+//! it becomes writable, so `map` can fail there and the reservation itself cannot.
+//!
+//! Everything here is system calls on the stack's data: no heap, no locks, safe in signal and fork handlers.
+
+use super::{Linux, hugetlb, maps, residency, vm};
+use crate::{AddressRange, Advice, Backing, Error, ErrorKind, Pages, Protection, Residency, Result};
+use core::ffi::{CStr, c_int};
+
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+impl Pages for Linux {
+    fn reserve(&self, len: usize, align: usize) -> Result<AddressRange> {
+        reserve(len, align)
+    }
+
+    unsafe fn release(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns the whole reservation and gives it up.
+        unsafe { vm::unmap(range) }
+    }
+
+    unsafe fn map(&self, range: AddressRange, backing: Backing) -> Result<()> {
+        // SAFETY: the caller owns the range, which is reserved.
+        unsafe {
+            match backing {
+                Backing::Base => match map_advised(range, Some(Advice::NoHuge)) {
+                    // A kernel without transparent huge pages refuses the advice, and has only OS pages.
+                    Err(error) if error.kind() == ErrorKind::Invalid => map_advised(range, None),
+                    result => result,
+                },
+                Backing::Plain => map_advised(range, None),
+                Backing::Thp => map_advised(range, Some(Advice::Huge)),
+                Backing::Hugetlb(page_size) => hugetlb::map(range, page_size),
+            }
+        }
+    }
+
+    unsafe fn unmap(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns the range and gives its contents up.
+        unsafe { vm::reserve_over(range) }
+    }
+
+    unsafe fn advise(&self, range: AddressRange, advice: Advice) -> Result<()> {
+        // SAFETY: the caller owns the range; this advice keeps contents.
+        unsafe { advise(range, advice) }
+    }
+
+    unsafe fn populate(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns the range.
+        unsafe { vm::populate(range) }
+    }
+
+    unsafe fn collapse(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns the range; collapsing keeps contents.
+        unsafe { vm::advise(range, vm::MADV_COLLAPSE, "madvise(MADV_COLLAPSE)") }
+    }
+
+    /// Splits with `MADV_COLD`, which has to split a huge page of which it may deactivate only a part. (`MADV_PAGEOUT` splits
+    /// too, came with the same kernel, 5.4, and would write live data to swap.)
+    ///
+    /// Huge pages mapped whole are left whole. Not split are pages that a forked child still shares and pages of
+    /// a locked mapping (`mlockall`: `EINVAL`).
+    unsafe fn split(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns the range; deactivating keeps contents.
+        unsafe { vm::advise(range, vm::MADV_COLD, "madvise(MADV_COLD)") }
+    }
+
+    unsafe fn decommit(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns the range and gives its contents up.
+        unsafe { vm::advise(range, libc::MADV_DONTNEED, "madvise(MADV_DONTNEED)") }
+    }
+
+    unsafe fn protect(&self, range: AddressRange, protection: Protection) -> Result<()> {
+        let bits = match protection {
+            Protection::None => libc::PROT_NONE,
+            Protection::Read => libc::PROT_READ,
+            Protection::ReadWrite => READ_WRITE,
+        };
+        // SAFETY: the caller owns the range and answers for the accesses to it.
+        unsafe { vm::protect(range, bits, "mprotect") }
+    }
+
+    unsafe fn relocate(&self, from: AddressRange, to: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns both ranges; `to` is reserved.
+        unsafe { relocate(from, to) }
+    }
+
+    fn name(&self, range: AddressRange, name: &CStr) -> Result<()> {
+        vm::set_name(range, name)
+    }
+
+    fn residency(&self, range: AddressRange) -> Result<Residency> {
+        residency::of(range)
+    }
+}
+
+/// Reserves `len` bytes, rounded up to the OS page, at a multiple of `align`.
+pub(super) fn reserve(len: usize, align: usize) -> Result<AddressRange> {
+    const CALL: &str = "mmap(PROT_NONE)";
+    let page = vm::os_page();
+    if len == 0 || !align.is_power_of_two() || align < page {
+        return Err(Error::new(CALL, libc::EINVAL));
+    }
+    let len = len.checked_next_multiple_of(page).ok_or(Error::new(CALL, libc::ENOMEM))?;
+    // Newer kernels align large mappings to the huge page by themselves, and then nothing has to be trimmed.
+    let lucky = vm::reserve_anywhere(len)?;
+    if AddressRange::new(lucky.start, 0).is_aligned_to(align) {
+        return Ok(lucky);
+    }
+    // SAFETY: the mapping was just made and is known to nobody else.
+    unsafe { vm::unmap(lucky)? };
+    let wide = len.checked_add(align - page).ok_or(Error::new(CALL, libc::ENOMEM))?;
+    match vm::reserve_anywhere(wide) {
+        // SAFETY: as above.
+        Ok(range) => unsafe { trim(range, len, align) },
+        // Under `ulimit -v` there may be room for the range but not for the excess: try the aligned places beside the one
+        // that was free a moment ago.
+        Err(error) => {
+            let below = lucky.start & !(align - 1);
+            let places = [below, below.wrapping_sub(align), below.wrapping_add(align)];
+            let free = |&start: &usize| start != 0 && vm::reserve_at(AddressRange::new(start, len)).is_ok();
+            places.into_iter().find(free).map(|start| AddressRange::new(start, len)).ok_or(error)
+        }
+    }
+}
+
+/// Cuts `range` down to its first `len` bytes at a multiple of `align`.
+///
+/// # Safety
+/// The caller owns `range`, uses none of it yet, and it is long enough.
+unsafe fn trim(range: AddressRange, len: usize, align: usize) -> Result<AddressRange> {
+    let start = (range.start + (align - 1)) & !(align - 1);
+    let kept = AddressRange::new(start, len);
+    let before = AddressRange::new(range.start, start - range.start);
+    let after = AddressRange::new(kept.end(), range.end() - kept.end());
+    for excess in [before, after] {
+        if excess.len > 0 {
+            // SAFETY: the excess is part of the caller's range and in nobody's use.
+            unsafe { vm::unmap(excess)? };
+        }
+    }
+    Ok(kept)
+}
+
+/// # Safety
+/// The caller owns `range`.
+unsafe fn advise(range: AddressRange, advice: Advice) -> Result<()> {
+    let (number, call) = match advice {
+        Advice::Huge => (libc::MADV_HUGEPAGE, "madvise(MADV_HUGEPAGE)"),
+        Advice::NoHuge => (libc::MADV_NOHUGEPAGE, "madvise(MADV_NOHUGEPAGE)"),
+    };
+    // SAFETY: the caller owns the range; this advice keeps contents.
+    unsafe { vm::advise(range, number, call) }
+}
+
+/// Makes a reserved range accessible. The advice comes first: where it is refused, nothing has changed yet.
+///
+/// # Safety
+/// The caller owns `range`, which is reserved.
+unsafe fn map_advised(range: AddressRange, advice: Option<Advice>) -> Result<()> {
+    // SAFETY: the caller owns the range, which has no contents.
+    unsafe {
+        let advised = advice.map_or(Ok(()), |advice| advise(range, advice));
+        let mapped = advised.and_then(|()| vm::protect(range, READ_WRITE, "mprotect(PROT_WRITE)"));
+        if mapped.is_err() {
+            // Either call may have done a part of a range that consists of several mappings. If the fresh
+            // reservation is refused (too many mappings), no access is what matters, and that needs no new mapping.
+            if vm::reserve_over(range).is_err() {
+                let _ = vm::protect(range, libc::PROT_NONE, "mprotect(PROT_NONE)");
+            }
+        }
+        mapped
+    }
+}
+
+/// After a move over the reserved `range` failed: makes sure that it is reserved.
+///
+/// The kernel checks what it can before it removes the target of a move, so nearly always there is nothing to do. If the
+/// range was removed it is taken again, unless another thread has been quicker, which is never overwritten.
+///
+/// # Safety
+/// The caller owns `range`, and nothing in it is in use.
+pub(super) unsafe fn restore_reservation(range: AddressRange) {
+    // `EEXIST` is the normal case: the reservation was never removed.
+    let _ = vm::reserve_at(range);
+}
+
+/// # Safety
+/// The caller owns both ranges; `to` is reserved.
+unsafe fn relocate(from: AddressRange, to: AddressRange) -> Result<()> {
+    const CALL: &str = "mremap(MREMAP_DONTUNMAP)";
+    let unsupported = Error::new(CALL, libc::EOPNOTSUPP);
+    if from.len != to.len || from.len == 0 {
+        return Err(Error::new(CALL, libc::EINVAL));
+    }
+    // The kernel moves one mapping at a time and notices that `from` is several, or a hugetlb one, only after it has
+    // removed `to`. So look first; without /proc there is no way to look and no move.
+    let mapping = maps::mapping_at(from.start).ok().flatten().ok_or(unsupported)?;
+    if !mapping.range.encloses(from) || mapping.hugetlb {
+        return Err(unsupported);
+    }
+    // SAFETY: the caller owns both ranges, and `to` has no contents.
+    unsafe {
+        // The limits on data and committed memory are checked late, too. Making `to` writable has the
+        // same cost against them, and fails cleanly.
+        map_advised(to, None)?;
+        vm::move_over(from, to.start, true, CALL).map_err(|error| {
+            restore_reservation(to);
+            let _ = vm::protect(to, libc::PROT_NONE, "mprotect(PROT_NONE)");
+            // A kernel before 5.7 refuses the flag.
+            if error.code == libc::EINVAL { unsupported } else { error }
+        })
+    }
+}

@@ -1,0 +1,460 @@
+//! Reading the small text files of /proc and /sys without the heap.
+//!
+//! Terms: a *root* is the directory that /proc and /sys are looked up in: empty for the real ones, another
+//! for tests and for containers that see the host's under a different path. A *path* is built in a
+//! fixed buffer on the stack. A file is read either whole into the caller's buffer ([`whole`]) or line by line
+//! through a fixed window ([`Lines`]).
+//!
+//! Invariants: no heap, no locks, no formatting; every descriptor is closed on all ways out and never survives an
+//! `exec`; an interrupted call is made again. A file that does not fit is an error, never a silent prefix;
+//! only [`Lines`] shortens, and says so in [`Line::cut`].
+//!
+//! Errors carry one static name for the whole file ("read(/proc/meminfo)"): the code tells whether opening (`ENOENT`, `EACCES`),
+//! reading, or understanding it failed (`EBADMSG`).
+
+use crate::{Error, Result};
+use core::ffi::{CStr, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Longest path this module opens. Control groups of container platforms nest to about 300 bytes; the limit keeps all buffers
+/// of one fact under 16 KiB of stack.
+const PATH_MAX: usize = 1024;
+/// Longest root. Leaves room for what follows it in a path.
+const ROOT_MAX: usize = 256;
+
+/// The directory that holds `proc` and `sys`; empty for the real ones.
+#[derive(Clone, Copy)]
+pub(super) struct Root {
+    bytes: [u8; ROOT_MAX],
+    len: usize,
+}
+
+impl Root {
+    /// The real /proc and /sys.
+    pub(super) const REAL: Self = Self { bytes: [0; ROOT_MAX], len: 0 };
+
+    /// The ones in `dir`.
+    pub(super) fn new(dir: &Path) -> Result<Self> {
+        let bytes = dir.as_os_str().as_bytes();
+        let trimmed = bytes.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        if trimmed > ROOT_MAX || bytes.contains(&0) {
+            return Err(Error::new("root", libc::ENAMETOOLONG));
+        }
+        let mut root = Self::REAL;
+        root.bytes[..trimmed].copy_from_slice(&bytes[..trimmed]);
+        root.len = trimmed;
+        Ok(root)
+    }
+
+    /// The root's path without a slash at the end.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The path of `absolute` (which begins with a slash) under this root.
+    pub(super) fn path(&self, absolute: &[u8]) -> Result<PathBuffer> {
+        let mut path = PathBuffer::new();
+        path.push(self.as_bytes())?;
+        path.push(absolute)?;
+        Ok(path)
+    }
+}
+
+/// A path in a fixed buffer.
+#[derive(Clone, Copy)]
+pub(super) struct PathBuffer {
+    /// Always ends in at least one zero byte.
+    bytes: [u8; PATH_MAX],
+    len: usize,
+}
+
+impl PathBuffer {
+    pub(super) const fn new() -> Self {
+        Self { bytes: [0; PATH_MAX], len: 0 }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Appends text. A zero byte in it would end the path early and is refused.
+    pub(super) fn push(&mut self, text: &[u8]) -> Result<()> {
+        let end = self.len + text.len();
+        if end >= PATH_MAX || text.contains(&0) {
+            return Err(Error::new("path", libc::ENAMETOOLONG));
+        }
+        self.bytes[self.len..end].copy_from_slice(text);
+        self.len = end;
+        Ok(())
+    }
+
+    /// Appends a number in decimal.
+    pub(super) fn push_decimal(&mut self, mut number: usize) -> Result<()> {
+        // 20 digits hold every 64-bit number.
+        let mut digits = [0; 20];
+        let mut first = digits.len();
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.push(&digits[first..])
+    }
+
+    /// Shortens the path to `len` bytes; longer stays as it is.
+    pub(super) fn truncate(&mut self, len: usize) {
+        if len < self.len {
+            self.bytes[len..self.len].fill(0);
+            self.len = len;
+        }
+    }
+
+    fn as_c_str(&self) -> &CStr {
+        // The zero byte is there by the invariant of `bytes`.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}
+
+/// An open file. Closed when dropped.
+pub(super) struct File {
+    descriptor: c_int,
+    name: &'static str,
+}
+
+impl File {
+    /// Opens for reading; `name` is what errors of this file are called.
+    pub(super) fn open(path: &PathBuffer, name: &'static str) -> Result<Self> {
+        Self::open_c(path.as_c_str(), name)
+    }
+
+    /// As [`open`](Self::open), for a path that is known already.
+    pub(super) fn open_c(path: &CStr, name: &'static str) -> Result<Self> {
+        loop {
+            // SAFETY: `path` ends in a zero byte and lives through the call.
+            let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+            if descriptor >= 0 {
+                return Ok(Self { descriptor, name });
+            }
+            let error = Error::last(name);
+            if error.code != libc::EINTR {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The descriptor, for calls other than reading.
+    pub(super) fn descriptor(&self) -> c_int {
+        self.descriptor
+    }
+
+    /// Reads at `offset`; 0 at the end of the file.
+    pub(super) fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.retry(|descriptor| {
+            // SAFETY: the pointer and the length describe `buffer`, which is borrowed for the call.
+            unsafe { libc::pread64(descriptor, buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) }
+        })
+    }
+
+    fn retry(&self, mut call: impl FnMut(c_int) -> isize) -> Result<usize> {
+        loop {
+            if let Ok(count) = usize::try_from(call(self.descriptor)) {
+                return Ok(count);
+            }
+            let error = Error::last(self.name);
+            if error.code != libc::EINTR {
+                return Err(error);
+            }
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is this value's own and is not used after this.
+        unsafe { libc::close(self.descriptor) };
+    }
+}
+
+/// Something that bytes come from: a file, or in tests a slice.
+pub(super) trait Source {
+    /// Fills the front of `buffer` and says how much; 0 at the end.
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize>;
+}
+
+impl Source for File {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        self.retry(|descriptor| {
+            // SAFETY: the pointer and the length describe `buffer`, which is borrowed for the call.
+            unsafe { libc::read(descriptor, buffer.as_mut_ptr().cast(), buffer.len()) }
+        })
+    }
+}
+
+impl Source for &[u8] {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let count = self.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self[..count]);
+        *self = &self[count..];
+        Ok(count)
+    }
+}
+
+/// Reads a whole file into `buffer`.
+///
+/// # Errors
+/// `EFBIG` when it does not fit; what opening and reading answer.
+pub(super) fn whole<'a>(path: &PathBuffer, buffer: &'a mut [u8], name: &'static str) -> Result<&'a [u8]> {
+    let mut file = File::open(path, name)?;
+    let mut filled = 0;
+    loop {
+        if filled == buffer.len() {
+            return Err(Error::new(name, libc::EFBIG));
+        }
+        match file.read(&mut buffer[filled..])? {
+            0 => return Ok(&buffer[..filled]),
+            count => filled += count,
+        }
+    }
+}
+
+/// Reads a file that holds one decimal number.
+pub(super) fn number(path: &PathBuffer, name: &'static str) -> Result<u64> {
+    // The longest number has 20 digits and a newline; the file must fit with a byte to spare.
+    let mut buffer = [0; 64];
+    decimal(whole(path, &mut buffer, name)?).ok_or(malformed(name))
+}
+
+/// The error for a file that was read and not understood.
+pub(super) const fn malformed(name: &'static str) -> Error {
+    Error::new(name, libc::EBADMSG)
+}
+
+/// A decimal number with spaces around it and nothing else. `None` for anything else, also for one above 2⁶⁴ − 1.
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+    digits(text.trim_ascii(), 10)
+}
+
+/// A number in `radix`: at least one digit and only digits, no sign.
+pub(super) fn digits(text: &[u8], radix: u32) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |number, &byte| {
+        let digit = char::from(byte).to_digit(radix)?;
+        number.checked_mul(u64::from(radix))?.checked_add(u64::from(digit))
+    })
+}
+
+/// The value after `key` and its colon or space in a line like `MemTotal:  24683560 kB`, in bytes for `kB`.
+pub(super) fn value_of(line: &[u8], key: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(key)?;
+    let (separator, rest) = rest.split_first()?;
+    if !matches!(separator, b':' | b' ' | b'\t') {
+        return None;
+    }
+    let rest = rest.trim_ascii();
+    match rest.strip_suffix(b"kB") {
+        Some(kilobytes) => decimal(kilobytes)?.checked_mul(1024),
+        None => decimal(rest),
+    }
+}
+
+/// One line, without its newline.
+pub(super) struct Line<'a> {
+    /// The line, or its beginning.
+    pub(super) bytes: &'a [u8],
+    /// Whether the line is longer than the window and `bytes` only its beginning.
+    pub(super) cut: bool,
+}
+
+/// The lines of a source, through a window of `N` bytes.
+pub(super) struct Lines<S, const N: usize> {
+    source: S,
+    window: [u8; N],
+    /// What is read and not handed out: `window[start..end]`.
+    start: usize,
+    end: usize,
+    /// The rest of a line that was handed out cut is still to be skipped.
+    skipping: bool,
+    ended: bool,
+}
+
+impl<S: Source, const N: usize> Lines<S, N> {
+    pub(super) const fn new(source: S) -> Self {
+        Self { source, window: [0; N], start: 0, end: 0, skipping: false, ended: false }
+    }
+
+    /// The next line; `None` after the last.
+    pub(super) fn next(&mut self) -> Result<Option<Line<'_>>> {
+        loop {
+            let unread = self.start..self.end;
+            if let Some(length) = self.window[unread].iter().position(|&byte| byte == b'\n') {
+                let line = self.start..self.start + length;
+                self.start = line.end + 1;
+                if !core::mem::take(&mut self.skipping) {
+                    return Ok(Some(Line { bytes: &self.window[line], cut: false }));
+                }
+            } else if self.skipping {
+                self.start = self.end;
+                if !self.refill()? {
+                    return Ok(None);
+                }
+            } else if self.end - self.start == N {
+                self.skipping = true;
+                self.start = self.end;
+                return Ok(Some(Line { bytes: &self.window, cut: true }));
+            } else if !self.refill()? {
+                // The last line may lack its newline.
+                let line = self.start..self.end;
+                self.start = self.end;
+                let bytes = &self.window[line];
+                return Ok((!bytes.is_empty()).then_some(Line { bytes, cut: false }));
+            }
+        }
+    }
+
+    /// Moves the unread part to the front and reads behind it. False at the end of the source.
+    fn refill(&mut self) -> Result<bool> {
+        self.window.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        if !self.ended {
+            let count = self.source.read(&mut self.window[self.end..])?;
+            self.end += count;
+            self.ended = count == 0;
+        }
+        Ok(!self.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Hands out at most `step` bytes at a time.
+    struct Slow<'a>(&'a [u8], usize);
+
+    impl Source for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+            let step = self.1.min(buffer.len());
+            self.0.read(&mut buffer[..step])
+        }
+    }
+
+    fn collect<const N: usize>(text: &[u8], step: usize) -> Vec<(Vec<u8>, bool)> {
+        let mut lines = Lines::<_, N>::new(Slow(text, step));
+        let mut all = Vec::new();
+        while let Some(line) = lines.next().unwrap() {
+            all.push((line.bytes.to_vec(), line.cut));
+        }
+        assert!(lines.next().unwrap().is_none(), "stays at the end");
+        all
+    }
+
+    #[test]
+    fn lines_longer_than_the_window_are_cut_and_the_next_is_whole() {
+        let lines = collect::<4>(b"abcdefghij\nxy\n\nabcd\nz", 3);
+        let expected: [(&[u8], bool); 5] =
+            [(b"abcd", true), (b"xy", false), (b"", false), (b"abcd", true), (b"z", false)];
+        assert_eq!(lines, expected.map(|(text, cut)| (text.to_vec(), cut)));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_are_those_of_split(text in proptest::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..200), step in 1_usize..40) {
+            let mut expected: Vec<_> = text.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
+            if expected.last().is_some_and(Vec::is_empty) {
+                expected.pop();
+            }
+            let lines: Vec<_> = collect::<256>(&text, step).into_iter().map(|(line, cut)| { assert!(!cut); line }).collect();
+            prop_assert_eq!(&lines, &expected);
+            let short = collect::<8>(&text, step);
+            prop_assert_eq!(short.len(), expected.len());
+            for ((line, cut), whole) in short.iter().zip(&expected) {
+                prop_assert_eq!(*cut, whole.len() >= 8);
+                prop_assert!(whole.starts_with(line));
+            }
+        }
+
+        #[test]
+        fn decimals_are_those_of_the_standard_library(number: u64) {
+            prop_assert_eq!(decimal(format!(" {number}\n").as_bytes()), Some(number));
+            let mut path = PathBuffer::new();
+            path.push_decimal(number as usize).unwrap();
+            let expected = number.to_string();
+            prop_assert_eq!(path.as_bytes(), expected.as_bytes());
+        }
+
+        #[test]
+        fn no_text_makes_the_parsers_panic(text: Vec<u8>) {
+            let _ = (decimal(&text), digits(&text, 16), value_of(&text, b"Key"));
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none() {
+        for text in [&b""[..], b" ", b"-1", b"+1", b"1 2", b"0x10", b"18446744073709551616", b"1\0"] {
+            assert_eq!(decimal(text), None, "{text:?}");
+        }
+        assert_eq!(decimal(b"18446744073709551615\n"), Some(u64::MAX));
+    }
+
+    #[test]
+    fn values_need_their_whole_key() {
+        assert_eq!(value_of(b"MemTotal:       24683560 kB", b"MemTotal"), Some(24_683_560 << 10));
+        assert_eq!(value_of(b"anon 4096", b"anon"), Some(4096));
+        assert_eq!(value_of(b"anon_thp 4096", b"anon"), None);
+        assert_eq!(value_of(b"MemTotal:", b"MemTotal"), None);
+        assert_eq!(value_of(b"MemTotal: 18446744073709551615 kB", b"MemTotal"), None);
+    }
+
+    #[test]
+    fn whole_files_fit_or_fail() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "12345678").unwrap();
+        let root = Root::new(dir.path()).unwrap();
+        let path = root.path(b"/file").unwrap();
+        assert_eq!(whole(&path, &mut [0; 9], "read").unwrap(), b"12345678");
+        assert_eq!(whole(&path, &mut [0; 8], "read").unwrap_err().code, libc::EFBIG);
+        assert_eq!(number(&path, "read"), Ok(12_345_678));
+        let missing = root.path(b"/missing").unwrap();
+        assert_eq!(number(&missing, "read"), Err(Error::new("read", libc::ENOENT)));
+        std::fs::write(dir.path().join("file"), "many").unwrap();
+        assert_eq!(number(&path, "read"), Err(Error::new("read", libc::EBADMSG)));
+        assert_eq!(number(&root.path(b"").unwrap(), "read"), Err(Error::new("read", libc::EISDIR)));
+    }
+
+    #[test]
+    fn unreadable_files_say_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "1").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0)).unwrap();
+        let path = Root::new(dir.path()).unwrap().path(b"/file").unwrap();
+        match number(&path, "read") {
+            // Root reads everything.
+            Ok(1) => eprintln!("skipped: permissions do not bind this user"),
+            result => assert_eq!(result, Err(Error::new("read", libc::EACCES))),
+        }
+    }
+
+    #[test]
+    fn roots_and_paths_have_an_end() {
+        assert_eq!(Root::new(Path::new("/")).unwrap().as_bytes(), b"");
+        assert_eq!(Root::new(Path::new("/a//")).unwrap().path(b"/proc").unwrap().as_bytes(), b"/a/proc");
+        let long = "x".repeat(ROOT_MAX + 1);
+        assert_eq!(Root::new(Path::new(&long)).map(|_| ()), Err(Error::new("root", libc::ENAMETOOLONG)));
+        let mut path = PathBuffer::new();
+        path.push(&[b'x'; PATH_MAX - 1]).unwrap();
+        assert!(path.push(b"x").is_err());
+        path.truncate(3);
+        assert_eq!(path.as_c_str(), c"xxx");
+        assert!(path.push(b"a\0b").is_err());
+    }
+}
