@@ -7,6 +7,7 @@
 
 mod fallback;
 pub mod publish;
+mod sequence;
 mod snapshot;
 
 pub use fallback::Fallback;

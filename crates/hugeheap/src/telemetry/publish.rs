@@ -13,19 +13,23 @@
 //! so that a full disk is an error when the file is made and not a `SIGBUS` later.
 
 use super::Snapshot;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use super::sequence::SequenceLock;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HUGEHEAP");
+
+/// Tries of a reader. A write takes about 50 ns; a thousand tries outlast it and any short pause of the writer.
+const TRIES: u32 = 1000;
 
 const WORDS: usize = size_of::<Snapshot>() / 8;
 
 /// The shared record.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Record {
     magic: AtomicU64,
-    sequence: AtomicU64,
-    words: [AtomicU64; WORDS],
+    snapshot: SequenceLock<WORDS>,
 }
 
 const _: () = assert!(size_of::<Record>() == 16 + size_of::<Snapshot>());
@@ -40,70 +44,52 @@ pub enum ReadError {
     Torn,
 }
 
+impl core::fmt::Display for ReadError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Foreign => "not a record of this version of hugeheap",
+            Self::Torn => "the process was stopped while it changed its record",
+        })
+    }
+}
+
+impl std::error::Error for ReadError {}
+
 impl Record {
     /// A record that was never written. Its first [`write`](Self::write) makes it readable.
-    #[allow(clippy::declare_interior_mutable_const)]
+    #[cfg(not(loom))]
+    #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
-        Self {
-            magic: AtomicU64::new(0),
-            sequence: AtomicU64::new(0),
-            words: [const { AtomicU64::new(0) }; WORDS],
-        }
+        Self { magic: AtomicU64::new(0), snapshot: SequenceLock::new() }
     }
 
     /// Replaces the snapshot. Only one writer at a time. Never waits.
     pub fn write(&self, snapshot: &Snapshot) {
-        // SAFETY: Snapshot is `repr(C)`, plain numbers without padding (its size is a multiple of 8 and each field is
-        // aligned to its size: eight u32, 32 bytes, then u64s), so it can be read as words.
+        // SAFETY: Snapshot is `repr(C)`, aligned to 8, made of numbers without padding (eight u32, 32 bytes, then u64s).
         let words: &[u64; WORDS] = unsafe { &*core::ptr::from_ref(snapshot).cast() };
-        let sequence = self.sequence.load(Ordering::Relaxed) | 1;
-        self.sequence.store(sequence, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (to, from) in self.words.iter().zip(words) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+        self.snapshot.write(words);
         self.magic.store(MAGIC, Ordering::Release);
     }
 
     /// Reads a consistent snapshot.
     ///
     /// # Errors
-    /// `Foreign` for another content, `Torn` when no consistent state was seen in 1,000 tries.
+    /// `Foreign` for another content, `Torn` when no consistent state was seen.
     pub fn read(&self) -> Result<Snapshot, ReadError> {
         if self.magic.load(Ordering::Acquire) != MAGIC {
             return Err(ReadError::Foreign);
         }
-        for _ in 0..1000 {
-            let before = self.sequence.load(Ordering::Acquire);
-            if before & 1 == 0 {
-                let mut words = [0u64; WORDS];
-                for (to, from) in words.iter_mut().zip(&self.words) {
-                    *to = from.load(Ordering::Relaxed);
-                }
-                fence(Ordering::Acquire);
-                if self.sequence.load(Ordering::Relaxed) == before {
-                    // SAFETY: every bit pattern of the right size is a Snapshot: all fields are numbers.
-                    let snapshot: Snapshot = unsafe { core::mem::transmute(words) };
-                    if snapshot.schema != super::SCHEMA {
-                        return Err(ReadError::Foreign);
-                    }
-                    return Ok(snapshot);
-                }
-            }
-            core::hint::spin_loop();
+        let words = self.snapshot.read(TRIES).ok_or(ReadError::Torn)?;
+        // SAFETY: every bit pattern of the right size is a Snapshot: all fields are numbers.
+        let snapshot: Snapshot = unsafe { core::mem::transmute(words) };
+        if snapshot.schema != super::SCHEMA {
+            return Err(ReadError::Foreign);
         }
-        Err(ReadError::Torn)
+        Ok(snapshot)
     }
 }
 
-impl Default for Record {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -120,7 +106,7 @@ mod tests {
     fn a_writer_killed_in_the_middle_is_reported_not_waited_for() {
         let record = Record::new();
         record.write(&Snapshot::EMPTY);
-        record.sequence.fetch_add(1, Ordering::Relaxed);
+        record.snapshot.abandon();
         assert_eq!(record.read(), Err(ReadError::Torn));
     }
 

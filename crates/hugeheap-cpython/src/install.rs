@@ -1,0 +1,83 @@
+//! Installing the hooks, once per process.
+//!
+//! Once, because `site` runs again in every subinterpreter, and a second installation would take the first hook for the allocator that was there
+//! before and call itself for ever.
+
+use crate::detect::{Found, decide};
+use crate::symbols::Symbols;
+use crate::{arena_hook, raw_hook};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use hugeheap::arena::Settings;
+use hugeheap::runtime::runtime;
+use hugeheap::telemetry::{HookState, Level};
+
+/// When the hooks are installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// By a constructor, before the interpreter runs.
+    BeforeStart,
+    /// In a running interpreter, with its GIL held.
+    Running,
+}
+
+/// [`HookState`] of this process.
+static STATE: AtomicU32 = AtomicU32::new(HookState::Idle as u32);
+
+fn variable(name: &'static CStr) -> Option<&'static [u8]> {
+    // SAFETY: the C string is used at once, before anything changes the environment.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if value.is_null() { None } else { Some(CStr::from_ptr(value).to_bytes()) }
+    }
+}
+
+/// The state of this process.
+pub(crate) fn state() -> HookState {
+    HookState::from_number(STATE.load(Ordering::Acquire)).unwrap_or(HookState::Idle)
+}
+
+/// Notes why nothing is hooked.
+pub(crate) fn set_state(state: HookState) {
+    STATE.store(state as u32, Ordering::Release);
+}
+
+/// Whether the hooks are in.
+pub(crate) fn is_installed(state: HookState) -> bool {
+    matches!(state, HookState::Hooked | HookState::OtherAllocator)
+}
+
+/// Installs the hooks if this process is a CPython that has use for them. A second call changes the settings only.
+///
+/// # Safety
+/// Called by a constructor before threads exist, or with the GIL held, according to `moment`. The library that contains this code is never
+/// unloaded afterwards.
+pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookState {
+    if is_installed(state()) {
+        runtime().configure(|now| *now = settings);
+        return state();
+    }
+    let symbols = Symbols::find();
+    let version = symbols.map_or(&b""[..], |symbols| symbols.version());
+    // In a running interpreter the variables say what was in force when it started only if it did not ignore them (`-E`, `-I`);
+    // that does harm in neither direction: the hook is installed all the same.
+    let decision = decide(Found {
+        is_cpython: symbols.is_some(),
+        version,
+        python_malloc: variable(c"PYTHONMALLOC"),
+        own_huge_pages: variable(c"PYTHON_PYMALLOC_HUGEPAGES"),
+    });
+    if let (true, Some(symbols)) = (is_installed(decision), symbols) {
+        runtime().start(settings);
+        // SAFETY: the symbols were just looked up; the caller vouches for the moment.
+        unsafe {
+            arena_hook::install(&symbols);
+            raw_hook::install(&symbols);
+        }
+    } else if moment == Moment::BeforeStart {
+        runtime().listen();
+    }
+    set_state(decision);
+    runtime().describe(decision, level, version);
+    decision
+}

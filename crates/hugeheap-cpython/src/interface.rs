@@ -1,0 +1,172 @@
+//! One runtime per process.
+//!
+//! The preload library and the extension module each contain a runtime. Whichever comes second must use the first, so that there is one region, one
+//! set of numbers and one fork handler. Each exports `hugeheap_runtime_v1`, a function that answers a table of functions; whoever needs a
+//! runtime asks the process for that symbol first. The table only grows at its end; its meaning changes only with
+//! the number in the symbol's name.
+
+use crate::install;
+use core::ffi::c_void;
+use hugeheap::arena::{Policy, Settings};
+use hugeheap::runtime::{runtime, settings_from_environment};
+use hugeheap::telemetry::{HookState, Level, Snapshot};
+
+/// Leave a setting as it is.
+pub const UNCHANGED: u64 = u64::MAX;
+
+/// Settings in a form that libraries of different versions agree on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Size of this struct in the caller, in bytes.
+    pub size: u32,
+    /// [`Policy`] as a number, `u32::MAX`: unchanged.
+    pub policy: u32,
+    /// Decay time in nanoseconds, or [`UNCHANGED`].
+    pub decay: u64,
+    /// Limit in bytes, 0: none, or [`UNCHANGED`].
+    pub limit: u64,
+}
+
+impl Options {
+    /// Changes nothing.
+    pub const UNCHANGED: Self =
+        Self { size: size_of::<Self>() as u32, policy: u32::MAX, decay: UNCHANGED, limit: UNCHANGED };
+
+    fn apply(&self, settings: &mut Settings) {
+        if let Some(policy) = Policy::from_number(self.policy) {
+            settings.policy = policy;
+        }
+        if self.decay != UNCHANGED {
+            settings.decay = self.decay.max(1_000_000);
+        }
+        if self.limit != UNCHANGED {
+            settings.limit = (self.limit > 0).then_some(self.limit);
+        }
+    }
+}
+
+/// The functions of the process's runtime.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Interface {
+    /// Size of this table in bytes.
+    pub size: u32,
+    /// Size of [`Snapshot`] in the runtime.
+    pub snapshot_size: u32,
+    /// Installs the hooks; with the GIL held. Answers a [`HookState`] as a number. Null: defaults and the environment.
+    pub enable: unsafe extern "C" fn(*const Options) -> u32,
+    /// Changes the settings of the running heap.
+    pub configure: unsafe extern "C" fn(*const Options),
+    /// Fills up to the given number of bytes with the snapshot; asks the kernel first when the last argument is not 0.
+    pub snapshot: unsafe extern "C" fn(*mut c_void, usize, u32),
+    /// Gives back what the retention rule would keep; answers the bytes given back.
+    pub give_back: extern "C" fn() -> u64,
+    /// The [`HookState`] as a number.
+    pub state: extern "C" fn() -> u32,
+}
+
+/// The type of the exported symbol.
+pub type Export = extern "C" fn() -> *const Interface;
+
+unsafe fn options<'a>(options: *const Options) -> Option<&'a Options> {
+    // SAFETY: null or a valid struct, by the table's contract.
+    unsafe { options.as_ref() }.filter(|options| options.size as usize >= size_of::<Options>())
+}
+
+unsafe extern "C" fn enable(given: *const Options) -> u32 {
+    let (mut settings, level) = settings_from_environment().unwrap_or((Settings::DEFAULT, Level::Arenas));
+    if install::is_installed(install::state()) {
+        settings = runtime().settings();
+    }
+    // SAFETY: by the contract of `Interface::enable`.
+    if let Some(options) = unsafe { options(given) } {
+        options.apply(&mut settings);
+    }
+    // SAFETY: the caller holds the GIL; the libraries that contain this code are marked as never unloaded.
+    unsafe { install::install(settings, level, install::Moment::Running) as u32 }
+}
+
+unsafe extern "C" fn configure(given: *const Options) {
+    // SAFETY: by the contract of `Interface::configure`.
+    if let Some(options) = unsafe { options(given) } {
+        runtime().configure(|settings| options.apply(settings));
+    }
+}
+
+unsafe extern "C" fn snapshot(to: *mut c_void, bytes: usize, measure: u32) {
+    let snapshot = runtime().snapshot(measure != 0);
+    let bytes = bytes.min(size_of::<Snapshot>());
+    // SAFETY: the caller provides `bytes` bytes; a snapshot is plain numbers, any prefix of which may be copied.
+    unsafe { core::ptr::copy_nonoverlapping((&raw const snapshot).cast::<u8>(), to.cast::<u8>(), bytes) };
+}
+
+extern "C" fn give_back() -> u64 {
+    runtime().give_back()
+}
+
+extern "C" fn state() -> u32 {
+    install::state() as u32
+}
+
+/// The table of the runtime in this library. What the exported symbol answers.
+pub static INTERFACE: Interface = Interface {
+    size: size_of::<Interface>() as u32,
+    snapshot_size: size_of::<Snapshot>() as u32,
+    enable,
+    configure,
+    snapshot,
+    give_back,
+    state,
+};
+
+/// Notes that this library is loaded and does nothing, and why.
+pub fn decline(state: HookState) {
+    install::set_state(state);
+    runtime().listen();
+    runtime().describe(state, Level::Arenas, b"");
+}
+
+/// The runtime of this process: that of the library that came first, else this one's, which is published for those that come later.
+///
+/// `anchor` is any function or static of the calling library.
+pub fn connect(anchor: *const c_void) -> &'static Interface {
+    // SAFETY: dlsym looks among the global objects; the symbol's type is fixed by its name.
+    let found = unsafe {
+        let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"hugeheap_runtime_v1".as_ptr());
+        if symbol.is_null() { None } else { core::mem::transmute::<*mut c_void, Export>(symbol)().as_ref() }
+    };
+    match found {
+        Some(interface) if interface.size as usize >= size_of::<Interface>() => interface,
+        _ => {
+            publish(anchor);
+            &INTERFACE
+        }
+    }
+}
+
+/// Makes the symbols of the library that contains `anchor` global, and the library permanent.
+fn publish(anchor: *const c_void) {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: dladdr fills the struct when it answers non-zero; dlopen with RTLD_NOLOAD only changes flags of a loaded object.
+    unsafe {
+        if libc::dladdr(anchor, info.as_mut_ptr()) != 0 {
+            libc::dlopen(
+                info.assume_init().dli_fname,
+                libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_GLOBAL | libc::RTLD_NODELETE,
+            );
+        }
+    }
+}
+
+/// Exports the runtime of the library that uses this macro.
+#[macro_export]
+macro_rules! export_interface {
+    () => {
+        /// The functions of this process's runtime.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn hugeheap_runtime_v1() -> *const $crate::interface::Interface {
+            &raw const $crate::interface::INTERFACE
+        }
+    };
+}

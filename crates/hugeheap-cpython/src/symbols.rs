@@ -1,0 +1,100 @@
+//! The interpreter's functions, looked up in the running process.
+//!
+//! `PyObject_SetArenaAllocator` is public and not deprecated, but not in the limited API; `PyMem_SetAllocator` is public. Both only assign
+//! to a static struct, so they may be called before the interpreter is initialised.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+/// CPython's `PyObjectArenaAllocator`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArenaAllocator {
+    pub(crate) context: *mut c_void,
+    pub(crate) alloc: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
+    pub(crate) free: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, usize)>,
+}
+
+/// CPython's `PyMemAllocatorEx`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DomainAllocator {
+    pub(crate) context: *mut c_void,
+    pub(crate) malloc: Option<unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>,
+    pub(crate) calloc: Option<unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void>,
+    pub(crate) realloc: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> *mut c_void>,
+    pub(crate) free: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
+}
+
+const _: () = assert!(size_of::<ArenaAllocator>() == 3 * size_of::<usize>());
+const _: () = assert!(size_of::<DomainAllocator>() == 5 * size_of::<usize>());
+
+/// `PYMEM_DOMAIN_RAW`.
+pub(crate) const DOMAIN_RAW: c_int = 0;
+
+pub(crate) type GetArena = unsafe extern "C" fn(*mut ArenaAllocator);
+pub(crate) type SetArena = unsafe extern "C" fn(*mut ArenaAllocator);
+pub(crate) type GetDomain = unsafe extern "C" fn(c_int, *mut DomainAllocator);
+pub(crate) type SetDomain = unsafe extern "C" fn(c_int, *mut DomainAllocator);
+type GetVersion = unsafe extern "C" fn() -> *const c_char;
+
+/// What a CPython process offers.
+#[derive(Clone, Copy)]
+pub(crate) struct Symbols {
+    pub(crate) get_arena: GetArena,
+    pub(crate) set_arena: SetArena,
+    pub(crate) get_domain: Option<GetDomain>,
+    pub(crate) set_domain: Option<SetDomain>,
+    get_version: Option<GetVersion>,
+}
+
+fn find(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: looking a symbol up in the objects that are loaded; the result is only compared with null here.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+/// A function of the process by name, as `F`.
+///
+/// # Safety
+/// The function has the type `F`.
+unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the caller says that the symbol is a function of type `F`, a pointer by the assertion above.
+    find(name).map(|address| unsafe { core::mem::transmute_copy(&address) })
+}
+
+impl Symbols {
+    /// The functions of this process; `None` when it is not CPython.
+    pub(crate) fn find() -> Option<Self> {
+        // SAFETY: the types are those of CPython's documented C API, unchanged since 3.4.
+        unsafe {
+            Some(Self {
+                get_arena: function(c"PyObject_GetArenaAllocator")?,
+                set_arena: function(c"PyObject_SetArenaAllocator")?,
+                get_domain: function(c"PyMem_GetAllocator"),
+                set_domain: function(c"PyMem_SetAllocator"),
+                get_version: function(c"Py_GetVersion"),
+            })
+        }
+    }
+
+    /// What the interpreter says of its version: `3.13.0 (main, …) [GCC …]`.
+    pub(crate) fn version(&self) -> &'static [u8] {
+        let Some(get_version) = self.get_version else { return b"" };
+        // SAFETY: Py_GetVersion works before initialisation and answers a static string.
+        unsafe {
+            let text = get_version();
+            if text.is_null() { b"" } else { CStr::from_ptr(text).to_bytes() }
+        }
+    }
+}
+
+/// Whether two functions lie in the same loaded object.
+pub(crate) fn same_object(one: *const c_void, other: *const c_void) -> bool {
+    fn base(address: *const c_void) -> Option<*mut c_void> {
+        let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: dladdr fills the struct when it answers non-zero.
+        unsafe { (libc::dladdr(address, info.as_mut_ptr()) != 0).then(|| info.assume_init().dli_fbase) }
+    }
+    base(one).is_some() && base(one) == base(other)
+}

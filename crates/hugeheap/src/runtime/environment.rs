@@ -1,0 +1,128 @@
+//! Settings from the environment.
+//!
+//! | variable | value |
+//! |---|---|
+//! | `HUGEHEAP_POLICY` | `auto`, `thp`, `dense`, `hugetlb`, `base` |
+//! | `HUGEHEAP_LEVEL` | `arenas` |
+//! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
+//! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024) |
+//! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit |
+//! | `HUGEHEAP_TELEMETRY` | a directory for the record of each process |
+//! | `HUGEHEAP_DISABLE` | `1`: do nothing |
+//!
+//! Read without allocating, because a library's constructor does it before the program begins.
+
+use crate::arena::{Policy, Settings};
+use crate::telemetry::Level;
+use core::ffi::CStr;
+use core::fmt;
+
+/// A variable of the environment.
+pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
+    // SAFETY: the result is a C string in the environment; it is used at once, before anything changes the environment.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
+    }
+}
+
+/// The variables that have a value of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// `HUGEHEAP_POLICY`.
+    Policy,
+    /// `HUGEHEAP_LEVEL`.
+    Level,
+    /// `HUGEHEAP_DECAY`.
+    Decay,
+    /// `HUGEHEAP_LIMIT`.
+    Limit,
+}
+
+/// A setting whose value was not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingError(pub Setting);
+
+impl SettingError {
+    /// One line: which variable and what it takes. Static, because it is printed by a constructor.
+    pub const fn message(self) -> &'static str {
+        match self.0 {
+            Setting::Policy => "HUGEHEAP_POLICY must be one of auto, thp, dense, hugetlb, base",
+            Setting::Level => "HUGEHEAP_LEVEL must be arenas",
+            Setting::Decay => "HUGEHEAP_DECAY must be seconds between 0.001 and 86400",
+            Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
+        }
+    }
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message())
+    }
+}
+
+impl std::error::Error for SettingError {}
+
+/// The settings that the environment asks for.
+///
+/// # Errors
+/// Names the first variable that was not understood.
+pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
+    let mut settings = Settings::DEFAULT;
+    let mut level = Level::Arenas;
+    let text = |name| variable(name).map(|value: &CStr| value.to_str().unwrap_or("?"));
+    if let Some(value) = text(c"HUGEHEAP_POLICY") {
+        settings.policy = Policy::parse(value).ok_or(SettingError(Setting::Policy))?;
+    }
+    if let Some(value) = text(c"HUGEHEAP_LEVEL") {
+        level = Level::parse(value).ok_or(SettingError(Setting::Level))?;
+    }
+    if let Some(value) = text(c"HUGEHEAP_DECAY") {
+        settings.decay = parse_decay(value).ok_or(SettingError(Setting::Decay))?;
+    }
+    if let Some(value) = text(c"HUGEHEAP_LIMIT") {
+        settings.limit = Some(parse_bytes(value).ok_or(SettingError(Setting::Limit))?);
+    }
+    Ok((settings, level))
+}
+
+fn parse_decay(text: &str) -> Option<u64> {
+    let seconds: f64 = text.parse().ok()?;
+    (0.001..=86_400.0).contains(&seconds).then_some((seconds * 1e9) as u64)
+}
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        b'T' | b't' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_suffixes_and_refuse_the_rest() {
+        assert_eq!(parse_bytes("123"), Some(123));
+        assert_eq!(parse_bytes("2G"), Some(2 << 30));
+        assert_eq!(parse_bytes("512m"), Some(512 << 20));
+        for bad in ["", "G", "-1", "1.5G", "2GB", "99999999999T", "é"] {
+            assert_eq!(parse_bytes(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn decay_is_seconds_within_reason() {
+        assert_eq!(parse_decay("1"), Some(1_000_000_000));
+        assert_eq!(parse_decay("0.25"), Some(250_000_000));
+        for bad in ["0", "-1", "nan", "inf", "1e9", "x", ""] {
+            assert_eq!(parse_decay(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What happens around `fork`.
+//!
+//! ```text
+//!   before: end the maintenance thread ─▶ lock the heap ─▶ copy hugetlb arenas
+//!   parent: drop the copies ─▶ unlock            child: copies into place ─▶ own record ─▶ unlock
+//! ```
+//!
+//! The order of the locks (thread, then heap) is that of the maintenance thread itself. The child's handler makes system calls only:
+//! no allocation, no lock that another thread could have held.
+
+use super::lock::Lock;
+use super::runtime;
+use crate::arena::ForkCopies;
+
+/// Copies between the handlers. Its own lock is leaked over the fork like the heap's.
+static COPIES: Lock<ForkCopies> = Lock::new(ForkCopies::NONE);
+
+/// Registers the handlers. Once per process.
+pub(super) fn register() {
+    // SAFETY: the handlers are functions of this library, which is never unloaded once it is in use.
+    unsafe {
+        libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+    }
+}
+
+extern "C" fn before() {
+    let runtime = runtime();
+    runtime.thread.stop_and_hold();
+    let mut heap = runtime.heap.lock();
+    let mut copies = COPIES.lock();
+    *copies = heap.before_fork();
+    core::mem::forget(copies);
+    core::mem::forget(heap);
+}
+
+extern "C" fn in_parent() {
+    let runtime = runtime();
+    // SAFETY: `before` leaked the guards in this thread.
+    unsafe {
+        let copies = core::mem::take(COPIES.leaked_mut());
+        runtime.heap.leaked_mut().after_fork_in_parent(copies);
+        COPIES.unlock_leaked();
+        runtime.heap.unlock_leaked();
+        runtime.thread.resume();
+    }
+}
+
+extern "C" fn in_child() {
+    let runtime = runtime();
+    // SAFETY: `before` leaked the guards in the thread that is this process's only one.
+    unsafe {
+        let copies = core::mem::take(COPIES.leaked_mut());
+        runtime.heap.leaked_mut().after_fork_in_child(copies);
+        runtime.publisher.reopen_in_child();
+        COPIES.unlock_leaked();
+        runtime.heap.unlock_leaked();
+        runtime.thread.resume();
+    }
+}

@@ -1,0 +1,275 @@
+//! One runtime per process: the heap behind a lock, its maintenance thread, its fork handlers, its published record.
+//!
+//! ```text
+//!   any thread ──lock──▶ Arenas ◀──lock── maintenance thread (exists only while something is to be done)
+//!                          │
+//!                          └──▶ Record in a shared file, when HUGEHEAP_TELEMETRY names a directory
+//! ```
+//!
+//! Rules that everything here keeps:
+//! * Nothing allocates from the process's heap: the runtime may sit below the allocator of the process.
+//! * The lock is held for bit operations and for the system calls that obtain memory, never for those that give it back.
+//! * The maintenance thread is started by the first event that leaves something to do, blocks all signals, ends when nothing is left, and does
+//!   not exist during a fork. So an idle process has the threads it started itself, and CPython's warning about
+//!   forks of multi-threaded processes (3.12) is not provoked.
+
+mod environment;
+mod forking;
+mod lock;
+mod publisher;
+mod thread;
+
+pub use environment::{Setting, SettingError, settings_from_environment};
+pub use lock::{Guard, Lock};
+
+use crate::arena::{Arenas, BadFree, HEAP_PAGES, Settings, layout};
+use crate::large::LargeBlock;
+use crate::telemetry::{HookState, Level, Snapshot};
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use hugeheap_os::Facts;
+use hugeheap_os::linux::Linux;
+use publisher::Publisher;
+use thread::MaintenanceThread;
+
+/// The runtime of this process. There is one; it does nothing before [`start`](Self::start).
+pub struct Runtime {
+    heap: Lock<Arenas<Linux>>,
+    thread: MaintenanceThread,
+    publisher: Publisher,
+    started: AtomicBool,
+    /// Live bytes above which the next free measures coverage at the peak. `u64::MAX`: never.
+    measure_above: AtomicU64,
+    foreign_frees: AtomicU64,
+}
+
+static RUNTIME: Runtime = Runtime {
+    heap: Lock::new(Arenas::new(Linux::new(), Settings::DEFAULT)),
+    thread: MaintenanceThread::new(),
+    publisher: Publisher::new(),
+    started: AtomicBool::new(false),
+    measure_above: AtomicU64::new(u64::MAX),
+    foreign_frees: AtomicU64::new(0),
+};
+
+/// The runtime of this process.
+pub fn runtime() -> &'static Runtime {
+    &RUNTIME
+}
+
+impl Runtime {
+    /// Applies the settings and, the first time, registers the fork handlers and opens the published record if the environment asks for one.
+    pub fn start(&'static self, settings: Settings) {
+        self.heap.lock().set(settings);
+        if !self.started.swap(true, Ordering::AcqRel) {
+            forking::register();
+            self.listen();
+        }
+    }
+
+    /// Opens the published record if the environment asks for one; all that a process without hugeheap's memory does.
+    pub fn listen(&self) {
+        if !self.publisher.is_open() {
+            self.publisher.open();
+        }
+        if self.publisher.is_open() {
+            self.measure_above.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes the settings of the running heap.
+    pub fn configure(&self, change: impl FnOnce(&mut Settings)) {
+        let mut heap = self.heap.lock();
+        let mut settings = heap.settings();
+        change(&mut settings);
+        heap.set(settings);
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Settings {
+        self.heap.lock().settings()
+    }
+
+    /// Says what this process is, for telemetry.
+    pub fn describe(&self, state: HookState, level: Level, version: &[u8]) {
+        self.publisher.describe(state, level, version);
+        self.publish(&mut self.heap.lock(), true);
+    }
+
+    /// Whether the address may be from this heap. Lock-free would need the table to be immutable; the lock is short.
+    pub fn owns(&self, address: usize) -> bool {
+        self.heap.lock().owns(address)
+    }
+
+    /// Takes memory for `bytes` bytes: a page run up to an arena, a large block above. Contents undefined.
+    pub fn allocate(&'static self, bytes: usize) -> Option<NonZeroUsize> {
+        let pages = layout::heap_pages_for(bytes)?;
+        let mut heap = self.heap.lock();
+        let address = match u32::try_from(pages) {
+            Ok(pages) if pages <= HEAP_PAGES => heap.allocate(pages),
+            _ => heap.allocate_large(bytes, false).map(|block| block.address),
+        };
+        self.after_event(heap);
+        address
+    }
+
+    /// Takes a large block, whatever its size. `growing`: it is expected to grow; see [`Arenas::allocate_large`].
+    pub fn allocate_large(&'static self, bytes: usize, growing: bool) -> Option<LargeBlock> {
+        let mut heap = self.heap.lock();
+        let block = heap.allocate_large(bytes, growing);
+        self.after_event(heap);
+        block
+    }
+
+    /// Gives a large block a new length; see [`Arenas::resize_large`].
+    ///
+    /// # Errors
+    /// When no large block begins at `address`.
+    pub fn resize_large(&'static self, address: usize, bytes: usize) -> Result<Option<NonZeroUsize>, BadFree> {
+        let mut heap = self.heap.lock();
+        let result = heap.resize_large(address, bytes);
+        self.after_event(heap);
+        result
+    }
+
+    /// Takes memory of `bytes` bytes back, as [`allocate`](Self::allocate) handed it out.
+    ///
+    /// # Errors
+    /// When nothing of that size is live at `address`. `Foreign` addresses are counted: they belong to somebody else.
+    pub fn free(&'static self, address: usize, bytes: usize) -> Result<(), BadFree> {
+        self.measure_peak();
+        let mut heap = self.heap.lock();
+        let result = match layout::heap_pages_for(bytes) {
+            Some(pages) if pages <= HEAP_PAGES as usize => heap.free(address, pages as u32),
+            _ => heap.large_bytes(address).and_then(|actual| {
+                if actual == bytes { heap.free_large(address).map(|_| ()) } else { Err(BadFree::WrongSize { actual }) }
+            }),
+        };
+        if result == Err(BadFree::Foreign) {
+            self.foreign_frees.fetch_add(1, Ordering::Relaxed);
+        }
+        self.after_event(heap);
+        result
+    }
+
+    /// Frees the large block at `address`.
+    ///
+    /// # Errors
+    /// When none begins there.
+    pub fn free_large(&'static self, address: usize) -> Result<usize, BadFree> {
+        self.measure_peak();
+        let mut heap = self.heap.lock();
+        let result = heap.free_large(address);
+        self.after_event(heap);
+        result
+    }
+
+    /// Bytes of the large block at `address`.
+    ///
+    /// # Errors
+    /// When none begins there.
+    pub fn large_bytes(&self, address: usize) -> Result<usize, BadFree> {
+        self.heap.lock().large_bytes(address)
+    }
+
+    /// The numbers now; with `measure`, what the kernel says about resident memory and charge is asked first.
+    pub fn snapshot(&self, measure: bool) -> Snapshot {
+        if measure {
+            self.measure(false);
+        }
+        let heap = self.heap.lock();
+        let mut snapshot = heap.snapshot();
+        snapshot.foreign_frees = self.foreign_frees.load(Ordering::Relaxed);
+        self.publisher.fill(&mut snapshot);
+        snapshot
+    }
+
+    /// Gives back now what the retention rule would keep, on the caller's thread. Returns the bytes given back.
+    pub fn give_back(&self) -> u64 {
+        let mut heap = self.heap.lock();
+        let before = heap.counters.given_back;
+        heap.forget_demand();
+        loop {
+            let mut plan = heap.plan();
+            if plan.is_empty() {
+                let _ = heap.complete(plan);
+                break;
+            }
+            drop(heap);
+            plan.perform(&Linux::new());
+            heap = self.heap.lock();
+            let _ = heap.complete(plan);
+        }
+        let given = heap.counters.given_back - before;
+        self.publish(&mut heap, true);
+        given
+    }
+
+    /// The last words before the process ends: measures and publishes, if somebody listens.
+    pub fn finish(&self) {
+        if self.publisher.is_open() {
+            self.measure_peak();
+            self.measure(false);
+            self.publish(&mut self.heap.lock(), true);
+        }
+    }
+
+    /// After every event: publishes, and sees to it that maintenance happens.
+    fn after_event(&'static self, mut heap: Guard<'_, Arenas<Linux>>) {
+        self.publish(&mut heap, false);
+        let due = heap.maintenance_due();
+        drop(heap);
+        if due && !self.thread.ensure(self) {
+            self.maintain_inline();
+        }
+    }
+
+    /// Where no thread can be started: one short pass on the caller's thread, without the lock over system calls.
+    fn maintain_inline(&self) {
+        let mut heap = self.heap.lock();
+        heap.count(crate::telemetry::Fallback::NoThread);
+        let mut plan = heap.plan();
+        drop(heap);
+        plan.perform(&Linux::new());
+        let _ = self.heap.lock().complete(plan);
+    }
+
+    /// Measures coverage if live memory is at a peak that was not measured: asked before it falls. Only while somebody listens.
+    fn measure_peak(&self) {
+        if self.measure_above.load(Ordering::Relaxed) == u64::MAX {
+            return;
+        }
+        let live = self.heap.lock().counters.live;
+        if live > self.measure_above.load(Ordering::Relaxed) {
+            // A tenth above the last one, so that a growing heap is measured a logarithmic number of times.
+            self.measure_above.store(live + live / 10, Ordering::Relaxed);
+            self.measure(true);
+        }
+    }
+
+    fn measure(&self, at_peak: bool) {
+        let linux = Linux::new();
+        let mut sum = hugeheap_os::Residency::default();
+        let mut index = 0;
+        loop {
+            // One range at a time: the lock is not held while the kernel looks.
+            let range = self.heap.lock().mapped_range(index);
+            let Some(range) = range else { break };
+            index += 1;
+            match hugeheap_os::Pages::residency(&linux, range) {
+                Ok(residency) => sum += residency,
+                Err(_) => return,
+            }
+        }
+        let charge = linux.memory_limits().map_or(0, |limits| limits.charge);
+        let counters = &mut self.heap.lock().counters;
+        (counters.resident, counters.huge, counters.charge) = (sum.resident, sum.huge(), charge);
+        if at_peak {
+            (counters.peak_resident, counters.peak_huge, counters.peak_charge) = (sum.resident, sum.huge(), charge);
+        }
+    }
+
+    fn publish(&self, heap: &mut Guard<'_, Arenas<Linux>>, whole: bool) {
+        self.publisher.publish(heap, self.foreign_frees.load(Ordering::Relaxed), whole);
+    }
+}

@@ -1,0 +1,192 @@
+//! Publishing the runtime's numbers in a shared file, while somebody listens.
+//!
+//! Somebody listens when `HUGEHEAP_TELEMETRY` names a directory at start. The file is `DIR/PID.hugeheap`; a forked child makes its
+//! own and leaves its parent's alone. Every event writes the counters (some 50 ns); the classification of arenas, which needs a
+//! walk over their metadata, is renewed at most every [`WALK_PAUSE`].
+
+use super::lock::Lock;
+use crate::arena::Arenas;
+use crate::telemetry::publish::Record;
+use crate::telemetry::{HookState, Level, Snapshot};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use hugeheap_os::Os;
+
+/// Bytes of the file: a page, so that readers can map it.
+const FILE_BYTES: usize = 4096;
+
+/// Longest name of a directory.
+const DIRECTORY: usize = 512;
+
+/// Pause between walks over the arenas, in nanoseconds. A walk over a heap of 2 GiB takes 5 µs.
+const WALK_PAUSE: u64 = 10_000_000;
+
+struct State {
+    directory: [u8; DIRECTORY],
+    state: u32,
+    level: u32,
+    version: [u8; 32],
+    walked_at: u64,
+    walked: Snapshot,
+}
+
+/// See the module's text.
+pub(super) struct Publisher {
+    record: AtomicPtr<Record>,
+    state: Lock<State>,
+}
+
+impl Publisher {
+    pub(super) const fn new() -> Self {
+        Self {
+            record: AtomicPtr::new(core::ptr::null_mut()),
+            state: Lock::new(State {
+                directory: [0; DIRECTORY],
+                state: HookState::Idle as u32,
+                level: Level::Arenas as u32,
+                version: [0; 32],
+                walked_at: 0,
+                walked: Snapshot::EMPTY,
+            }),
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.record.load(Ordering::Acquire).is_null()
+    }
+
+    /// Opens the record if the environment names a directory. A directory that cannot be written is not an error of the
+    /// program that runs: it goes on unobserved, and the observer says that it found no record.
+    pub(super) fn open(&self) {
+        let Some(directory) = super::environment::variable(c"HUGEHEAP_TELEMETRY") else { return };
+        let bytes = directory.to_bytes();
+        if bytes.is_empty() || bytes.len() >= DIRECTORY {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.directory[..bytes.len()].copy_from_slice(bytes);
+        self.record.store(map_record(&state.directory), Ordering::Release);
+    }
+
+    /// In a forked child: a record of its own. System calls only.
+    ///
+    /// # Safety
+    /// The caller is the only thread of a process that was just forked with the heap's lock held, under which this
+    /// publisher's lock is taken: nobody else holds it.
+    pub(super) unsafe fn reopen_in_child(&self) {
+        let old = self.record.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        if old.is_null() {
+            return;
+        }
+        // SAFETY: the mapping was made by `map_record` and only this publisher knew it.
+        unsafe { libc::munmap(old.cast(), FILE_BYTES) };
+        self.record.store(map_record(&self.state.lock().directory), Ordering::Release);
+    }
+
+    pub(super) fn describe(&self, hook: HookState, level: Level, version: &[u8]) {
+        let mut state = self.state.lock();
+        state.state = hook as u32;
+        state.level = level as u32;
+        let length = version.len().min(state.version.len() - 1);
+        state.version = [0; 32];
+        state.version[..length].copy_from_slice(&version[..length]);
+    }
+
+    /// Adds what the heap does not know.
+    pub(super) fn fill(&self, snapshot: &mut Snapshot) {
+        fill(snapshot, &self.state.lock());
+    }
+
+    /// Writes the record. Called with the heap's lock held.
+    pub(super) fn publish<O: Os>(&self, heap: &Arenas<O>, foreign_frees: u64, whole: bool) {
+        let record = self.record.load(Ordering::Acquire);
+        if record.is_null() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let now = heap.now();
+        if whole || now.saturating_sub(state.walked_at) > WALK_PAUSE {
+            state.walked = heap.snapshot();
+            state.walked_at = now;
+        }
+        let mut snapshot = heap.counters;
+        let walked = &state.walked;
+        snapshot.policy = walked.policy;
+        snapshot.arenas_full = walked.arenas_full;
+        snapshot.arenas_partial = walked.arenas_partial;
+        snapshot.arenas_empty = walked.arenas_empty;
+        snapshot.arenas_thp = walked.arenas_thp;
+        snapshot.arenas_hugetlb = walked.arenas_hugetlb;
+        snapshot.arenas_base = walked.arenas_base;
+        snapshot.arenas_broken = walked.arenas_broken;
+        snapshot.retention_target = walked.retention_target;
+        snapshot.regretted = walked.regretted;
+        snapshot.forks = heap.forks;
+        snapshot.foreign_frees = foreign_frees;
+        fill(&mut snapshot, &state);
+        // SAFETY: the record is mapped until the process ends; one writer at a time, since the heap's lock is held.
+        unsafe { &*record }.write(&snapshot);
+    }
+}
+
+fn fill(snapshot: &mut Snapshot, state: &State) {
+    // SAFETY: these calls have no preconditions.
+    let (pid, parent) = unsafe { (libc::getpid(), libc::getppid()) };
+    snapshot.pid = pid as u32;
+    snapshot.parent_pid = parent as u32;
+    snapshot.state = state.state;
+    snapshot.level = state.level;
+    snapshot.version = state.version;
+}
+
+/// Makes and maps `DIRECTORY/PID.hugeheap`; null when that fails. System calls only.
+fn map_record(directory: &[u8; DIRECTORY]) -> *mut Record {
+    let mut path = [0u8; DIRECTORY + 32];
+    let Ok(directory) = CStr::from_bytes_until_nul(directory) else { return core::ptr::null_mut() };
+    let mut length = directory.to_bytes().len();
+    path[..length].copy_from_slice(directory.to_bytes());
+    path[length] = b'/';
+    length += 1;
+    // SAFETY: getpid has no preconditions.
+    let mut pid = unsafe { libc::getpid() } as u32;
+    let mut digits = [0u8; 10];
+    let mut count = 0;
+    loop {
+        digits[count] = b'0' + (pid % 10) as u8;
+        pid /= 10;
+        count += 1;
+        if pid == 0 {
+            break;
+        }
+    }
+    for digit in digits[..count].iter().rev() {
+        path[length] = *digit;
+        length += 1;
+    }
+    path[length..length + 9].copy_from_slice(b".hugeheap");
+    // SAFETY: the path is zero-terminated (the buffer was zero); results are checked; the file is sized before it is mapped, so that
+    // a full disk is seen here.
+    unsafe {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let file = libc::open(path.as_ptr().cast(), flags, 0o600);
+        if file < 0 {
+            return core::ptr::null_mut();
+        }
+        let mut record = core::ptr::null_mut();
+        if libc::posix_fallocate(file, 0, FILE_BYTES as libc::off_t) == 0 {
+            let memory = libc::mmap(
+                core::ptr::null_mut(),
+                FILE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file,
+                0,
+            );
+            if memory != libc::MAP_FAILED {
+                record = memory.cast();
+            }
+        }
+        libc::close(file);
+        record
+    }
+}
