@@ -53,7 +53,9 @@ unsafe extern "C" fn free(_context: *mut c_void, pointer: *mut c_void, bytes: us
                 unsafe { free(previous.context, pointer, bytes) };
             }
         }
-        Err(mistake) => complain::abort(format_args!("arena freed wrongly: {bytes} bytes at {pointer:p}: {mistake}")),
+        Err(mistake) => {
+            complain::abort(format_args!("arena freed wrongly: {bytes} bytes at {pointer:p}: {mistake}"))
+        }
     }
 }
 
@@ -65,7 +67,8 @@ pub(crate) unsafe fn install(symbols: &Symbols) {
     // SAFETY: by the contract above; PREVIOUS is written before the hook is visible.
     unsafe {
         (symbols.get_arena)(PREVIOUS.0.get());
-        let mut ours = ArenaAllocator { context: core::ptr::null_mut(), alloc: Some(alloc), free: Some(free) };
+        let mut ours =
+            ArenaAllocator { context: core::ptr::null_mut(), alloc: Some(alloc), free: Some(free) };
         (symbols.set_arena)(&raw mut ours);
     }
 }

@@ -20,7 +20,7 @@ use super::{Policy, Settings};
 use crate::telemetry::{Fallback, Snapshot};
 use core::fmt;
 use core::num::NonZeroUsize;
-use hugeheap_os::{Advice, AddressRange, Backing, Error, ErrorKind, Os, Residency, Result as OsResult};
+use hugeheap_os::{AddressRange, Advice, Backing, Error, ErrorKind, Os, Residency, Result as OsResult};
 
 /// Runs of at least this many pages go low in an arena. A quarter of pymalloc's arena before 3.10; data-stack chunks
 /// (1 page and growing) are below.
@@ -78,6 +78,8 @@ pub struct Arenas<O> {
     /// Given back, most recently first.
     pub(crate) given_back: List,
     pub(crate) demand: Demand,
+    /// The base arena for small runs that policy `auto` keeps apart, in no list; `NONE` before the first small run.
+    pub(crate) small: ArenaId,
     serial: u32,
     /// Bytes mapped when the limits were read last.
     limits_read_at: u64,
@@ -107,6 +109,7 @@ impl<O: Os> Arenas<O> {
             broken: Order::NEW,
             empty: List::EMPTY,
             given_back: List::EMPTY,
+            small: ArenaId::NONE,
             serial: 0,
             limits_read_at: 0,
             counters: Snapshot::EMPTY,
@@ -167,8 +170,11 @@ impl<O: Os> Arenas<O> {
     pub fn allocate(&mut self, pages: u32) -> Option<NonZeroUsize> {
         debug_assert!((1..=HEAP_PAGES).contains(&pages));
         let now = self.now();
-        let from_order = |order: &Order, table: &Table| (pages < HEAP_PAGES).then(|| order.best(table, pages)).flatten();
-        let id = if let Some(id) = from_order(&self.partial, &self.table) {
+        let from_order =
+            |order: &Order, table: &Table| (pages < HEAP_PAGES).then(|| order.best(table, pages)).flatten();
+        let id = if let Some(id) = self.room_for_small(pages, now) {
+            id
+        } else if let Some(id) = from_order(&self.partial, &self.table) {
             self.partial.remove(&mut self.table, id);
             id
         } else if let Some(id) = from_order(&self.broken, &self.table) {
@@ -198,6 +204,23 @@ impl<O: Os> Arenas<O> {
         self.counters.allocations += 1;
         let address = self.table.range(id).start + first as usize * HEAP_PAGE_BYTES;
         NonZeroUsize::new(address)
+    }
+
+    /// The arena for small runs, if this is one and it has room.
+    fn room_for_small(&mut self, pages: u32, now: u64) -> Option<ArenaId> {
+        if pages >= BIG_RUN || self.settings.policy != Policy::Auto {
+            return None;
+        }
+        if !self.small.is_some() {
+            let id = self.any_without_memory()?;
+            if let Err(error) = self.supply(id, now, false) {
+                self.refused(id, error);
+                return None;
+            }
+            self.small = id;
+        }
+        let arena = self.table.arena(self.small);
+        (!arena.busy && bitmap::find_highest(arena.in_use, pages).is_some()).then_some(self.small)
     }
 
     /// Takes a run of `pages` heap pages back.
@@ -281,10 +304,11 @@ impl<O: Os> Arenas<O> {
             arena.made = Made::Base;
         }
         let (state, made, busy) = (arena.state, arena.made, arena.busy);
-        if state == State::Full && (made != Made::Thp || arena.wants_huge) && made != Made::Hugetlb {
+        let without = arena.wants_huge || !matches!(made, Made::Thp | Made::Hugetlb);
+        if state == State::Full && without && id != self.small {
             self.collapse_pending = true;
         }
-        if busy {
+        if busy || id == self.small {
             return;
         }
         match state {
@@ -299,7 +323,7 @@ impl<O: Os> Arenas<O> {
     /// Takes an arena out of the list it is in.
     pub(crate) fn unfile(&mut self, id: ArenaId) {
         let arena = self.table.arena(id);
-        if arena.busy {
+        if arena.busy || id == self.small {
             return;
         }
         match (arena.state, arena.made) {
@@ -318,19 +342,7 @@ impl<O: Os> Arenas<O> {
             self.empty.remove(&mut self.table, id);
             return Some(id);
         }
-        let id = if self.given_back.head.is_some() {
-            let id = self.given_back.head;
-            self.given_back.remove(&mut self.table, id);
-            id
-        } else {
-            match self.table.fresh() {
-                Some(id) => id,
-                None => {
-                    self.add_region(1)?;
-                    self.table.fresh()?
-                }
-            }
-        };
+        let id = self.any_without_memory()?;
         match self.supply(id, now, true) {
             Ok(()) => Some(id),
             Err(error) => {
@@ -338,6 +350,20 @@ impl<O: Os> Arenas<O> {
                 None
             }
         }
+    }
+
+    /// An arena that was given back or never used, out of all lists.
+    fn any_without_memory(&mut self) -> Option<ArenaId> {
+        if self.given_back.head.is_some() {
+            let id = self.given_back.head;
+            self.given_back.remove(&mut self.table, id);
+            return Some(id);
+        }
+        if let Some(id) = self.table.fresh() {
+            return Some(id);
+        }
+        self.add_region(1)?;
+        self.table.fresh()
     }
 
     /// Notes that the system had no memory for an arena that is out of all lists, and keeps the arena for later.
@@ -360,7 +386,8 @@ impl<O: Os> Arenas<O> {
             self.host_read = true;
         }
         let need = u64::from(arenas) * ARENA_BYTES as u64;
-        let mut bytes = self.settings.region.map_or_else(|| self.region_bytes(), |bytes| bytes as u64).max(need);
+        let mut bytes =
+            self.settings.region.map_or_else(|| self.region_bytes(), |bytes| bytes as u64).max(need);
         loop {
             let count = (bytes / ARENA_BYTES as u64).clamp(1, MAX_REGION_ARENAS as u64) as usize;
             if self.table.add_region(&self.os, count).is_ok() {
@@ -381,16 +408,13 @@ impl<O: Os> Arenas<O> {
         if let Some(limit) = self.os.address_space_limit() {
             return (limit.limit.saturating_sub(limit.used) / 8).max(MIN_LIMITED_REGION_BYTES);
         }
-        self.os.total_memory().map_or(MIN_REGION_BYTES, |memory| memory.saturating_mul(4).max(MIN_REGION_BYTES))
+        self.os
+            .total_memory()
+            .map_or(MIN_REGION_BYTES, |memory| memory.saturating_mul(4).max(MIN_REGION_BYTES))
     }
 
     fn situation(&self, now: u64) -> Situation {
-        Situation {
-            arenas: self.counters.arenas,
-            forks: self.forks,
-            tight: self.is_tight(),
-            slow: self.latency.is_slow(now),
-        }
+        Situation { forks: self.forks, tight: self.is_tight(), slow: self.latency.is_slow(now) }
     }
 
     /// Gives memory to an arena that has none (unmapped or given back), with the backing the policy chooses. `huge` false: the
@@ -421,7 +445,11 @@ impl<O: Os> Arenas<O> {
                     return Err(error);
                 }
                 // The kernel refused the advice: plain pages still work.
-                choice = Choice { made: Made::Plain, effective: Policy::Base, fallback: Some(Fallback::ThpUnsupported) };
+                choice = Choice {
+                    made: Made::Plain,
+                    effective: Policy::Base,
+                    fallback: Some(Fallback::ThpUnsupported),
+                };
                 self.make(id, Made::Plain)?;
             }
         }

@@ -7,7 +7,7 @@
 use core::ops::Range;
 
 /// Number of pages in the longest range of clear bits, 0 to 128.
-pub const fn longest_free_range(in_use: u128) -> u32 {
+pub(super) const fn longest_free_range(in_use: u128) -> u32 {
     let free = !in_use;
     if free == 0 {
         return 0;
@@ -57,24 +57,24 @@ const fn beginnings(in_use: u128, pages: u32) -> u128 {
 }
 
 /// The lowest page at which `pages` (1 to 128) free ones begin.
-pub const fn find_lowest(in_use: u128, pages: u32) -> Option<u32> {
+pub(super) const fn find_lowest(in_use: u128, pages: u32) -> Option<u32> {
     let begins = beginnings(in_use, pages);
     if begins == 0 { None } else { Some(begins.trailing_zeros()) }
 }
 
 /// The highest page at which `pages` (1 to 128) free ones begin.
-pub const fn find_highest(in_use: u128, pages: u32) -> Option<u32> {
+pub(super) const fn find_highest(in_use: u128, pages: u32) -> Option<u32> {
     let begins = beginnings(in_use, pages);
     if begins == 0 { None } else { Some(u128::BITS - 1 - begins.leading_zeros()) }
 }
 
 /// The bits of `pages` (1 to 128) pages from `first`.
-pub const fn mask(first: u32, pages: u32) -> u128 {
+pub(super) const fn mask(first: u32, pages: u32) -> u128 {
     (u128::MAX >> (u128::BITS - pages)) << first
 }
 
 /// The ranges of set bits, lowest first.
-pub fn set_ranges(mut bits: u128) -> impl Iterator<Item = Range<u32>> {
+pub(super) fn set_ranges(mut bits: u128) -> impl Iterator<Item = Range<u32>> {
     let mut offset = 0;
     core::iter::from_fn(move || {
         if bits == 0 {
@@ -110,10 +110,12 @@ mod tests {
 
     // Uniform bits have no long ranges: make some with two and-ed or or-ed words.
     fn bitmaps() -> impl Strategy<Value = u128> {
-        (any::<u128>(), any::<u128>(), any::<u128>(), 0u32..128, 1u32..=128).prop_map(|(a, b, c, first, pages)| {
-            let pages = pages.min(128 - first).max(1);
-            (a & b & c) & !mask(first, pages)
-        })
+        (any::<u128>(), any::<u128>(), any::<u128>(), 0u32..128, 1u32..=128).prop_map(
+            |(a, b, c, first, pages)| {
+                let pages = pages.min(128 - first).max(1);
+                (a & b & c) & !mask(first, pages)
+            },
+        )
     }
 
     proptest! {

@@ -56,13 +56,17 @@ impl<O: Os> Arenas<O> {
         }
         let reservation = self.os.reserve(count * ARENA_BYTES, ARENA_BYTES).and_then(|reservation| {
             // SAFETY: just reserved and used by nobody.
-            let made = unsafe { self.os.map(reservation, Backing::Thp).or_else(|_| self.os.map(reservation, Backing::Plain)) };
+            let made = unsafe {
+                self.os.map(reservation, Backing::Thp).or_else(|_| self.os.map(reservation, Backing::Plain))
+            };
             made.map(|()| reservation).inspect_err(|_| {
                 // SAFETY: the reservation was made above and nothing refers to it.
                 let _ = unsafe { self.os.release(reservation) };
             })
         });
-        let Ok(reservation) = reservation else { return ForkCopies { failed: count, ..ForkCopies::default() } };
+        let Ok(reservation) = reservation else {
+            return ForkCopies { failed: count, ..ForkCopies::default() };
+        };
         for (index, id) in self.hugetlb_arenas().enumerate() {
             let from = self.table.range(id).start as *const u8;
             let to = (reservation.start + index * ARENA_BYTES) as *mut u8;
@@ -111,7 +115,11 @@ impl<O: Os> Arenas<O> {
                     // SAFETY: as above; the kernel cannot move pages, so they are copied.
                     unsafe {
                         if self.os.map(range, Backing::Plain).is_ok() {
-                            core::ptr::copy_nonoverlapping(copy.start as *const u8, range.start as *mut u8, ARENA_BYTES);
+                            core::ptr::copy_nonoverlapping(
+                                copy.start as *const u8,
+                                range.start as *mut u8,
+                                ARENA_BYTES,
+                            );
                         }
                     }
                 }

@@ -25,7 +25,7 @@ use super::list::ArenaId;
 use super::record::{Made, State};
 use super::{Arenas, Policy};
 use crate::telemetry::Fallback;
-use hugeheap_os::{Advice, AddressRange, Error, ErrorKind, Os, Pages, Result as OsResult};
+use hugeheap_os::{AddressRange, Advice, Error, ErrorKind, Os, Pages, Result as OsResult};
 
 /// Actions of one pass. Giving back or breaking a huge page takes 0.05 to 0.3 ms, a collapse 0.3 to 1 ms: a pass stays below 20 ms.
 const ACTIONS: usize = 16;
@@ -42,9 +42,6 @@ const SPARSE_WHEN_TIGHT: u32 = HEAP_PAGES / 8;
 
 /// Live heap pages that make an arena dense.
 const DENSE: u32 = HEAP_PAGES / 8 * 7;
-
-/// Arenas from which on `auto` collapses the arena it started with: below, the program is a short script.
-const AUTO_COLLAPSE_ARENAS: u64 = 8;
 
 /// Retained bytes for which no thread is started: two arenas.
 const SLACK: u64 = 2 * ARENA_BYTES as u64;
@@ -208,8 +205,10 @@ impl<O: Os> Arenas<O> {
 
     fn plan_breaks(&self, plan: &mut Plan, now: u64, excess: &mut u64, tight: bool) {
         let sparse = if tight { SPARSE_WHEN_TIGHT } else { SPARSE };
-        let candidates = self.partial.emptiest(&self.table).chain(self.broken.emptiest(&self.table)).take(LOOK);
-        for id in candidates {
+        let small = self.small.is_some().then_some(self.small);
+        let partial = self.partial.emptiest(&self.table);
+        let broken = self.broken.emptiest(&self.table);
+        for id in small.into_iter().chain(partial).chain(broken).take(LOOK) {
             if plan.is_full() || *excess < (HEAP_PAGE_BYTES as u64) {
                 break;
             }
@@ -232,12 +231,7 @@ impl<O: Os> Arenas<O> {
 
     /// Whether arenas may be collapsed at all now.
     fn may_collapse(&self, host: &Host) -> bool {
-        host.can_collapse()
-            && match self.settings.policy {
-                Policy::Base => false,
-                Policy::Auto => self.counters.arenas >= AUTO_COLLAPSE_ARENAS,
-                Policy::Thp | Policy::Dense | Policy::Hugetlb => true,
-            }
+        host.can_collapse() && self.settings.policy != Policy::Base
     }
 
     fn plan_collapses(&mut self, plan: &mut Plan, now: u64) {
@@ -258,7 +252,7 @@ impl<O: Os> Arenas<O> {
             let arena = self.table.arena(id);
             let without = arena.wants_huge || matches!(arena.made, Made::Base | Made::Plain | Made::Broken);
             let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
-            if !without || !used || arena.busy || arena.live_pages() < DENSE {
+            if !without || !used || arena.busy || id == self.small || arena.live_pages() < DENSE {
                 continue;
             }
             if now < arena.changed_at.saturating_add(self.demand.decay()) || now < arena.retry_at {
@@ -347,7 +341,7 @@ impl<O: Os> Arenas<O> {
                     arena.wants_huge = false;
                     self.counters.breaks += 1;
                 }
-                if arena.touched == 0 {
+                if arena.touched == 0 && step.id != self.small {
                     // Its last runs were freed meanwhile.
                     self.counters.arenas -= 1;
                 }

@@ -43,7 +43,10 @@ impl Order {
     pub(crate) fn insert(&mut self, table: &mut Table, id: ArenaId) {
         let arena = table.arena_mut(id);
         let length = bitmap::longest_free_range(arena.in_use) as usize;
-        debug_assert!(length > 0 && length < HEAP_PAGES as usize, "only arenas with runs and room are ordered");
+        debug_assert!(
+            length > 0 && length < HEAP_PAGES as usize,
+            "only arenas with runs and room are ordered"
+        );
         let class = class_of(arena.runs());
         arena.listed = (length * CLASSES + class) as u16;
         self.lists[length][class].push_back(table, id);

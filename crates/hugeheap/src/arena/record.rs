@@ -3,10 +3,10 @@
 //! ```text
 //!            map                allocate               allocate
 //!   Unmapped ───▶ Empty ───────────────────▶ Partial ◀──────────▶ Full
-//!      ▲           ▲ │ ▲  all runs freed ───────┘ │ free            │
-//!      │ unmap     │ │ └──────────────────────────┼─────────────────┘
-//!      │  (hugetlb)│ ▼ maintenance                ▼ maintenance
-//!      └──────── GivenBack                     Broken, collapsed …
+//!                  ▲ │ ▲  all runs freed ───────┘       free      │
+//!           supply │ │ └────────────────────────────────────────────┘
+//!                  │ ▼ maintenance
+//!               GivenBack
 //! ```
 //!
 //! A large block owns whole arenas: the first is `Large` and knows the length, the others are `LargeRest`.
@@ -22,7 +22,8 @@ use super::list::ArenaId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Address space only, never used or unmapped.
+    /// Address space only, never used. The state of zeroed metadata.
+    #[allow(dead_code, reason = "made by zeroed memory")]
     Unmapped = 0,
     /// Mapped, no live run, memory kept for reuse.
     Empty,
@@ -36,8 +37,6 @@ pub(crate) enum State {
     Large,
     /// Further arena of a large block.
     LargeRest,
-    /// Could not be restored after a failed call: never used again.
-    Lost,
 }
 
 /// What the arena's memory consists of, as far as calls and the kernel's answers tell.

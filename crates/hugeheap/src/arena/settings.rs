@@ -6,7 +6,7 @@ use super::Policy;
 /// memory is still there, and an idle process is small before an operator looks. Measured on the burst test and on
 /// the cyclic one: with 0.1 s a program that frees and allocates 1 GiB every half second refaults all of it each time,
 /// with 1 s none; a longer time only keeps more.
-pub const DEFAULT_DECAY: u64 = 1_000_000_000;
+pub(super) const DEFAULT_DECAY: u64 = 1_000_000_000;
 
 /// The settings of a heap. Changeable while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -176,7 +176,8 @@ impl Table {
     /// The arena after `id` in its region.
     pub(crate) fn after(&self, id: ArenaId) -> Option<ArenaId> {
         let next = ArenaId(id.0 + 1);
-        (next.0 >> INDEX_BITS == id.0 >> INDEX_BITS && next.0 & (MAX_REGION_ARENAS as u32 - 1) < self.region(id).arenas)
+        (next.0 >> INDEX_BITS == id.0 >> INDEX_BITS
+            && next.0 & (MAX_REGION_ARENAS as u32 - 1) < self.region(id).arenas)
             .then_some(next)
     }
 

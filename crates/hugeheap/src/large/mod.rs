@@ -223,9 +223,12 @@ impl<O: Os> Arenas<O> {
             let filled = used == u128::MAX && was < HEAP_PAGES;
             let kept = arena.retained_pages();
             let page = HEAP_PAGE_BYTES as u64;
-            self.counters.retained = self.counters.retained + u64::from(kept) * page - u64::from(retained) * page;
-            self.counters.live = self.counters.live + u64::from(used.count_ones()) * page - u64::from(was) * page;
-            self.counters.large = self.counters.large + u64::from(used.count_ones()) * page - u64::from(was) * page;
+            self.counters.retained =
+                self.counters.retained + u64::from(kept) * page - u64::from(retained) * page;
+            self.counters.live =
+                self.counters.live + u64::from(used.count_ones()) * page - u64::from(was) * page;
+            self.counters.large =
+                self.counters.large + u64::from(used.count_ones()) * page - u64::from(was) * page;
             self.collapse_pending |= filled;
         }
         self.counters.live_peak = self.counters.live_peak.max(self.counters.live);
@@ -234,7 +237,13 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Moves a growing block to a place with room, by moving its pages where the system can.
-    fn move_large(&mut self, first: ArenaId, old_count: u32, count: u32, bytes: usize) -> Option<NonZeroUsize> {
+    fn move_large(
+        &mut self,
+        first: ArenaId,
+        old_count: u32,
+        count: u32,
+        bytes: usize,
+    ) -> Option<NonZeroUsize> {
         // Room to grow by half again in place; it costs address space only.
         let to = self.find_large_span(count, count + count / 2)?;
         let old_bytes = self.table.arena(first).large_bytes as usize;

@@ -125,7 +125,11 @@ impl Runtime {
     ///
     /// # Errors
     /// When no large block begins at `address`.
-    pub fn resize_large(&'static self, address: usize, bytes: usize) -> Result<Option<NonZeroUsize>, BadFree> {
+    pub fn resize_large(
+        &'static self,
+        address: usize,
+        bytes: usize,
+    ) -> Result<Option<NonZeroUsize>, BadFree> {
         let mut heap = self.heap.lock();
         let result = heap.resize_large(address, bytes);
         self.after_event(heap);
@@ -142,7 +146,11 @@ impl Runtime {
         let result = match layout::heap_pages_for(bytes) {
             Some(pages) if pages <= HEAP_PAGES as usize => heap.free(address, pages as u32),
             _ => heap.large_bytes(address).and_then(|actual| {
-                if actual == bytes { heap.free_large(address).map(|_| ()) } else { Err(BadFree::WrongSize { actual }) }
+                if actual == bytes {
+                    heap.free_large(address).map(|_| ())
+                } else {
+                    Err(BadFree::WrongSize { actual })
+                }
             }),
         };
         if result == Err(BadFree::Foreign) {
@@ -265,7 +273,8 @@ impl Runtime {
         let counters = &mut self.heap.lock().counters;
         (counters.resident, counters.huge, counters.charge) = (sum.resident, sum.huge(), charge);
         if at_peak {
-            (counters.peak_resident, counters.peak_huge, counters.peak_charge) = (sum.resident, sum.huge(), charge);
+            (counters.peak_resident, counters.peak_huge, counters.peak_charge) =
+                (sum.resident, sum.huge(), charge);
         }
     }
 
