@@ -1,0 +1,161 @@
+//! Calls that change what mapped ranges consist of: populate, decommit, split, relocate.
+
+use super::call::{Call, Fault, Misuse, Outcome};
+use super::fault::Access;
+use super::table::{Pte, Space, Table, chunks};
+use super::vma::Kind;
+use super::{Pid, State};
+use crate::{AddressRange, Protection};
+
+impl State {
+    pub(super) fn populate(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
+        if range.len == 0 {
+            return self.injector.ask(Call::Populate);
+        }
+        let os = self.physical.geometry.os;
+        let index = self.locate(pid, Call::Populate, range, os)?;
+        let pieces = self.processes[pid].spaces[index].vmas.pieces(range);
+        if pieces.iter().any(|piece| piece.attributes.kind == Kind::Reserved) {
+            return Err(self.record.violation(Call::Populate, range, Misuse::NotMapped));
+        }
+        self.injector.ask(Call::Populate)?;
+        let writable = pieces.iter().all(|piece| piece.attributes.protection == Protection::ReadWrite);
+        if !self.config.capabilities.populate || !writable {
+            return Err(libc::EINVAL);
+        }
+        self.access(pid, range, Access::Populate).map_err(|fault| match fault {
+            Fault::Oom => libc::ENOMEM,
+            Fault::Bus | Fault::Segv => libc::EFAULT,
+        })
+    }
+
+    /// Refuses hugetlb ranges, for the calls whose contract excludes them.
+    fn refuse_hugetlb(&mut self, call: Call, range: AddressRange, kinds: &[Kind]) -> Outcome<()> {
+        if kinds.iter().any(|kind| matches!(kind, Kind::Hugetlb { .. })) {
+            return Err(self.record.violation(call, range, Misuse::Hugetlb));
+        }
+        Ok(())
+    }
+
+    pub(super) fn decommit(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
+        if range.len == 0 {
+            return self.injector.ask(Call::Decommit);
+        }
+        let (index, pieces) = self.locate_mapped(pid, Call::Decommit, range, self.physical.geometry.os)?;
+        let kinds: Vec<_> = pieces.iter().map(|piece| piece.attributes.kind).collect();
+        self.refuse_hugetlb(Call::Decommit, range, &kinds)?;
+        self.injector.ask(Call::Decommit)?;
+        let frees_tables = self.config.frees_page_tables;
+        let space = &mut self.processes[pid].spaces[index];
+        // The kernel drops mapping by mapping: a page table that two mappings share stays.
+        for piece in &pieces {
+            space.zap(piece.part, frees_tables, &mut self.physical);
+        }
+        if let Some(host) = &space.host {
+            host.discard(range);
+            for piece in &pieces {
+                host.protect(piece.part, piece.attributes.protection);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn split(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
+        if range.len == 0 {
+            return self.injector.ask(Call::Split);
+        }
+        let (index, pieces) = self.locate_mapped(pid, Call::Split, range, self.physical.geometry.os)?;
+        self.injector.ask(Call::Split)?;
+        let hugetlb = pieces.iter().any(|piece| matches!(piece.attributes.kind, Kind::Hugetlb { .. }));
+        if !self.config.capabilities.cold || hugetlb {
+            return Err(libc::EINVAL);
+        }
+        for piece in &pieces {
+            self.processes[pid].spaces[index].cold(piece.part, &mut self.physical);
+        }
+        Ok(())
+    }
+
+    pub(super) fn relocate(&mut self, pid: Pid, from: AddressRange, to: AddressRange) -> Outcome<()> {
+        let geometry = self.physical.geometry;
+        let (source, pieces) = self.locate_mapped(pid, Call::Relocate, from, geometry.os)?;
+        let target = self.locate(pid, Call::Relocate, to, geometry.os)?;
+        let overlap = from.start < to.end() && to.start < from.end();
+        if from.len != to.len || overlap {
+            return Err(self.record.violation(Call::Relocate, from, Misuse::BadPair));
+        }
+        let kinds: Vec<_> = pieces.iter().map(|piece| piece.attributes.kind).collect();
+        self.refuse_hugetlb(Call::Relocate, from, &kinds)?;
+        let there = self.processes[pid].spaces[target].vmas.pieces(to);
+        if there.iter().any(|piece| piece.attributes.kind != Kind::Reserved) {
+            return Err(self.record.violation(Call::Relocate, to, Misuse::AlreadyMapped));
+        }
+        self.injector.ask(Call::Relocate)?;
+        if !self.config.capabilities.relocate {
+            return Err(libc::EOPNOTSUPP);
+        }
+        // mremap moves one mapping, not several.
+        let [piece] = &pieces[..] else { return Err(libc::EFAULT) };
+        let attributes = piece.attributes.clone();
+        let protection = attributes.protection;
+        let room = self.room(pid);
+        self.processes[pid].spaces[target].vmas.set(to, attributes, room)?;
+        self.move_pages(pid, source, from, target, to);
+        let spaces = &self.processes[pid].spaces;
+        if let (Some(here), Some(there)) = (&spaces[source].host, &spaces[target].host) {
+            // The mapping may forbid access; the model's own copy must not care.
+            here.protect(from, Protection::ReadWrite);
+            there.protect(to, Protection::ReadWrite);
+            here.copy_to(there, from, to.start, geometry.os);
+            here.discard(from);
+            here.protect(from, protection);
+            there.protect(to, protection);
+        }
+        for boundary in [to.start, to.end()] {
+            self.processes[pid].spaces[target].cut(boundary, geometry);
+        }
+        Ok(())
+    }
+
+    /// Moves page-table entries: whole chunks where both ends fall on the same place in a chunk, else one by one.
+    fn move_pages(&mut self, pid: Pid, source: usize, from: AddressRange, target: usize, to: AddressRange) {
+        let geometry = self.physical.geometry;
+        let aligned = geometry.index(from.start) == geometry.index(to.start);
+        for (chunk, part) in chunks(from, geometry).collect::<Vec<_>>() {
+            let new = to.start + (part.start - from.start);
+            let spaces = &mut self.processes[pid].spaces;
+            if aligned && part.len == geometry.chunk {
+                let old = spaces[target].tables.remove(&new);
+                debug_assert!(old.is_none_or(|table| table.is_empty()), "a reservation had memory");
+                if let Some(table) = spaces[source].tables.remove(&chunk) {
+                    spaces[target].tables.insert(new, table);
+                }
+                continue;
+            }
+            if !spaces[source].tables.contains_key(&chunk) {
+                continue;
+            }
+            for offset in (0..part.len).step_by(geometry.os) {
+                let pte =
+                    self.processes[pid].spaces[source].exchange(part.start + offset, Pte::None, geometry);
+                if pte != Pte::None {
+                    self.processes[pid].spaces[target].exchange(new + offset, pte, geometry);
+                }
+            }
+        }
+    }
+}
+
+impl Table {
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Ptes(ptes) if ptes.iter().all(|&pte| pte == Pte::None))
+    }
+}
+
+impl Space {
+    /// Replaces an entry without counting: the page it pointed to moves elsewhere.
+    fn exchange(&mut self, address: usize, pte: Pte, geometry: super::Geometry) -> Pte {
+        let entry = &mut self.ptes(geometry.chunk_of(address), geometry)[geometry.index(address)];
+        core::mem::replace(entry, pte)
+    }
+}
