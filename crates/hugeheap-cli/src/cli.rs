@@ -1,0 +1,340 @@
+//! What can be typed: the command line as types. No behaviour.
+//!
+//! `--json` is a switch of its own at each command and before the command: for `run` it is a switch, for `bench` it
+//! may name a file, and one switch for both would swallow the command's name.
+
+use clap::builder::{PossibleValue, styling};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hugeheap::arena::Policy;
+use hugeheap::telemetry::Level;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const STYLES: styling::Styles = styling::Styles::styled()
+    .header(styling::AnsiColor::Green.on_default().bold())
+    .usage(styling::AnsiColor::Green.on_default().bold())
+    .literal(styling::AnsiColor::Cyan.on_default())
+    .placeholder(styling::AnsiColor::Cyan.on_default());
+
+/// The object heap on huge pages: run programs on it, and measure what it brings.
+#[derive(Debug, Parser)]
+#[command(name = "hugeheap", version, styles = STYLES, max_term_width = 100)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Exit status: 0 ok, 1 findings, 2 usage, 3 not supported here, 4 permission, 5 target gone.
+A command that was started passes its own status through."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    /// Print data as JSON.
+    #[arg(long, id = "json_first")]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Print no colours (also: NO_COLOR=1).
+    #[arg(long, global = true, display_order = 900)]
+    pub(crate) no_color: bool,
+    /// Print no warnings and no progress.
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = 901)]
+    pub(crate) quiet: bool,
+    /// Say what is done.
+    #[arg(short, long, global = true, display_order = 902)]
+    pub(crate) verbose: bool,
+    /// Read /proc and /sys below this directory (tests, containers).
+    #[arg(long, global = true, value_name = "DIR", display_order = 903)]
+    pub(crate) root: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start any command on hugeheap.
+    Run(RunArguments),
+    /// Measure, side by side with stock and with peers.
+    Bench(BenchArguments),
+}
+
+/// Start any command with its Python objects on huge pages.
+///
+/// The command replaces hugeheap (no process in between) unless a summary is asked for. Its children are on hugeheap
+/// too. A program that cannot be hooked runs as it is, and one line says why.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hugeheap run -- python3 app.py
+  hugeheap run --summary -- python3 app.py            what happened, on standard error at exit
+  hugeheap run --summary-file heap.json -- gunicorn app:wsgi
+  hugeheap run --policy hugetlb --require -- python3 app.py")]
+pub(crate) struct RunArguments {
+    /// What the arenas are made of.
+    #[arg(
+        long,
+        value_enum,
+        default_value = "auto",
+        value_name = "POLICY",
+        env = "HUGEHEAP_POLICY",
+        hide_env_values = true
+    )]
+    pub(crate) policy: PolicyName,
+    /// How much of the program's memory comes from hugeheap.
+    #[arg(
+        long,
+        value_enum,
+        default_value = "arenas",
+        value_name = "LEVEL",
+        env = "HUGEHEAP_LEVEL",
+        hide_env_values = true
+    )]
+    pub(crate) level: LevelName,
+    /// Seconds after which memory no longer needed goes back to the system.
+    #[arg(long, value_parser = seconds, value_name = "SECONDS", env = "HUGEHEAP_DECAY", hide_env_values = true)]
+    pub(crate) decay: Option<f64>,
+    /// Keep to this much memory: bytes, or with a suffix K, M, G, T.
+    #[arg(long, value_parser = bytes, value_name = "BYTES", env = "HUGEHEAP_LIMIT", hide_env_values = true)]
+    pub(crate) limit: Option<u64>,
+    /// When the command has ended, print what happened on standard error.
+    #[arg(long)]
+    pub(crate) summary: bool,
+    /// When the command has ended, write what happened to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) summary_file: Option<PathBuf>,
+    /// Print the summary as JSON (on standard error: standard output is the command's).
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only the process of the command itself, not its children.
+    #[arg(long)]
+    pub(crate) no_children: bool,
+    /// Refuse (status 3) when the command cannot be hooked, instead of running it as it is.
+    #[arg(long)]
+    pub(crate) require: bool,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Measure, side by side with stock and with peers.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(crate) experiment: Experiment,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Experiment {
+    /// List the experiments, their workloads, and what they can be compared with here.
+    List(ListArguments),
+    /// CPython's small objects: time, page faults, memory and huge-page coverage.
+    Obmalloc(ObmallocArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The interpreter to look at.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+}
+
+/// CPython's small objects: time, page faults, memory and huge-page coverage.
+///
+/// Nine workloads, each in a process of its own without the cyclic collector, on stock CPython, on hugeheap's policies
+/// and on the allocators found on this machine, in turn, so that a disturbance meets all of them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hugeheap bench obmalloc
+  hugeheap bench obmalloc --quick --workloads list_of_tuples,fragmentation
+  hugeheap bench obmalloc --policies auto,thp,base --against none --runs 20
+  hugeheap bench obmalloc --python /usr/bin/python3.13 --json result.json")]
+pub(crate) struct ObmallocArguments {
+    /// hugeheap's policies to measure (all: every one). Default: auto, thp, and hugetlb when there is a pool.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) policies: Vec<String>,
+    /// Peers to measure: mimalloc, jemalloc, tcmalloc, python-mimalloc, python-hugepages, all or none. Default: all
+    /// that are found.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) against: Vec<String>,
+    /// Workloads to run. Default: all nine.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) workloads: Vec<String>,
+    /// The interpreter. Default: the first CPython in PATH, looked up through wrappers such as pyenv's.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+    /// A CPython built with --with-pymalloc-hugepages, to measure against.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) hugepage_python: Option<PathBuf>,
+    /// Timed runs of each workload on each variant. Default: 10, with --quick 3.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) runs: Option<u32>,
+    /// A first look: fewer runs, less memory touched beforehand, no waiting. Not for conclusions.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// How much free memory to touch once before measuring: bytes with suffix, all, or none.
+    #[arg(long, value_name = "BYTES", value_parser = Touch::parse)]
+    pub(crate) touch: Option<Touch>,
+    /// Write all runs, host facts and results as JSON to FILE; without FILE, to standard output instead of the tables.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub(crate) json: Option<Option<PathBuf>>,
+    /// Write the tables to FILE too.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Exit with status 1 when a goal in the list at the end is missed.
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+/// How much memory to touch before measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    All,
+    Bytes(u64),
+}
+
+impl Touch {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "none" => Ok(Self::Bytes(0)),
+            _ => bytes(text).map(Self::Bytes),
+        }
+    }
+}
+
+/// A policy as a value of the command line: clap's trait cannot be implemented for another crate's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyName(pub(crate) Policy);
+
+impl ValueEnum for PolicyName {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [PolicyName; Policy::ALL.len()] = {
+            let mut all = [PolicyName(Policy::Auto); Policy::ALL.len()];
+            let mut index = 0;
+            while index < all.len() {
+                all[index] = PolicyName(Policy::ALL[index]);
+                index += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()).help(match self.0 {
+            Policy::Auto => "first arena on OS pages, then the cheapest way to huge pages that works here",
+            Policy::Thp => "transparent huge pages for every arena",
+            Policy::Dense => "OS pages first; an arena becomes huge once it is dense",
+            Policy::Hugetlb => "pages of the hugetlb pool (vm.nr_hugepages), then as thp",
+            Policy::Base => "no huge pages",
+        }))
+    }
+}
+
+/// A level as a value of the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LevelName(pub(crate) Level);
+
+impl ValueEnum for LevelName {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self(Level::Arenas)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()).help(match self.0 {
+            Level::Arenas => "CPython's pymalloc keeps its job; its arenas come from hugeheap",
+        }))
+    }
+}
+
+/// A number of bytes: `1048576`, `512M`, `1.5GiB`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let shift = match suffix.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(format!("unknown suffix '{suffix}'; use K, M, G or T")),
+    };
+    let number: f64 = number.parse().map_err(|_| "not a number of bytes, such as 512M".to_owned())?;
+    let bytes = number * (1u64 << shift) as f64;
+    if bytes >= u64::MAX as f64 {
+        return Err("too many bytes".to_owned());
+    }
+    Ok(bytes as u64)
+}
+
+/// A time span in seconds, not negative.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("not a number of seconds, such as 0.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_after_the_dashes_belongs_to_the_command() {
+        let cli = Cli::try_parse_from(["hugeheap", "run", "-q", "--", "python3", "--policy", "-v"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert_eq!(run.command, ["python3", "--policy", "-v"]);
+        assert!(cli.global.quiet);
+    }
+
+    #[test]
+    fn json_before_the_command_does_not_swallow_it() {
+        let cli = Cli::try_parse_from(["hugeheap", "--json", "run", "--", "true"]).unwrap();
+        assert!(cli.json);
+        let cli = Cli::try_parse_from(["hugeheap", "bench", "obmalloc", "--json", "x.json"]).unwrap();
+        let Command::Bench(BenchArguments { experiment: Experiment::Obmalloc(bench) }) = cli.command else {
+            panic!("not bench")
+        };
+        assert_eq!(bench.json, Some(Some("x.json".into())));
+    }
+
+    #[test]
+    fn an_unknown_policy_is_refused_with_the_list() {
+        let error =
+            Cli::try_parse_from(["hugeheap", "run", "--policy", "gigantic", "--", "true"]).unwrap_err();
+        let text = error.to_string();
+        for policy in Policy::ALL {
+            assert!(text.contains(policy.name()), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_have_suffixes() {
+        assert_eq!(bytes("1048576"), Ok(1 << 20));
+        assert_eq!(bytes("512M"), Ok(512 << 20));
+        assert_eq!(bytes("1.5GiB"), Ok(3 << 29));
+        assert_eq!(bytes("2kb"), Ok(2048));
+        assert!(bytes("5 apples").is_err());
+        assert!(bytes("").is_err());
+        assert!(bytes("-1").is_err());
+        assert!(bytes("99999999999T").is_err());
+    }
+
+    #[test]
+    fn seconds_are_not_negative() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        assert!(seconds("-1").is_err());
+        assert!(seconds("inf").is_err());
+    }
+}

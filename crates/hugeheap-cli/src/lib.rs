@@ -1,0 +1,72 @@
+//! The commands of hugeheap.
+//!
+//! ```text
+//!   main ── cli      what can be typed
+//!     ├──── run      start a command on hugeheap, and say what came of it
+//!     └──── bench    experiments, side by side with stock and with peers
+//!            uses host (facts for reports), statistics, output (messages, units, colour)
+//! ```
+//!
+//! A library, so that a Python wheel can offer the same commands from its own entry point: it calls
+//! [`main`] with the path of the preload library it carries. Nothing here keeps state between calls.
+//!
+//! Rules every command follows: standard output is data, everything said about it goes to standard error; exit codes
+//! are those of [`exit`]; each message says what happened, why, and what to do.
+
+mod bench;
+mod cli;
+pub mod exit;
+mod host;
+mod output;
+mod run;
+mod statistics;
+
+use clap::Parser;
+use hugeheap_os::linux::Linux;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use cli::{Cli, Command};
+use output::Output;
+
+/// What every command gets besides its own arguments.
+struct Context {
+    out: Output,
+    /// What this host says, or the root the user named.
+    facts: Linux,
+    /// The preload library of the caller, when it brings one.
+    library: Option<PathBuf>,
+}
+
+/// Runs the command line `args` (with the program's name first) and returns the exit code.
+/// `library` is the preload library a Python wheel carries, `None` for the program itself.
+///
+/// May not return: `run` replaces the process, and dies by the signal its command died of.
+pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output and are no failure. A closed pipe is not worth a message.
+            let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let out = Output::new(cli.global.quiet, cli.global.verbose, cli.global.no_color);
+    let facts = match cli.global.root.as_deref().map(Linux::with_root) {
+        None => Linux::new(),
+        Some(Ok(facts)) => facts,
+        Some(Err(error)) => {
+            out.error(&format!("--root: {error}"));
+            return exit::USAGE;
+        }
+    };
+    let context = Context { out, facts, library: library.map(Path::to_path_buf) };
+    match cli.command {
+        Command::Run(mut arguments) => {
+            arguments.json |= cli.json;
+            run::run(&context, &arguments)
+        }
+        Command::Bench(arguments) => bench::bench(&context, arguments, cli.json),
+    }
+}

@@ -1,0 +1,179 @@
+//! What is said, and how: messages on standard error, units, colour.
+//!
+//! Nothing here panics when the reader is gone: a closed pipe silences a message, and `run` must still pass its
+//! command's status on.
+
+use std::io::{IsTerminal, Write};
+
+/// Where messages go and how many of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    quiet: bool,
+    verbose: bool,
+    colour: bool,
+    /// Whether standard error is a terminal: progress rewrites its line only there.
+    terminal: bool,
+}
+
+impl Output {
+    pub(crate) fn new(quiet: bool, verbose: bool, no_color: bool) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        // https://no-color.org: set and not empty.
+        let refused = no_color
+            || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self { quiet, verbose, colour: terminal && !refused, terminal }
+    }
+
+    /// Something that ended the command.
+    pub(crate) fn error(&self, text: &str) {
+        self.line("31;1", "error", text);
+    }
+
+    /// Something the user should know; the command goes on.
+    pub(crate) fn warning(&self, text: &str) {
+        if !self.quiet {
+            self.line("33;1", "warning", text);
+        }
+    }
+
+    /// What is being done, for those who asked.
+    pub(crate) fn detail(&self, text: &str) {
+        if self.verbose {
+            self.line("2", "note", text);
+        }
+    }
+
+    /// Where a long command is. Rewrites its line on a terminal, else prints only what `lasting` marks.
+    pub(crate) fn progress(&self, text: &str, lasting: bool) {
+        if self.quiet {
+            return;
+        }
+        let mut stderr = std::io::stderr().lock();
+        let _ = match (self.terminal, lasting) {
+            (true, true) => writeln!(stderr, "\r\x1b[2K{text}"),
+            (true, false) => write!(stderr, "\r\x1b[2K{text}"),
+            (false, true) => writeln!(stderr, "{text}"),
+            (false, false) => Ok(()),
+        };
+        let _ = stderr.flush();
+    }
+
+    /// Text on standard error as it is: a summary.
+    pub(crate) fn plain(&self, text: &str) {
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    }
+
+    /// Data on standard output. `false` when the reader is gone: stop producing.
+    pub(crate) fn data(&self, text: &str) -> bool {
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
+    }
+
+    fn line(&self, colour: &str, kind: &str, text: &str) {
+        let mut stderr = std::io::stderr().lock();
+        let _ = if self.colour {
+            writeln!(stderr, "\x1b[{colour}mhugeheap: {kind}:\x1b[0m {text}")
+        } else {
+            writeln!(stderr, "hugeheap: {kind}: {text}")
+        };
+    }
+}
+
+/// Bytes for people: three digits that matter and a binary unit.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// A time span for people.
+pub(crate) fn seconds(value: f64) -> String {
+    if value < 0.001 {
+        format!("{:.0} µs", value * 1e6)
+    } else if value < 1.0 {
+        format!("{:.0} ms", value * 1e3)
+    } else if value < 100.0 {
+        format!("{value:.1} s")
+    } else {
+        format!("{:.0} min {:02.0} s", (value / 60.0).floor(), value % 60.0)
+    }
+}
+
+/// A count with its noun: `1 arena`, `2 arenas`, `1,024 arenas`.
+pub(crate) fn counted(count: u64, singular: &str, plural: &str) -> String {
+    format!("{} {}", grouped(count), if count == 1 { singular } else { plural })
+}
+
+/// A count with separators between thousands.
+pub(crate) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A change as a signed percentage with a real minus sign: `−52.1 %`.
+pub(crate) fn change(ratio: f64) -> String {
+    percent(ratio - 1.0)
+}
+
+/// A signed share in percent.
+pub(crate) fn percent(share: f64) -> String {
+    let text = format!("{:.1}", share * 100.0);
+    match text.strip_prefix('-') {
+        Some("0.0") => "±0.0 %".to_owned(),
+        Some(positive) => format!("−{positive} %"),
+        None if text == "0.0" => "±0.0 %".to_owned(),
+        None => format!("+{text} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_three_digits_that_matter() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(124 << 20), "124 MiB");
+        assert_eq!(bytes(3 << 29), "1.5 GiB");
+    }
+
+    #[test]
+    fn counts_are_grouped_and_have_a_noun() {
+        assert_eq!(counted(1, "arena", "arenas"), "1 arena");
+        assert_eq!(counted(1_234_567, "arena", "arenas"), "1,234,567 arenas");
+        assert_eq!(grouped(100), "100");
+        assert_eq!(grouped(1000), "1,000");
+    }
+
+    #[test]
+    fn changes_have_a_sign() {
+        assert_eq!(change(0.479), "−52.1 %");
+        assert_eq!(change(1.0), "±0.0 %");
+        assert_eq!(change(0.9999), "±0.0 %");
+        assert_eq!(change(1.03), "+3.0 %");
+    }
+
+    #[test]
+    fn time_spans_have_a_fitting_unit() {
+        assert_eq!(seconds(0.0005), "500 µs");
+        assert_eq!(seconds(0.25), "250 ms");
+        assert_eq!(seconds(12.34), "12.3 s");
+        assert_eq!(seconds(185.0), "3 min 05 s");
+    }
+}

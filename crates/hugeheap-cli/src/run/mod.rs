@@ -1,0 +1,198 @@
+//! `hugeheap run`: start a command on hugeheap.
+//!
+//! ```text
+//!   library      where libhugeheap_preload.so is
+//!   target (elf) which program the command really is, and whether a library can be loaded into it
+//!   readiness    whether this host can give huge pages now
+//!   environment  the variables that say it all
+//!        │
+//!        ├── without a summary: exec, no process is left in between
+//!        └── with one: supervise (signals in, status out), then records → summary
+//! ```
+//!
+//! Whatever cannot be done is told in one line, and the command runs as it is, unless `--require` asks otherwise:
+//! a program that does not start is worse than one without huge pages.
+
+mod elf;
+mod environment;
+pub(crate) mod library;
+mod readiness;
+pub(crate) mod records;
+mod summary;
+mod supervise;
+mod target;
+
+use crate::cli::RunArguments;
+use crate::{Context, exit};
+use environment::Environment;
+use records::{Found, Records};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use summary::{Hindered, Summary};
+use target::{Hindrance, Target};
+
+pub(crate) use environment::{POLICY, PRELOAD, TELEMETRY};
+pub(crate) use summary::snapshot_json;
+
+/// Runs the command. Returns only when it could not be started, or when a summary was asked for.
+pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
+    let out = &context.out;
+    let name = &arguments.command[0];
+    let target = match Target::resolve(name) {
+        Ok(target) => target,
+        Err(error) => {
+            out.error(&error.to_string());
+            return error.exit_code();
+        }
+    };
+    let library = match library::find(context.library.as_deref()) {
+        Ok(library) => library,
+        Err(missing) => {
+            out.error(&missing.to_string());
+            return exit::UNSUPPORTED;
+        }
+    };
+    let machine = match elf::read(&library) {
+        Ok(Some(elf)) => elf.machine,
+        Ok(None) => {
+            out.error(&format!("{} is not a shared library; install hugeheap again", library.display()));
+            return exit::UNSUPPORTED;
+        }
+        Err(error) => {
+            out.error(&format!("{} cannot be read: {error}", library.display()));
+            return exit::UNSUPPORTED;
+        }
+    };
+    let hindrance = target.hindrance(machine);
+    if let Some(hindrance) = &hindrance {
+        let told = format!("{} {hindrance}", target.program.display());
+        if arguments.require {
+            out.error(&format!("{told}; not started, because of --require"));
+            return exit::UNSUPPORTED;
+        }
+        let then = if hindrance.spares_children() && !arguments.no_children {
+            "it runs as it is, and only programs it starts are hooked"
+        } else {
+            "it runs unchanged"
+        };
+        out.warning(&format!("{told}; {then}"));
+    }
+    let hooks_something =
+        hindrance.as_ref().is_none_or(|hindrance| hindrance.spares_children() && !arguments.no_children);
+    if hooks_something {
+        for warning in readiness::warnings(&context.facts, arguments.policy.0) {
+            out.warning(&warning);
+        }
+        if let (true, Some(wrapper)) = (arguments.no_children, target.wrapper()) {
+            out.warning(&format!(
+                "{} is run by {wrapper}, and --no-children hooks only that process, not the programs it starts; \
+                 name the program itself, or leave --no-children out",
+                target.path.display()
+            ));
+        }
+    }
+    let plan =
+        Plan { context, arguments, target: &target, library: hooks_something.then_some(library), hindrance };
+    if arguments.summary || arguments.summary_file.is_some() { plan.summarised() } else { plan.exec() }
+}
+
+/// Everything that was decided.
+struct Plan<'a> {
+    context: &'a Context,
+    arguments: &'a RunArguments,
+    target: &'a Target,
+    /// The library to preload; `None` when that would only do harm.
+    library: Option<PathBuf>,
+    hindrance: Option<Hindrance>,
+}
+
+impl Plan<'_> {
+    fn command(&self, telemetry: Option<&Path>) -> Command {
+        let [name, rest @ ..] = &self.arguments.command[..] else {
+            unreachable!("the parser requires a command")
+        };
+        let mut command = Command::new(name);
+        command.args(rest);
+        let out = &self.context.out;
+        for script in &self.target.scripts {
+            out.detail(&format!("{} is a script", script.display()));
+        }
+        out.detail(&format!("program {}", self.target.program.display()));
+        match &self.library {
+            Some(library) => {
+                let environment = Environment::new(self.arguments, library, telemetry);
+                out.detail(&format!("environment {}", environment.describe()));
+                environment.apply(&mut command);
+            }
+            None => out.detail("environment unchanged"),
+        }
+        command
+    }
+
+    /// Becomes the command.
+    fn exec(&self) -> u8 {
+        let error = self.command(None).exec();
+        self.not_started(&error)
+    }
+
+    /// Runs the command as a child and says what came of it.
+    fn summarised(&self) -> u8 {
+        let out = &self.context.out;
+        let records = Records::new();
+        if let Err(error) = &records {
+            out.warning(&format!(
+                "no temporary directory for the summary: {error}; it will lack what the processes tell (set TMPDIR)"
+            ));
+        }
+        let mut command = self.command(records.as_ref().ok().map(Records::path));
+        let start = Instant::now();
+        let ended = match supervise::supervise(&mut command) {
+            Ok(ended) => ended,
+            Err(error) => return self.not_started(&error),
+        };
+        let elapsed = start.elapsed().as_secs_f64();
+        let found = records.as_ref().map_or_else(|_| Found::default(), Records::read);
+        let words: Vec<_> =
+            self.arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let summary = Summary {
+            command: &words,
+            pid: ended.pid,
+            status: ended.status,
+            elapsed,
+            found: &found,
+            hindrance: self
+                .hindrance
+                .as_ref()
+                .map(|hindrance| Hindered { name: hindrance.name(), text: hindrance.to_string() }),
+        };
+        self.tell(&summary);
+        // Before the end by a signal, which runs no destructor.
+        drop(records);
+        supervise::end_like(ended.status)
+    }
+
+    fn tell(&self, summary: &Summary<'_>) {
+        let out = &self.context.out;
+        if let Some(file) = &self.arguments.summary_file {
+            if let Err(error) = std::fs::write(file, format!("{:#}\n", summary.json())) {
+                out.error(&format!("the summary could not be written to {}: {error}", file.display()));
+            }
+        }
+        if self.arguments.summary {
+            if self.arguments.json {
+                out.plain(&format!("{}\n", summary.json()));
+            } else {
+                out.plain(&summary.text());
+            }
+        }
+    }
+
+    fn not_started(&self, error: &io::Error) -> u8 {
+        let path = self.target.path.display();
+        self.context.out.error(&format!("{path} could not be executed: {error}"));
+        if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE }
+    }
+}

@@ -1,0 +1,54 @@
+//! Whether this host can give the huge pages a policy wants: one line per obstacle, with the fix.
+//!
+//! What cannot be read is no obstacle: the preload library finds out itself and counts it.
+
+use hugeheap::arena::Policy;
+use hugeheap_os::{Facts, ThpDisabled, ThpMode};
+
+/// The obstacles for `policy`.
+pub(crate) fn warnings(facts: &impl Facts, policy: Policy) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if policy == Policy::Base {
+        return warnings;
+    }
+    let huge = facts.page_sizes().huge;
+    let mut pool_serves = false;
+    if policy == Policy::Hugetlb {
+        let page = huge.unwrap_or(2 << 20);
+        match facts.hugetlb_pool(page) {
+            Ok(Some(pool)) if pool.available() > 0 => pool_serves = true,
+            Ok(Some(pool)) => warnings.push(format!(
+                "the pool of {} KiB pages has none left ({} in all): policy hugetlb works as thp; enlarge it with \
+                 'sysctl vm.nr_hugepages=N' (N pages; as root)",
+                page >> 10,
+                pool.total
+            )),
+            Ok(None) => warnings.push(format!(
+                "this kernel has no pool of {} KiB pages: policy hugetlb works as thp",
+                page >> 10
+            )),
+            Err(_) => {}
+        }
+    }
+    // Pool pages do not depend on the THP mode. A collapse on demand (dense) works in mode never, but not with the
+    // process's own switch off.
+    if !pool_serves && policy != Policy::Dense {
+        if let Ok(thp) = facts.thp() {
+            if thp.mode == ThpMode::Never {
+                warnings.push(
+                    "transparent huge pages are off on this host (mode never): the heap stays on small pages; fix: \
+                     'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled' (as root), or use --policy dense"
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    if !pool_serves && matches!(facts.thp_disabled(), Ok(ThpDisabled::Completely)) {
+        warnings.push(
+            "this process has transparent huge pages switched off (prctl PR_SET_THP_DISABLE, inherited by the \
+             command): the heap stays on small pages; fix: start from a shell or service manager without that switch"
+                .to_owned(),
+        );
+    }
+    warnings
+}
