@@ -3,8 +3,9 @@
 //! Terms: *demand* is the bytes live at a moment. The *short window* is the decay time (1 s unless set). A *regret* is memory
 //! that was given back and needed again within the *long window* (30 decay times).
 //!
-//! The rule: keep resident what the highest demand of the short window would need. When memory was regretted, keep
-//! what the regretted demand needs, for the long window after the last regret. Everything above is given back.
+//! The rule: keep resident what the highest demand of the short window would need. When memory was regretted, keep as many bytes as were
+//! regretted, up to the demand that needed them, for the long window after the last regret or after the demand fell and rose
+//! that far again. Everything above is given back.
 //!
 //! ```text
 //!   demand   ▁▂▅█▇█▁▁▁▁▁▁        one burst: kept 1 s, then given back
@@ -39,8 +40,13 @@ pub(crate) struct Demand {
     decay: u64,
     now_live: u64,
     window: Peaks,
-    /// Demand that was regretted and when last.
-    recurring: u64,
+    /// Bytes regretted in this spell of recurrence: what is kept above the demand.
+    allowance: u64,
+    /// The demand up to which they are kept: the one that needed them.
+    level: u64,
+    /// Least demand since the last evidence of recurrence.
+    low: u64,
+    /// When there was evidence last; `None`: no recurrence known.
     recurred_at: Option<u64>,
     /// Bytes given back that would be a regret if they were needed now, and when the last of them went.
     outstanding: u64,
@@ -55,7 +61,9 @@ impl Demand {
             decay,
             now_live: 0,
             window: Peaks { peaks: [0; PARTS], part: 0 },
-            recurring: 0,
+            allowance: 0,
+            level: 0,
+            low: 0,
             recurred_at: None,
             outstanding: 0,
             given_back_at: 0,
@@ -93,6 +101,13 @@ impl Demand {
         self.now_live = live;
         let peak = &mut self.window.peaks[(self.window.part % PARTS as u64) as usize];
         *peak = (*peak).max(live);
+        self.low = self.low.min(live);
+        // The kept memory was used again: the cycle goes on, though it costs nothing any more.
+        let fell = self.low.saturating_add(self.allowance / 2) <= self.level;
+        if self.recurred_at.is_some() && fell && live >= self.level - self.level / 8 {
+            self.recurred_at = Some(now);
+            self.low = live;
+        }
     }
 
     /// `bytes` were given back.
@@ -101,7 +116,7 @@ impl Demand {
         self.given_back_at = now;
     }
 
-    /// `bytes` had to be had from the system, for a demand of `live`.
+    /// `bytes` had to be had from the system on top of a demand of `live`.
     pub(crate) fn grew(&mut self, now: u64, bytes: u64, live: u64) {
         if now.saturating_sub(self.given_back_at) > self.decay.saturating_mul(LONG_WINDOW) {
             self.outstanding = 0;
@@ -110,7 +125,9 @@ impl Demand {
             let regretted = bytes.min(self.outstanding);
             self.outstanding -= regretted;
             self.regretted += regretted;
-            self.recurring = self.recurring.max(live);
+            self.allowance += regretted;
+            self.level = self.level.max(live.saturating_add(bytes));
+            self.low = live;
             self.recurred_at = Some(now);
         }
     }
@@ -120,9 +137,12 @@ impl Demand {
         self.roll(now);
         let short = self.window.peaks.iter().copied().max().unwrap_or(0);
         let long = match self.recurred_at {
-            Some(at) if now.saturating_sub(at) <= self.decay.saturating_mul(LONG_WINDOW) => self.recurring,
+            Some(at) if now.saturating_sub(at) <= self.decay.saturating_mul(LONG_WINDOW) => {
+                self.now_live.saturating_add(self.allowance).min(self.level)
+            }
             _ => {
-                self.recurring = 0;
+                self.allowance = 0;
+                self.level = 0;
                 self.recurred_at = None;
                 0
             }
@@ -136,7 +156,7 @@ impl Demand {
         if self.window.peaks.iter().any(|&peak| peak > self.now_live) {
             return Some((now / length + 1) * length);
         }
-        self.recurred_at.filter(|_| self.recurring > self.now_live).map(|at| {
+        self.recurred_at.filter(|_| self.level > self.now_live).map(|at| {
             at.saturating_add(self.decay.saturating_mul(LONG_WINDOW)).saturating_add(1).max(now + 1)
         })
     }
@@ -171,12 +191,11 @@ mod tests {
         let mut demand = Demand::new(SECOND);
         let mut refaults = 0;
         let mut resident = 0;
-        for cycle in 0..10 {
+        for cycle in 0..20 {
             let start = cycle * 5 * SECOND;
             if resident < GIB {
                 refaults += 1;
-                demand.record(start, GIB);
-                demand.grew(start, GIB - resident, GIB);
+                demand.grew(start, GIB - resident, resident);
                 resident = GIB;
             }
             demand.record(start, GIB);
@@ -188,7 +207,18 @@ mod tests {
             }
         }
         assert_eq!(refaults, 2, "the first growth and one regret");
-        assert_eq!(demand.target(50 * SECOND + 31 * SECOND), 0, "idle: all of it goes");
+        assert_eq!(demand.target(100 * SECOND + 31 * SECOND), 0, "idle: all of it goes");
+    }
+
+    #[test]
+    fn a_small_regret_does_not_keep_a_whole_peak() {
+        let mut demand = Demand::new(SECOND);
+        demand.record(SECOND, GIB);
+        demand.gave_back(3 * SECOND, GIB / 2);
+        demand.grew(3 * SECOND, 2 << 20, GIB);
+        demand.record(3 * SECOND, GIB + (2 << 20));
+        demand.record(4 * SECOND, 0);
+        assert_eq!(demand.target(6 * SECOND), 2 << 20);
     }
 
     proptest! {
