@@ -1,4 +1,39 @@
-//! stub
-pub(crate) fn bench(_c: &crate::Context, _a: crate::cli::BenchArguments, _j: bool) -> u8 {
-    0
+//! `hugeheap bench`: experiments, side by side with stock and with peers.
+//!
+//! Every experiment is a module with a function that takes its arguments and returns an exit code. What they share:
+//!
+//! * [`process`]: one measured process, from start to end, with [`counters`] where the machine has them
+//! * [`touch`]: making the host hand out memory before a measurement needs it
+//! * [`charge`]: a memory cgroup for one process, so that its charge can be read
+//! * [`python`], [`peers`]: interpreters and allocators found on this machine
+//! * [`table`]: tables for a terminal
+
+mod charge;
+mod counters;
+mod interrupt;
+mod list;
+mod obmalloc;
+mod peers;
+mod process;
+mod python;
+mod table;
+mod touch;
+
+use crate::Context;
+use crate::cli::{BenchArguments, Experiment};
+
+/// Runs an experiment. `json`: `--json` was given before the command.
+pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) -> u8 {
+    match arguments.experiment {
+        Experiment::List(mut arguments) => {
+            arguments.json |= json;
+            list::list(context, &arguments)
+        }
+        Experiment::Obmalloc(mut arguments) => {
+            if json && arguments.json.is_none() {
+                arguments.json = Some(None);
+            }
+            obmalloc::obmalloc(context, &arguments)
+        }
+    }
 }

@@ -171,9 +171,10 @@ impl Summary<'_> {
 fn process(main: &Snapshot, line: &mut dyn FnMut(&str, &str)) {
     let state = main.hook_state();
     let explanation = state.map_or("a state this version does not know", HookState::explain);
-    match main.version_text() {
-        "" => line("state", explanation),
-        version => line("state", &format!("{explanation} (CPython {version})")),
+    // The interpreter says more than its number: build date and compiler.
+    match main.version_text().split_whitespace().next() {
+        None => line("state", explanation),
+        Some(version) => line("state", &format!("{explanation} (CPython {version})")),
     }
     // Without arenas there is nothing more to say, unless they were wanted and refused.
     if main.arenas_peak == 0 && main.fallbacks.iter().all(|&count| count == 0) {
@@ -217,7 +218,9 @@ fn family(children: &Total) -> String {
     let reasons: Vec<_> = children
         .unhooked
         .iter()
-        .map(|(state, count)| format!("{count} {}", state.map_or("unknown", HookState::name)))
+        .map(|(state, count)| {
+            format!("{count} {}", state.map_or("unknown", HookState::name).replace('_', " "))
+        })
         .collect();
     if !reasons.is_empty() {
         let _ = write!(text, " ({})", reasons.join(", "));
@@ -379,7 +382,7 @@ mod tests {
         let command = ["sh".to_owned()];
         let text = summary(&found, &command).text();
         assert!(text.contains("not CPython"), "{text}");
-        assert!(text.contains("3 processes, 2 hooked (1 not_python); 124 arenas in all"), "{text}");
+        assert!(text.contains("3 processes, 2 hooked (1 not python); 124 arenas in all"), "{text}");
         let json = summary(&found, &command).json();
         assert_eq!(json["schema"], SCHEMA);
         assert_eq!(json["children"]["hooked"], 2);

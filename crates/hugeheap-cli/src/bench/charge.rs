@@ -1,0 +1,165 @@
+//! A memory cgroup for one process, so that what the kernel charges for it can be told from everything else.
+//!
+//! RSS does not show the memory of a huge page of which only a part is still mapped; the charge does. It belongs to a group
+//! of processes, so one is made for the process that is looked at, where that is permitted.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Name of our groups, with the process that made them.
+const PREFIX: &str = "hugeheap-bench-";
+
+/// A group of one process. Removed when dropped; its process must have ended.
+#[derive(Debug)]
+pub(crate) struct Group {
+    directory: PathBuf,
+    usage: &'static str,
+}
+
+impl Group {
+    /// Makes a group below or beside that of this process.
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub(crate) fn create() -> Result<Self, String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let places = places(&mounts, &groups);
+        if places.is_empty() {
+            return Err("no memory cgroup is mounted here".to_owned());
+        }
+        let mut refusal = String::new();
+        for (parent, usage) in places {
+            sweep(&parent);
+            let directory = parent.join(format!("{PREFIX}{}", std::process::id()));
+            if let Err(error) = fs::create_dir(&directory) {
+                refusal = format!("not permitted to make a cgroup in {}: {error}", parent.display());
+                continue;
+            }
+            let group = Self { directory, usage };
+            if group.usage_file().exists() {
+                return Ok(group);
+            }
+            refusal = format!("the memory controller is not enabled below {}", parent.display());
+        }
+        Err(refusal)
+    }
+
+    /// The file with the charge in bytes.
+    pub(crate) fn usage_file(&self) -> PathBuf {
+        self.directory.join(self.usage)
+    }
+
+    /// Makes `command` enter the group before it is executed.
+    pub(crate) fn adopt(&self, command: &mut Command) -> io::Result<()> {
+        // Opened here: the child must not allocate. Writing 0 means the process that writes.
+        let mut procs = fs::OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))?;
+        // SAFETY: the closure runs between fork and exec and makes one system call.
+        unsafe { command.pre_exec(move || io::Write::write_all(&mut procs, b"0")) };
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// Where a group can be made, best first, and how its charge is called there.
+fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, &'static str)> {
+    let mount = |kind: &str, option: Option<&str>| {
+        mounts.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            let (_, point, found, options) = (words.next()?, words.next()?, words.next()?, words.next()?);
+            let fits =
+                found == kind && option.is_none_or(|option| options.split(',').any(|word| word == option));
+            fits.then(|| PathBuf::from(point))
+        })
+    };
+    // `4:memory:/path` with v1 controllers, `0::/path` for v2.
+    let path = |controller: &str| {
+        groups.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            let fits = controllers.split(',').any(|word| word == controller);
+            fits.then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    // In a container the path may be that of the host, which is not visible: then the mount is the group.
+    let visible = |mount: PathBuf, path: &str| {
+        let group = mount.join(path);
+        if group.is_dir() { group } else { mount }
+    };
+    let mut places = Vec::new();
+    if let (Some(mount), Some(path)) = (mount("cgroup", Some("memory")), path("memory")) {
+        places.push((visible(mount, &path), "memory.usage_in_bytes"));
+    } else if let (Some(mount), Some(path)) = (mount("cgroup2", None), path("")) {
+        let own = visible(mount.clone(), &path);
+        // A group with processes of its own cannot have children with controllers: beside it, then.
+        let beside = own.parent().filter(|parent| parent.starts_with(&mount)).map(Path::to_path_buf);
+        places.push((own, "memory.current"));
+        places.extend(beside.map(|parent| (parent, "memory.current")));
+    }
+    places
+}
+
+/// Removes groups that earlier measurements left when they were killed.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        if !Path::new("/proc").join(pid).exists() {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_1_is_found_by_its_controller() {
+        let mounts = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
+                      cgroup /no/such/memory cgroup rw,nosuid,memory 0 0\n";
+        let groups = "4:cpu,memory:/a/b\n0::/\n";
+        assert_eq!(places(mounts, groups), [("/no/such/memory".into(), "memory.usage_in_bytes")]);
+    }
+
+    #[test]
+    fn version_2_has_a_second_place_beside_the_own_group() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("slice/unit")).unwrap();
+        let mounts = format!("cgroup2 {} cgroup2 rw 0 0\n", root.path().display());
+        let found = places(&mounts, "0::/slice/unit\n");
+        let expected = [root.path().join("slice/unit"), root.path().join("slice")];
+        assert_eq!(found, expected.map(|path| (path, "memory.current")));
+    }
+
+    #[test]
+    fn without_a_mount_there_is_no_place() {
+        assert!(places("proc /proc proc rw 0 0\n", "0::/\n").is_empty());
+    }
+
+    #[test]
+    fn a_process_is_charged_in_its_group() {
+        let Ok(group) = Group::create() else {
+            eprintln!("no cgroup can be made here: nothing to test");
+            return;
+        };
+        let file = group.usage_file();
+        let mut command = Command::new("cat");
+        command.arg(&file);
+        group.adopt(&mut command).unwrap();
+        let output = command.output().unwrap();
+        let charge: u64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        assert!(charge > 0 && charge < 64 << 20, "{charge}");
+        drop(group);
+        assert!(!file.exists());
+    }
+}

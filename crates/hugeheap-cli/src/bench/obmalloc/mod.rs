@@ -1,0 +1,242 @@
+//! `hugeheap bench obmalloc`: CPython's small objects on stock and on huge pages.
+//!
+//! ```text
+//!   variant   what a workload runs on         workload (workloads.py)   what runs, and the published figures
+//!        └──────────────┬───────────────────────────┘
+//!                    measure    which process when; raw runs
+//!                       │
+//!                    results    medians, ratios, coverage
+//!          ┌────────────┼───────────┐
+//!        text         report      goals
+//!       (tables)      (JSON)    (claims checked)
+//! ```
+
+mod goals;
+mod measure;
+mod report;
+mod results;
+mod text;
+mod variant;
+pub(crate) mod workload;
+
+use super::python::Python;
+use super::{interrupt, touch};
+use crate::cli::{ObmallocArguments, Touch};
+use crate::output::seconds;
+use crate::{Context, exit, host};
+use measure::Plan;
+use report::Circumstances;
+use results::View;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use variant::Refusal;
+use workload::{WORKLOADS, Workload};
+
+const RUNS: u32 = 10;
+const QUICK_RUNS: u32 = 3;
+/// Longer than the time after which allocators give memory back by themselves, and the host after which it reclaims.
+const IDLE: f64 = 3.0;
+/// Enough for the largest workload.
+const QUICK_TOUCH: u64 = 1 << 30;
+
+/// Runs the experiment.
+pub(crate) fn obmalloc(context: &Context, arguments: &ObmallocArguments) -> u8 {
+    match run(context, arguments) {
+        Ok(code) => code,
+        Err(Refusal::Usage(why)) => {
+            context.out.error(&why);
+            exit::USAGE
+        }
+        Err(Refusal::Unsupported(why)) => {
+            context.out.error(&why);
+            exit::UNSUPPORTED
+        }
+    }
+}
+
+fn run(context: &Context, arguments: &ObmallocArguments) -> Result<u8, Refusal> {
+    let out = &context.out;
+    let workloads = chosen(&arguments.workloads)?;
+    let python = Python::find(arguments.python.as_deref()).map_err(Refusal::Unsupported)?;
+    let variants = variant::choose(context, arguments, &python)?;
+    let plan = Plan {
+        workloads,
+        variants,
+        runs: arguments.runs.unwrap_or(if arguments.quick { QUICK_RUNS } else { RUNS }),
+        idle: if arguments.quick { 0.0 } else { IDLE },
+    };
+    for file in arguments.output.iter().chain(arguments.json.iter().flatten()) {
+        writable(file)?;
+    }
+    let host = host::facts(&context.facts);
+    let names: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
+    out.progress(
+        &format!("{}\nCPython {} at {}", host::line(&host), python.text, python.path.display()),
+        true,
+    );
+    out.progress(
+        &format!("{} workloads × {} runs, in turn on {}", plan.workloads.len(), plan.runs, names.join(", ")),
+        true,
+    );
+    interrupt::watch();
+    let touchable = touch::touchable(&context.facts);
+    let touched = match arguments.touch {
+        Some(Touch::Bytes(len)) => len.min(touchable),
+        Some(Touch::All) => touchable,
+        None if arguments.quick => QUICK_TOUCH.min(touchable),
+        None => touchable,
+    };
+    if let Err(error) = touch::touch_once(touched, out) {
+        out.warning(&format!("free memory could not be touched beforehand: {error}; first runs may be slow"));
+    }
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let start = Instant::now();
+    let results = measure::measure(&plan, out).map_err(Refusal::Unsupported)?;
+    out.progress(&format!("measured in {}", seconds(start.elapsed().as_secs_f64())), true);
+    if let Some(signal) = results.interrupted {
+        out.warning("interrupted: no report, because variants were not measured alike");
+        return Ok((128 + signal) as u8);
+    }
+
+    let view = View { plan: &plan, results: &results };
+    let goals = goals::goals(view);
+    let circumstances =
+        Circumstances { host, python: python.json(), touched, quick: arguments.quick, started };
+    let report = format!("{:#}\n", report::report(view, &circumstances, &goals));
+    let text = text::text(view, &goals);
+    if let Some(file) = &arguments.output {
+        write(file, &text)?;
+    }
+    match &arguments.json {
+        Some(None) => {
+            out.data(&report);
+        }
+        Some(Some(file)) => {
+            write(file, &report)?;
+            out.data(&text);
+        }
+        None => {
+            out.data(&text);
+        }
+    }
+    if arguments.quick {
+        out.warning("--quick is a first look: too few runs for conclusions");
+    }
+    let missed = goals.iter().any(|goal| !goal.met);
+    Ok(if arguments.check && missed { exit::FINDINGS } else { exit::OK })
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Workload>, Refusal> {
+    if names.is_empty() || names.iter().any(|name| name == "all") {
+        return Ok(WORKLOADS.iter().collect());
+    }
+    let mut workloads = Vec::new();
+    for name in names {
+        let known = workload::find(name).ok_or_else(|| {
+            let all: Vec<_> = WORKLOADS.iter().map(|workload| workload.name).collect();
+            Refusal::Usage(format!(
+                "--workloads: there is no workload '{name}'; the workloads are {}",
+                all.join(", ")
+            ))
+        })?;
+        if !workloads.contains(&known) {
+            workloads.push(known);
+        }
+    }
+    Ok(workloads)
+}
+
+/// Fails before minutes are spent on a report that cannot be written.
+fn writable(file: &Path) -> Result<(), Refusal> {
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .map(drop)
+        .map_err(|error| Refusal::Usage(format!("{} cannot be written: {error}", file.display())))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Refusal> {
+    std::fs::write(file, text)
+        .map_err(|error| Refusal::Unsupported(format!("{} could not be written: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::measure::{Look, Looks, Measurement, Memory, Results, Run};
+    use super::variant::{Kind, Variant};
+    use super::*;
+    use hugeheap::telemetry::Snapshot;
+
+    /// Three runs of two workloads on stock, hugeheap and a peer, with round figures.
+    pub(super) fn sample() -> (Plan, Results) {
+        let variant = |name: &str, kind| Variant {
+            name: name.to_owned(),
+            kind,
+            python: "/usr/bin/python3".into(),
+            environment: Vec::new(),
+            version: None,
+        };
+        let measurement = |seconds: f64, minor_faults: u64, held: u64, telemetry| Measurement {
+            runs: vec![
+                Run {
+                    seconds,
+                    wall: seconds + 0.01,
+                    user: seconds,
+                    system: 0.0,
+                    minor_faults,
+                    workload_minor_faults: minor_faults,
+                    peak_rss: 1000,
+                    counters: None,
+                };
+                3
+            ],
+            memory: Some(Memory {
+                looks: Looks {
+                    start: Look::default(),
+                    peak: Look { rss: 1000, anonymous: 1000, ..Look::default() },
+                    freed: Look { rss: 2 * held, charge: Some(2 * held), ..Look::default() },
+                    idle: Some(Look { rss: held, charge: Some(held), ..Look::default() }),
+                },
+                telemetry,
+                need: 0,
+            }),
+            failure: None,
+        };
+        let told = Some(Snapshot { peak_resident: 100, peak_huge: 99, ..Snapshot::EMPTY });
+        let row = |ours: f64| {
+            vec![
+                measurement(0.2, 20_000, 20, None),
+                measurement(ours, 1_000, 15, told),
+                measurement(0.15, 1_000, 60, None),
+            ]
+        };
+        let plan = Plan {
+            workloads: vec![workload::find("list_of_tuples").unwrap(), workload::find("dict_churn").unwrap()],
+            variants: vec![
+                variant("stock", Kind::Stock),
+                variant("auto", Kind::Hugeheap),
+                variant("mimalloc", Kind::Peer),
+            ],
+            runs: 3,
+            idle: 3.0,
+        };
+        let results = Results {
+            measurements: vec![row(0.1), row(0.3)],
+            no_counters: Some("not supported".to_owned()),
+            no_charge: None,
+            interrupted: None,
+        };
+        (plan, results)
+    }
+
+    #[test]
+    fn unknown_workloads_are_refused_with_the_list() {
+        let Err(Refusal::Usage(why)) = chosen(&["dict_churn".into(), "nothing".into()]) else {
+            panic!("chosen")
+        };
+        assert!(why.contains("nothing") && why.contains("list_of_tuples"), "{why}");
+        assert_eq!(chosen(&[]).ok().unwrap().len(), 10);
+        assert_eq!(chosen(&["dict_churn".into(), "dict_churn".into()]).ok().unwrap().len(), 1);
+    }
+}

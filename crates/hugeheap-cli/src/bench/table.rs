@@ -1,0 +1,33 @@
+//! Tables for a terminal: one row per workload, one column per variant.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+/// A table with `head` as its first line of cells.
+pub(crate) fn new(head: &[String]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    // As wide as it needs to be: wrapped figures cannot be read, and a pager or a wider window can.
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(head.iter().enumerate().map(|(column, text)| cell(column, text)));
+    table
+}
+
+/// Adds a row; the first cell is its name.
+pub(crate) fn row(table: &mut Table, cells: &[String]) {
+    table.add_row(cells.iter().enumerate().map(|(column, text)| cell(column, text)));
+}
+
+fn cell(column: usize, text: &str) -> Cell {
+    let alignment = if column == 0 { CellAlignment::Left } else { CellAlignment::Right };
+    Cell::new(text).set_alignment(alignment)
+}
+
+/// A title above a table.
+pub(crate) fn titled(title: &str, explanation: &str, table: &Table) -> String {
+    let mut text = format!("{title}\n");
+    if !explanation.is_empty() {
+        text.push_str(explanation);
+        text.push('\n');
+    }
+    format!("{text}{table}\n")
+}
