@@ -1,42 +1,368 @@
-//! `Pages` on the running kernel.
+//! `Pages` on the running kernel: states, contents, and what backs them.
 #![cfg(target_os = "linux")]
-use hugeheap_os::linux::Linux;
-use hugeheap_os::*;
-const H: usize = 2 << 20;
+
+#[path = "linux_support/mod.rs"]
+mod support;
+
+use hugeheap_os::{AddressRange, Advice, Backing, ErrorKind, Pages, Protection, Residency};
+use proptest::prelude::*;
+use support::*;
+
+const GIB: usize = 1 << 30;
+
+fn residency(range: AddressRange) -> Residency {
+    OS.residency(range).unwrap()
+}
+
+fn thp(bytes: usize) -> Residency {
+    Residency { resident: bytes as u64, thp: bytes as u64, hugetlb: 0 }
+}
+
+fn base(bytes: usize) -> Residency {
+    Residency { resident: bytes as u64, ..Residency::default() }
+}
+
 #[test]
-fn quick() {
-    let os = Linux::new();
-    let r = os.reserve(16 * H, H).unwrap();
-    assert!(r.is_aligned_to(H));
+fn reservations_are_aligned_and_hold_nothing() {
+    for align in [PAGE, 16 << 10, 64 << 10, HUGE, 32 << 20, GIB] {
+        for len in [PAGE, 3 * PAGE, HUGE, 5 * HUGE + PAGE] {
+            let memory = Reserved(OS.reserve(len, align).unwrap());
+            assert_eq!((memory.0.start % align, memory.0.len), (0, len));
+            assert_reserved(memory.0);
+            assert_eq!(residency(memory.0), Residency::default());
+        }
+    }
+    assert_eq!(Reserved(OS.reserve(1, PAGE).unwrap()).0.len, PAGE);
+}
+
+#[test]
+fn impossible_reservations_fail() {
+    for (len, align) in [(0, PAGE), (PAGE, 0), (PAGE, 3 * PAGE), (PAGE, 16)] {
+        assert_eq!(OS.reserve(len, align).unwrap_err().kind(), ErrorKind::Invalid, "{len} {align}");
+    }
+    for (len, align) in [(1 << 60, HUGE), (usize::MAX, PAGE), (usize::MAX - PAGE, HUGE), (PAGE, 1 << 62)] {
+        assert_eq!(OS.reserve(len, align).unwrap_err().kind(), ErrorKind::OutOfMemory, "{len} {align}");
+    }
+}
+
+#[test]
+fn a_tight_address_space_limit_leaves_room_for_the_range_without_the_excess() {
+    if !in_child("a_tight_address_space_limit_leaves_room_for_the_range_without_the_excess", None) {
+        return;
+    }
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let used: usize = statm.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE;
+    // Room for 9 huge pages: the excess for this alignment, 15, does not fit.
+    let limit = (used + 9 * HUGE) as u64;
+    // SAFETY: the structure is read only.
     unsafe {
-        let a = AddressRange::new(r.start, H);
-        let b = AddressRange::new(r.start + 4 * H, H);
-        os.map(a, Backing::Thp).unwrap();
-        os.populate(a).unwrap();
-        eprintln!("{:?}", os.residency(r));
-        *(a.start as *mut u64) = 77;
-        os.relocate(a, b).unwrap();
-        eprintln!("{:?} {:?}", os.residency(a), os.residency(b));
-        assert_eq!(*(b.start as *mut u64), 77);
-        std::fs::write("/proc/sys/vm/nr_hugepages", "4").unwrap();
-        let c = AddressRange::new(r.start + 6 * H, 2 * H);
-        let e = os.map(c, Backing::Hugetlb(H));
-        eprintln!("{e:?} {:?}", os.residency(r));
-        let d = AddressRange::new(r.start + 8 * H, 3 * H);
-        eprintln!("{:?}", os.map(d, Backing::Hugetlb(H)));
-        os.unmap(c).unwrap();
-        eprintln!("{:?}", os.residency(r));
-        os.map(d, Backing::Hugetlb(H)).unwrap();
-        os.unmap(d).unwrap();
-        std::fs::write("/proc/sys/vm/nr_hugepages", "0").unwrap();
-        os.map(c, Backing::Base).unwrap();
-        os.populate(c).unwrap();
-        eprintln!("{:?}", os.residency(c));
-        eprintln!("{:?}", os.collapse(c));
-        os.advise(c, Advice::Huge).unwrap();
-        eprintln!("{:?}", os.collapse(c));
-        eprintln!("{:?}", os.residency(c));
-        eprintln!("{:?}", os.name(c, c"x"));
-        os.release(r).unwrap();
+        let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+    }
+    let memory = Reserved(OS.reserve(8 * HUGE, 16 * HUGE).unwrap());
+    assert!(memory.0.start % (16 * HUGE) == 0);
+    assert_eq!(OS.reserve(2 * HUGE, HUGE).unwrap_err().kind(), ErrorKind::OutOfMemory);
+}
+
+/// What each backing gives under each mode of the host, touched from the front.
+#[test]
+fn backings_under_every_host_mode() {
+    let _lock = HostLock::take();
+    let all = 4 * HUGE;
+    for (mode, plain, advised) in
+        [("madvise", base(all), thp(all)), ("always", thp(all), thp(all)), ("never", base(all), base(all))]
+    {
+        let Some(_knob) = Knob::thp(mode) else { return };
+        for (backing, expected) in
+            [(Backing::Base, base(all)), (Backing::Plain, plain), (Backing::Thp, advised)]
+        {
+            let memory = Reserved::huge_pages(6);
+            let range = memory.part(HUGE, all);
+            // SAFETY: the test owns the range.
+            unsafe { OS.map(range, backing).unwrap() };
+            assert_eq!(residency(range), Residency::default());
+            for page in pages_of(range) {
+                assert_eq!(get(page), 0);
+                put(page, 1);
+            }
+            assert_eq!(residency(range), expected, "{backing:?} under {mode}");
+            assert_eq!(residency(memory.0), expected);
+            assert_reserved(memory.huge_page(0));
+            assert_reserved(memory.huge_page(5));
+        }
+    }
+}
+
+#[test]
+fn collapse_works_under_every_host_mode_unless_advised_against() {
+    let _lock = HostLock::take();
+    for mode in ["madvise", "always", "never"] {
+        let Some(_knob) = Knob::thp(mode) else { return };
+        let memory = Reserved::huge_pages(2);
+        let range = memory.huge_page(1);
+        // SAFETY: the test owns the range.
+        unsafe {
+            OS.map(range, Backing::Base).unwrap();
+            put(range.start + 7 * PAGE, 77);
+            assert_eq!(residency(range), base(PAGE));
+            assert_eq!(OS.collapse(range).unwrap_err().kind(), ErrorKind::Invalid);
+            OS.advise(range, Advice::Huge).unwrap();
+            OS.collapse(range).unwrap();
+        }
+        assert_eq!(residency(range), thp(HUGE), "{mode}");
+        assert_eq!(get(range.start + 7 * PAGE), 77);
+        assert_eq!(get(range.start), 0);
+    }
+}
+
+#[test]
+fn unmapped_and_decommitted_memory_reads_as_zero_when_it_comes_back() {
+    let _lock = HostLock::take();
+    let memory = Reserved::huge_pages(3);
+    let range = memory.huge_page(1);
+    for backing in [Backing::Base, Backing::Plain, Backing::Thp] {
+        // SAFETY: the test owns the range.
+        unsafe {
+            OS.map(range, backing).unwrap();
+            OS.populate(range).unwrap();
+            put(range.start, 1);
+            OS.decommit(range).unwrap();
+            assert_eq!(residency(range).resident, 0);
+            assert_eq!(get(range.start), 0);
+            put(range.start, 1);
+            OS.unmap(range).unwrap();
+            assert_reserved(memory.0);
+            assert_eq!(residency(memory.0), Residency::default());
+        }
+    }
+    assert_eq!(mappings(memory.0).len(), 1, "nothing of the advice is left: {:?}", mappings(memory.0));
+}
+
+#[test]
+fn relocated_memory_keeps_contents_and_huge_pages() {
+    let _lock = HostLock::take();
+    let Some(_mode) = Knob::thp("madvise") else { return };
+    let memory = Reserved::huge_pages(8);
+    let (from, to) = (memory.part(HUGE, 2 * HUGE), memory.part(5 * HUGE, 2 * HUGE));
+    // SAFETY: the test owns the ranges.
+    unsafe {
+        OS.map(from, Backing::Thp).unwrap();
+        pages_of(from).for_each(|page| put(page, (page / PAGE) as u8 | 1));
+        assert_eq!(residency(from), thp(2 * HUGE));
+        OS.relocate(from, to).unwrap();
+        assert_eq!((residency(from), residency(to)), (Residency::default(), thp(2 * HUGE)));
+        for (page, old) in pages_of(to).zip(pages_of(from)) {
+            assert_eq!(get(page), (old / PAGE) as u8 | 1);
+        }
+        assert_no_hole(memory.0);
+        // The source is mapped and has its backing still.
+        put(from.start, 1);
+        assert_eq!(residency(from), thp(HUGE));
+        OS.unmap(to).unwrap();
+        OS.unmap(from).unwrap();
+    }
+    assert_reserved(memory.0);
+}
+
+#[test]
+fn what_cannot_be_relocated_is_refused_before_anything_changes() {
+    let _lock = HostLock::take();
+    let memory = Reserved::huge_pages(4);
+    let (from, to) = (memory.huge_page(0), memory.huge_page(2));
+    // SAFETY: the test owns the ranges.
+    unsafe {
+        OS.map(from, Backing::Base).unwrap();
+        pages_of(from).for_each(|page| put(page, 3));
+        // Two mappings from here on.
+        OS.protect(AddressRange::new(from.start, PAGE), Protection::Read).unwrap();
+        assert_eq!(OS.relocate(from, to).unwrap_err().kind(), ErrorKind::Unsupported);
+        let shorter = AddressRange::new(to.start, PAGE);
+        assert_eq!(OS.relocate(from, shorter).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert!(pages_of(from).all(|page| get(page) == 3));
+    assert_reserved(to);
+}
+
+/// What a child process dies of that does `body`; 0 when it lives.
+fn signal_of(body: impl FnOnce()) -> i32 {
+    // SAFETY: the child touches memory and leaves without running anything of the parent's.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            body();
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 }
+    }
+}
+
+#[test]
+fn protection_is_that_of_the_last_call() {
+    let memory = Reserved::huge_pages(1);
+    let page = memory.part(16 * PAGE, 4 * PAGE);
+    let reads = || signal_of(|| _ = get(page.start));
+    let writes = || signal_of(|| put(page.start, 9));
+    assert_eq!((reads(), writes()), (libc::SIGSEGV, libc::SIGSEGV));
+    // SAFETY: the test owns the range.
+    unsafe {
+        OS.map(page, Backing::Base).unwrap();
+        put(page.start, 5);
+        assert_eq!((reads(), writes()), (0, 0));
+        OS.protect(page, Protection::Read).unwrap();
+        assert_eq!((reads(), writes()), (0, libc::SIGSEGV));
+        assert_eq!(OS.populate(page).unwrap_err().kind(), ErrorKind::Invalid);
+        OS.protect(page, Protection::None).unwrap();
+        assert_eq!((reads(), writes()), (libc::SIGSEGV, libc::SIGSEGV));
+        OS.protect(page, Protection::ReadWrite).unwrap();
+    }
+    assert_eq!((reads(), writes(), get(page.start)), (0, 0, 5));
+}
+
+#[test]
+fn zero_pages_are_nobodys_memory() {
+    let memory = Reserved::huge_pages(2);
+    let range = memory.part(0, 2 * HUGE);
+    for backing in [Backing::Base, Backing::Thp] {
+        // SAFETY: the test owns the range.
+        unsafe { OS.map(range, backing).unwrap() };
+        assert!(pages_of(range).all(|page| get(page) == 0));
+        assert_eq!(residency(range), Residency::default(), "{backing:?}");
+        // SAFETY: the test owns the range.
+        unsafe { OS.unmap(range).unwrap() };
+    }
+}
+
+#[test]
+fn naming_works_or_says_that_it_does_not() {
+    let memory = Reserved::huge_pages(1);
+    match OS.name(memory.0, c"hugeheap") {
+        Ok(()) => assert!(std::fs::read_to_string("/proc/self/maps").unwrap().contains("[anon:hugeheap]")),
+        Err(error) => assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported)),
+    }
+}
+
+#[test]
+fn too_many_mappings_are_a_clean_error() {
+    if !in_child("too_many_mappings_are_a_clean_error", None) {
+        return;
+    }
+    let memory = Reserved::huge_pages(300);
+    // Every other page mapped: each is a mapping of its own, and splits the reservation once more.
+    let mut pages = pages_of(memory.0).step_by(2).map(|page| AddressRange::new(page, PAGE));
+    // SAFETY: the test owns the ranges.
+    let failure =
+        pages.find_map(|page| unsafe { OS.map(page, Backing::Base).err().map(|error| (page, error)) });
+    let Some((page, error)) = failure else { return skip("no limit on mappings was met") };
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert_reserved(page);
+    assert_no_hole(memory.0);
+    let mapped = AddressRange::new(memory.0.start, PAGE);
+    put(mapped.start, 5);
+    // SAFETY: the test owns the ranges.
+    unsafe {
+        // A move needs a few mappings to spare, and must not have removed its target when it finds none.
+        assert!(OS.relocate(mapped, page).is_err());
+        assert_reserved(page);
+        assert_eq!(get(mapped.start), 5);
+        assert!(OS.map(memory.huge_page(299), Backing::Hugetlb(HUGE)).is_err());
+    }
+    assert_reserved(memory.huge_page(299));
+    assert_no_hole(memory.0);
+}
+
+#[test]
+fn no_other_mapping_ever_falls_into_a_reservation() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let _lock = HostLock::take();
+    let memory = Reserved::huge_pages(8);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut strangers = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let stranger = OS.reserve(HUGE, HUGE).unwrap();
+                assert!(!memory.0.contains(stranger.start), "{stranger} in {}", memory.0);
+                strangers.push(Reserved(stranger));
+                if strangers.len() == 16 {
+                    strangers.clear();
+                }
+            }
+        });
+        let (one, two) = (memory.huge_page(2), memory.huge_page(5));
+        for round in 0..2000 {
+            // SAFETY: the test owns the ranges.
+            unsafe {
+                OS.map(one, if round % 2 == 0 { Backing::Thp } else { Backing::Base }).unwrap();
+                put(one.start, 1);
+                OS.relocate(one, two).unwrap();
+                assert_eq!(get(two.start), 1);
+                OS.unmap(two).unwrap();
+                OS.unmap(one).unwrap();
+                // With or without pages in the pool.
+                let _ = OS.map(one, Backing::Hugetlb(HUGE));
+                OS.unmap(one).unwrap();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_reserved(memory.0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// More runs than one call of the kernel hands out, and ranges that begin anywhere.
+    #[test]
+    fn residency_counts_every_touched_page(touched in proptest::collection::vec(any::<bool>(), 1024), from in 0_usize..512, len in 1_usize..512) {
+        let memory = Reserved::huge_pages(2);
+        // SAFETY: the test owns the range.
+        unsafe { OS.map(memory.0, Backing::Base).unwrap() };
+        for (index, _) in touched.iter().enumerate().filter(|(_, touched)| **touched) {
+            put(memory.0.start + index * PAGE, 1);
+        }
+        let count = |part: &[bool]| part.iter().filter(|touched| **touched).count();
+        prop_assert_eq!(residency(memory.0), base(count(&touched) * PAGE));
+        let part = residency(memory.part(from * PAGE, len * PAGE));
+        prop_assert_eq!(part, base(count(&touched[from..from + len]) * PAGE));
+    }
+
+    /// Any sequence of steps on a few huge pages keeps the states, the contents, and the reservation whole.
+    #[test]
+    fn any_sequence_keeps_the_invariants(steps in proptest::collection::vec((0_usize..4, 0_u8..7, 0_usize..4), 1..40)) {
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        enum State { Reserved, Mapped(u8) }
+        let memory = Reserved::huge_pages(4);
+        let mut states = [State::Reserved; 4];
+        for (index, step, other) in steps {
+            let range = memory.huge_page(index);
+            // SAFETY: the test owns the ranges and tracks their states.
+            unsafe {
+                match (step, states[index]) {
+                    (0, State::Reserved) => { OS.map(range, Backing::Base).unwrap(); states[index] = State::Mapped(0); }
+                    (1, State::Reserved) => { OS.map(range, Backing::Thp).unwrap(); states[index] = State::Mapped(0); }
+                    (0 | 1, State::Mapped(_)) => { put(range.start, 42); put(range.end() - 1, 42); states[index] = State::Mapped(42); }
+                    (2, State::Mapped(_)) => { OS.unmap(range).unwrap(); states[index] = State::Reserved; }
+                    (3, State::Mapped(_)) => { OS.decommit(range).unwrap(); states[index] = State::Mapped(0); }
+                    (4, State::Mapped(_)) => OS.split(range).unwrap(),
+                    (5, State::Mapped(_)) => OS.populate(range).unwrap(),
+                    (6, State::Mapped(value)) if states[other] == State::Reserved => {
+                        OS.relocate(range, memory.huge_page(other)).unwrap();
+                        states[other] = State::Mapped(value);
+                        states[index] = State::Mapped(0);
+                    }
+                    _ => {}
+                }
+            }
+            for (index, state) in states.iter().enumerate() {
+                let range = memory.huge_page(index);
+                match *state {
+                    State::Reserved => assert_reserved(range),
+                    State::Mapped(value) => prop_assert_eq!((get(range.start), get(range.end() - 1)), (value, value)),
+                }
+            }
+            assert_no_hole(memory.0);
+        }
     }
 }

@@ -4,16 +4,28 @@
 //!   pages ──▶ hugetlb ──▶ vm            memory: states, pool pages, one function per system call
 //!   residency ──▶ pagemap ──▶ maps      what backs a range: page tables, and which mapping it is
 //!            └──▶ smaps                 the same on older kernels
+//!   facts ──▶ thp, pools, cgroup        facts from files
+//!        ├──▶ host, hardware
+//!        └──▶ capabilities              facts by trying
 //!   read                                files without the heap
 //! ```
 
+mod capabilities;
+mod cgroup;
+mod facts;
+mod hardware;
+mod host;
 mod hugetlb;
 mod maps;
 mod pagemap;
 mod pages;
+mod pools;
 mod read;
 mod residency;
 mod smaps;
+#[cfg(test)]
+mod testing;
+mod thp;
 mod vm;
 
 use crate::Result;

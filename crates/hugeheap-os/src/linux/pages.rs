@@ -160,7 +160,10 @@ unsafe fn advise(range: AddressRange, advice: Advice) -> Result<()> {
         Advice::NoHuge => (libc::MADV_NOHUGEPAGE, "madvise(MADV_NOHUGEPAGE)"),
     };
     // SAFETY: the caller owns the range; this advice keeps contents.
-    unsafe { vm::advise(range, number, call) }
+    unsafe { vm::advise(range, number, call) }.map_err(|error| {
+        // The kernel says EAGAIN when it has no room for another mapping, which no repetition changes.
+        if error.code == libc::EAGAIN { Error::new(call, libc::ENOMEM) } else { error }
+    })
 }
 
 /// Makes a reserved range accessible. The advice comes first: where it is refused, nothing has changed yet.

@@ -5,7 +5,7 @@
 //! fixed buffer on the stack. A file is read either whole into the caller's buffer ([`whole`]) or line by line
 //! through a fixed window ([`Lines`]).
 //!
-//! Invariants: no heap, no locks, no formatting; every descriptor is closed on all ways out and never survives an
+//! Invariants (but for [`list`], which needs the heap): no heap, no locks, no formatting; every descriptor is closed on all ways out and never survives an
 //! `exec`; an interrupted call is made again. A file that does not fit is an error, never a silent prefix;
 //! only [`Lines`] shortens, and says so in [`Line::cut`].
 //!
@@ -14,6 +14,7 @@
 
 use crate::{Error, Result};
 use core::ffi::{CStr, c_int};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -249,18 +250,29 @@ pub(super) fn digits(text: &[u8], radix: u32) -> Option<u64> {
     })
 }
 
-/// The value after `key` and its colon or space in a line like `MemTotal:  24683560 kB`, in bytes for `kB`.
-pub(super) fn value_of(line: &[u8], key: &[u8]) -> Option<u64> {
-    let rest = line.strip_prefix(key)?;
-    let (separator, rest) = rest.split_first()?;
-    if !matches!(separator, b':' | b' ' | b'\t') {
-        return None;
-    }
-    let rest = rest.trim_ascii();
-    match rest.strip_suffix(b"kB") {
-        Some(kilobytes) => decimal(kilobytes)?.checked_mul(1024),
-        None => decimal(rest),
-    }
+/// The rest of a line that begins with `key` and a colon, space or tab.
+fn after_key<'a>(line: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let (separator, rest) = line.strip_prefix(key)?.split_first()?;
+    matches!(separator, b':' | b' ' | b'\t').then_some(rest.trim_ascii())
+}
+
+/// The value of `key` in a line like `anon 4096`.
+pub(super) fn number_of(line: &[u8], key: &[u8]) -> Option<u64> {
+    decimal(after_key(line, key)?)
+}
+
+/// The value of `key` in a line like `MemTotal:  24683560 kB`, in bytes. Without its unit the number may be cut short,
+/// and counts as absent.
+pub(super) fn bytes_of(line: &[u8], key: &[u8]) -> Option<u64> {
+    decimal(after_key(line, key)?.strip_suffix(b"kB")?)?.checked_mul(1024)
+}
+
+/// The names in a directory. Allocates.
+pub(super) fn list(root: &Root, dir: &[u8], name: &'static str) -> Result<Vec<OsString>> {
+    let path = root.path(dir)?;
+    let failed = |error: std::io::Error| Error::new(name, error.raw_os_error().unwrap_or(libc::EIO));
+    let entries = std::fs::read_dir(OsStr::from_bytes(path.as_bytes())).map_err(failed)?;
+    entries.map(|entry| Ok(entry.map_err(failed)?.file_name())).collect()
 }
 
 /// One line, without its newline.
@@ -393,7 +405,7 @@ mod tests {
 
         #[test]
         fn no_text_makes_the_parsers_panic(text: Vec<u8>) {
-            let _ = (decimal(&text), digits(&text, 16), value_of(&text, b"Key"));
+            let _ = (decimal(&text), digits(&text, 16), bytes_of(&text, b"Key"), number_of(&text, b"Key"));
         }
     }
 
@@ -407,11 +419,12 @@ mod tests {
 
     #[test]
     fn values_need_their_whole_key() {
-        assert_eq!(value_of(b"MemTotal:       24683560 kB", b"MemTotal"), Some(24_683_560 << 10));
-        assert_eq!(value_of(b"anon 4096", b"anon"), Some(4096));
-        assert_eq!(value_of(b"anon_thp 4096", b"anon"), None);
-        assert_eq!(value_of(b"MemTotal:", b"MemTotal"), None);
-        assert_eq!(value_of(b"MemTotal: 18446744073709551615 kB", b"MemTotal"), None);
+        assert_eq!(bytes_of(b"MemTotal:       24683560 kB", b"MemTotal"), Some(24_683_560 << 10));
+        assert_eq!(number_of(b"anon 4096", b"anon"), Some(4096));
+        assert_eq!(number_of(b"anon_thp 4096", b"anon"), None);
+        assert_eq!(bytes_of(b"MemTotal: 4096", b"MemTotal"), None);
+        assert_eq!(bytes_of(b"MemTotal:", b"MemTotal"), None);
+        assert_eq!(bytes_of(b"MemTotal: 18446744073709551615 kB", b"MemTotal"), None);
     }
 
     #[test]
@@ -435,13 +448,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "1").unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
         let path = Root::new(dir.path()).unwrap().path(b"/file").unwrap();
-        match number(&path, "read") {
-            // Root reads everything.
-            Ok(1) => eprintln!("skipped: permissions do not bind this user"),
-            result => assert_eq!(result, Err(Error::new("read", libc::EACCES))),
-        }
+        let denied = || super::super::testing::unprivileged(|| number(&path, "read"));
+        assert_eq!(denied(), Err(Error::new("read", libc::EACCES)));
     }
 
     #[test]

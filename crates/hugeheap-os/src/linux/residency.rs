@@ -9,3 +9,41 @@ pub(super) fn of(range: AddressRange) -> Result<Residency> {
     // ENOTTY before Linux 6.7; a sandbox may refuse the request in other ways. An error of smaps says more then.
     pagemap::scan(range).or_else(|_| smaps::residency(range))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Linux;
+    use super::*;
+    use crate::{Backing, Pages};
+
+    #[test]
+    fn both_ways_agree_on_real_memory() {
+        const HUGE: usize = 2 << 20;
+        const OS: Linux = Linux::new();
+        let memory = OS.reserve(4 * HUGE, HUGE).unwrap();
+        let part = |index: usize| AddressRange::new(memory.start + index * HUGE, HUGE);
+        let page = vm::os_page();
+        // SAFETY: the test owns the memory.
+        unsafe {
+            OS.map(part(0), Backing::Thp).unwrap();
+            OS.map(part(2), Backing::Base).unwrap();
+            // Whether this gives a huge page is the host's business.
+            (part(0).start as *mut u8).write_volatile(1);
+            for index in [0, 3, 5, 100] {
+                ((part(2).start + index * page) as *mut u8).write_volatile(1);
+            }
+        }
+        let by_text = smaps::residency(memory).unwrap();
+        match pagemap::scan(memory) {
+            Ok(scanned) => assert_eq!(by_text, scanned),
+            Err(error) => assert_eq!(error.code, libc::ENOTTY),
+        }
+        assert_eq!(
+            smaps::residency(AddressRange::new(part(2).start, 4 * page)).unwrap().resident,
+            2 * page as u64
+        );
+        assert_eq!(of(AddressRange::new(part(2).start + 1, 1)).unwrap().resident, page as u64);
+        // SAFETY: as above.
+        unsafe { OS.release(memory).unwrap() };
+    }
+}

@@ -58,7 +58,7 @@ fn sum<S: Source, const N: usize>(
 }
 
 fn add_field(reported: &mut Residency, line: &[u8]) {
-    let value = |keys: &[&[u8]]| keys.iter().find_map(|key| read::value_of(line, key));
+    let value = |keys: &[&[u8]]| keys.iter().find_map(|key| read::bytes_of(line, key));
     if let Some(bytes) = value(&[b"Rss"]) {
         reported.resident = reported.resident.saturating_add(bytes);
     } else if let Some(bytes) = value(&[b"AnonHugePages", b"ShmemPmdMapped", b"FilePmdMapped"]) {

@@ -1,0 +1,246 @@
+//! The memory cgroup of this process: where its files are, its limits and its charge.
+//!
+//! Terms: the *group path* is where the kernel says the process is (`/proc/self/cgroup`). It is seen from the root of
+//! the process's cgroup namespace. The *mount* is where the hierarchy can be seen (`/proc/self/mountinfo`), with
+//! a *mount root*: which group of the hierarchy appears at the mount point. In a container that shares the host's
+//! cgroup namespace both are long (`/docker/4f…`); in one with its own namespace both are `/`.
+//!
+//! ```text
+//!   directory of the group = mount point + (group path without the mount root)
+//! ```
+//!
+//! A group path that does not lie under the mount root (the process was moved out of what the container can see) has no
+//! directory here, and that is an error: the limits of another group would be a guess.
+//!
+//! Which version: the memory controller is on v1 exactly when /proc/self/cgroup has a line whose controllers name
+//! `memory`; then the v2 hierarchy, should there be one (hybrid hosts), does not have it. A v1 mount is known by its
+//! options, a v2 mount by its type.
+//!
+//! Limits hold for all groups below, so the least of the group and its visible parents counts. v1 knows the least of all parents, also
+//! those above the mount root (`hierarchical_memory_limit`).
+
+use super::read::{self, File, Line, Lines, PathBuffer, Root};
+use crate::{CgroupVersion, Error, MemoryLimits, Result};
+
+const GROUP: &str = "read(/proc/self/cgroup)";
+const MOUNTS: &str = "read(/proc/self/mountinfo)";
+const STAT: &str = "read(memory.stat)";
+const LIMIT: &str = "read(memory limit)";
+const CHARGE: &str = "read(memory charge)";
+
+/// Window for /proc/self/cgroup and mountinfo. Overlay mounts have longer lines; a cut line is never a cgroup's.
+const WINDOW: usize = 2048;
+
+/// Where a group's files are.
+struct Place {
+    version: CgroupVersion,
+    /// Directory of the group, with the root.
+    directory: PathBuffer,
+    /// Length of the mount point in it: parents above are not visible.
+    top: usize,
+}
+
+/// Limits and charge. Does not allocate.
+pub(super) fn limits(root: &Root) -> Result<MemoryLimits> {
+    let place = find(root)?;
+    match place.version {
+        CgroupVersion::V1 => limits_v1(place),
+        CgroupVersion::V2 => limits_v2(place),
+    }
+}
+
+fn find(root: &Root) -> Result<Place> {
+    let (version, group) = group_path(root)?;
+    let mut lines = Lines::<_, WINDOW>::new(File::open(&root.path(b"/proc/self/mountinfo")?, MOUNTS)?);
+    while let Some(line) = lines.next()? {
+        let Some(mount) = mount_of(&line, version) else { continue };
+        let mut mount_root = PathBuffer::new();
+        push_unescaped(&mut mount_root, mount.root)?;
+        let Some(below) = below(group.as_bytes(), mount_root.as_bytes()) else { continue };
+        let mut directory = root.path(b"")?;
+        push_unescaped(&mut directory, mount.point)?;
+        let top = directory.as_bytes().len();
+        directory.push(below)?;
+        return Ok(Place { version, directory, top });
+    }
+    Err(Error::new(MOUNTS, libc::ENOENT))
+}
+
+/// The group of the memory controller, and the version it is on.
+fn group_path(root: &Root) -> Result<(CgroupVersion, PathBuffer)> {
+    let mut unified = None;
+    let mut lines = Lines::<_, WINDOW>::new(File::open(&root.path(b"/proc/self/cgroup")?, GROUP)?);
+    while let Some(line) = lines.next()? {
+        // "4:cpu,memory:/path" and "0::/path"; the path may hold colons.
+        let mut fields = line.bytes.splitn(3, |&byte| byte == b':');
+        let (Some(number), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            return Err(read::malformed(GROUP));
+        };
+        let v1 = controllers.split(|&byte| byte == b',').any(|name| name == b"memory");
+        let v2 = number == b"0" && controllers.is_empty();
+        if !(v1 || v2) {
+            continue;
+        }
+        if line.cut {
+            return Err(Error::new(GROUP, libc::ENAMETOOLONG));
+        }
+        let mut group = PathBuffer::new();
+        group.push(path)?;
+        if v1 {
+            return Ok((CgroupVersion::V1, group));
+        }
+        unified = Some(group);
+    }
+    unified.map(|group| (CgroupVersion::V2, group)).ok_or(Error::new(GROUP, libc::ENOENT))
+}
+
+/// A mount of the hierarchy that is looked for; both paths with the kernel's escapes.
+struct Mount<'a> {
+    root: &'a [u8],
+    point: &'a [u8],
+}
+
+/// Understands a line of mountinfo, if it is a mount of the memory controller's hierarchy:
+/// `35 31 0:32 /root /mount/point rw,relatime [shared:1 …] - cgroup cgroup rw,memory`.
+fn mount_of<'a>(line: &Line<'a>, version: CgroupVersion) -> Option<Mount<'a>> {
+    if line.cut {
+        return None;
+    }
+    let mut fields = line.bytes.split(|&byte| byte == b' ');
+    let (root, point) = (fields.nth(3)?, fields.next()?);
+    fields.find(|&field| field == b"-")?;
+    let kind = fields.next()?;
+    let options = fields.nth(1).unwrap_or_default();
+    let wanted = match version {
+        CgroupVersion::V1 => kind == b"cgroup" && options.split(|&byte| byte == b',').any(|o| o == b"memory"),
+        CgroupVersion::V2 => kind == b"cgroup2",
+    };
+    wanted.then_some(Mount { root, point })
+}
+
+/// Appends a path of mountinfo, in which space, tab, newline and backslash are written as `\` and three octal digits.
+fn push_unescaped(path: &mut PathBuffer, text: &[u8]) -> Result<()> {
+    let mut rest = text;
+    while let Some(escape) = rest.iter().position(|&byte| byte == b'\\') {
+        path.push(&rest[..escape])?;
+        let number = rest.get(escape + 1..escape + 4).and_then(|text| read::digits(text, 8));
+        let byte = number.and_then(|number| u8::try_from(number).ok()).ok_or(read::malformed(MOUNTS))?;
+        path.push(&[byte])?;
+        rest = &rest[escape + 4..];
+    }
+    path.push(rest)
+}
+
+/// What of `group` lies below `mount_root`: empty or with a slash in front. `None` when it lies elsewhere or outside of the
+/// namespace (the kernel writes `/..` then).
+fn below<'a>(group: &'a [u8], mount_root: &[u8]) -> Option<&'a [u8]> {
+    if group.split(|&byte| byte == b'/').any(|part| part == b"..") {
+        return None;
+    }
+    // The root group is "/", which as a prefix of others is "".
+    let without_slash = |path: &'a [u8]| path.strip_suffix(b"/").unwrap_or(path);
+    let rest = without_slash(group).strip_prefix(mount_root.strip_suffix(b"/").unwrap_or(mount_root))?;
+    (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
+}
+
+impl Place {
+    /// The path of a file of the group.
+    fn file(&self, name: &[u8]) -> Result<PathBuffer> {
+        let mut path = self.directory;
+        path.push(b"/")?;
+        path.push(name)?;
+        Ok(path)
+    }
+
+    /// Goes to the parent. False at the mount point.
+    fn ascend(&mut self) -> bool {
+        let path = self.directory.as_bytes();
+        match path.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) if slash >= self.top && path.len() > self.top => {
+                self.directory.truncate(slash);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Reads a limit: a number, or `max` for none. A missing file is no limit, too: the root group has no limits, nor
+/// has a group whose parent did not enable the controller.
+fn limit(path: &PathBuffer) -> Result<Option<u64>> {
+    let mut buffer = [0; 64];
+    match read::whole(path, &mut buffer, LIMIT) {
+        Err(error) if error.code == libc::ENOENT => Ok(None),
+        Err(error) => Err(error),
+        Ok(text) if text.trim_ascii() == b"max" => Ok(None),
+        Ok(text) => read::decimal(text).map(Some).ok_or(read::malformed(LIMIT)),
+    }
+}
+
+/// The lesser of two limits of which either may be none.
+fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+fn limits_v2(mut place: Place) -> Result<MemoryLimits> {
+    let (mut max, mut high, mut charged) = (None, None, None);
+    loop {
+        max = least(max, limit(&place.file(b"memory.max")?)?);
+        high = least(high, limit(&place.file(b"memory.high")?)?);
+        // Where the controller ends above the process's group, the nearest parent that has it is what is charged.
+        if charged.is_none() {
+            charged = match read::number(&place.file(b"memory.current")?, CHARGE) {
+                Err(error) if error.code == libc::ENOENT => None,
+                charge => Some((charge?, stat(&place, [b"anon"]).map_or(None, |[anonymous]| anonymous))),
+            };
+        }
+        if !place.ascend() {
+            break;
+        }
+    }
+    let (charge, anonymous) = charged.ok_or(Error::new(CHARGE, libc::ENOENT))?;
+    Ok(MemoryLimits { version: CgroupVersion::V2, max, high, charge, anonymous })
+}
+
+fn limits_v1(mut place: Place) -> Result<MemoryLimits> {
+    let charge = read::number(&place.file(b"memory.usage_in_bytes")?, CHARGE)?;
+    // The charge includes the groups below, so the statistics that do count.
+    let keys: [&[u8]; 2] = [b"hierarchical_memory_limit", b"total_rss"];
+    let [hierarchical, anonymous] = stat(&place, keys).unwrap_or_default();
+    let mut max = hierarchical.filter(|&limit| is_limit_v1(limit));
+    loop {
+        let own = limit(&place.file(b"memory.limit_in_bytes")?)?;
+        max = least(max, own.filter(|&limit| is_limit_v1(limit)));
+        // The statistics already are the least of all parents.
+        if hierarchical.is_some() || !place.ascend() {
+            break;
+        }
+    }
+    Ok(MemoryLimits { version: CgroupVersion::V1, max, high: None, charge, anonymous })
+}
+
+/// v1 writes "no limit" as the largest number of pages in bytes: 2⁶³ rounded down to the OS page, of which the largest is
+/// 64 KiB (256 KiB on one architecture).
+const fn is_limit_v1(limit: u64) -> bool {
+    limit < (1 << 63) - (1 << 20)
+}
+
+/// Values of memory.stat.
+fn stat<const N: usize>(place: &Place, keys: [&[u8]; N]) -> Result<[Option<u64>; N]> {
+    let mut values = [None; N];
+    let mut lines = Lines::<_, 256>::new(File::open(&place.file(b"memory.stat")?, STAT)?);
+    while let Some(line) = lines.next()? {
+        for (value, key) in values.iter_mut().zip(keys) {
+            *value = value.or_else(|| read::number_of(line.bytes, key));
+        }
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+#[path = "cgroup_tests.rs"]
+mod tests;

@@ -1,0 +1,68 @@
+//! [`Facts`] for Linux: which module answers what.
+
+use super::{Linux, capabilities, cgroup, hardware, host, pools, thp, vm};
+use crate::{
+    AddressSpaceLimit, Cache, Capabilities, Facts, HugetlbPool, MemoryLimits, NumaNode, PageSizes, Pressure,
+    Result, Thp, ThpDisabled,
+};
+use core::time::Duration;
+
+impl Facts for Linux {
+    fn page_sizes(&self) -> PageSizes {
+        PageSizes { os: vm::os_page(), huge: thp::huge_page(&self.root).ok() }
+    }
+
+    fn thp(&self) -> Result<Thp> {
+        thp::knobs(&self.root)
+    }
+
+    fn thp_disabled(&self) -> Result<ThpDisabled> {
+        thp::disabled()
+    }
+
+    fn hugetlb_pool(&self, page_size: usize) -> Result<Option<HugetlbPool>> {
+        pools::of_size(&self.root, page_size)
+    }
+
+    fn hugetlb_pools(&self) -> Result<Vec<HugetlbPool>> {
+        pools::all(&self.root)
+    }
+
+    fn memory_limits(&self) -> Result<MemoryLimits> {
+        cgroup::limits(&self.root)
+    }
+
+    fn pressure(&self) -> Result<Pressure> {
+        host::pressure(&self.root)
+    }
+
+    fn available_memory(&self) -> Result<u64> {
+        host::meminfo(&self.root, b"MemAvailable")
+    }
+
+    fn total_memory(&self) -> Result<u64> {
+        host::meminfo(&self.root, b"MemTotal")
+    }
+
+    fn caches(&self) -> Result<Vec<Cache>> {
+        hardware::caches(&self.root)
+    }
+
+    /// # Errors
+    /// `Missing` on a kernel without NUMA, whose memory is all one node.
+    fn numa_nodes(&self) -> Result<Vec<NumaNode>> {
+        hardware::numa_nodes(&self.root)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities::probe()
+    }
+
+    fn address_space_limit(&self) -> Option<AddressSpaceLimit> {
+        host::address_space_limit(&self.root)
+    }
+
+    fn now(&self) -> Duration {
+        host::now()
+    }
+}
