@@ -221,6 +221,31 @@ fn protection_is_that_of_the_last_call() {
 }
 
 #[test]
+fn a_forked_child_has_pages_of_its_own() {
+    let _lock = HostLock::take();
+    let Some(_mode) = Knob::thp("madvise") else { return };
+    let memory = Reserved::huge_pages(4);
+    // SAFETY: the test owns the ranges, in both processes.
+    unsafe {
+        OS.map(memory.huge_page(0), Backing::Base).unwrap();
+        put(memory.0.start, 5);
+        let signal = signal_of(|| {
+            OS.map(memory.huge_page(1), Backing::Thp).unwrap();
+            put(memory.huge_page(1).start, 1);
+            OS.relocate(memory.huge_page(1), memory.huge_page(2)).unwrap();
+            OS.unmap(memory.huge_page(0)).unwrap();
+            // Of the child, not of the parent.
+            if residency(memory.0) != thp(HUGE) {
+                libc::abort();
+            }
+        });
+        assert_eq!(signal, 0);
+    }
+    assert_eq!(get(memory.0.start), 5);
+    assert_eq!(residency(memory.0), base(PAGE));
+}
+
+#[test]
 fn zero_pages_are_nobodys_memory() {
     let memory = Reserved::huge_pages(2);
     let range = memory.part(0, 2 * HUGE);
@@ -311,7 +336,7 @@ fn no_other_mapping_ever_falls_into_a_reservation() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// More runs than one call of the kernel hands out, and ranges that begin anywhere.
     #[test]

@@ -68,6 +68,9 @@ impl Pages for Linux {
     /// Splits with `MADV_COLD`, which has to split a huge page of which it may deactivate only a part. (`MADV_PAGEOUT` splits
     /// too, came with the same kernel, 5.4, and would write live data to swap.)
     ///
+    /// Once is enough, also for memory touched a moment ago on another CPU: a page in a per-CPU batch of the kernel could
+    /// not be split, but huge pages are never batched (`linux_split` tests that; 0.25 ms per huge page).
+    ///
     /// Huge pages mapped whole are left whole. Not split are pages that a forked child still shares and pages of
     /// a locked mapping (`mlockall`: `EINVAL`).
     unsafe fn split(&self, range: AddressRange) -> Result<()> {

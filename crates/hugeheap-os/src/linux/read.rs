@@ -156,7 +156,9 @@ impl File {
     pub(super) fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.retry(|descriptor| {
             // SAFETY: the pointer and the length describe `buffer`, which is borrowed for the call.
-            unsafe { libc::pread64(descriptor, buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) }
+            unsafe {
+                libc::pread(descriptor, buffer.as_mut_ptr().cast(), buffer.len(), offset as libc::off_t)
+            }
         })
     }
 

@@ -34,7 +34,8 @@ pub(crate) struct HostLock(#[allow(dead_code)] fs::File);
 impl HostLock {
     pub(crate) fn take() -> Self {
         let path = std::env::temp_dir().join("hugeheap-host-knobs.lock");
-        let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).unwrap();
+        // A lock needs no write access, which another user's file would refuse.
+        let file = fs::File::open(&path).or_else(|_| fs::File::create(&path)).unwrap();
         // SAFETY: the descriptor is open; the lock goes away with it.
         assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
         Self(file)
