@@ -23,14 +23,14 @@ pub(crate) const PEERS: [Peer; 3] = [
         stems: &["libmimalloc"],
         // The first is the name since version 2.1, the second the one before.
         environment: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"), ("MIMALLOC_LARGE_OS_PAGES", "1")],
-        version: "library.mi_version()",
+        version: "'.'.join(str(library.mi_version()))",
     },
     Peer {
         name: "jemalloc",
         stems: &["libjemalloc"],
         environment: &[("MALLOC_CONF", "thp:always")],
         version: "library.mallctl(b'version', ctypes.byref(text), ctypes.byref(ctypes.c_size_t(8)), None, 0) \
-                  or text.value.decode()",
+                  or text.value.decode().split('-')[0]",
     },
     Peer {
         name: "tcmalloc",

@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn this_test_program_is_understood() {
         let elf = read(&std::env::current_exe().unwrap()).unwrap().unwrap();
-        assert_eq!(elf.machine.bits as usize, 8 * size_of::<usize>());
+        assert_eq!(u32::from(elf.machine.bits), usize::BITS);
         assert!(elf.dynamic);
         if cfg!(target_env = "gnu") {
             assert_eq!(libc_of(&elf.loader.unwrap()), Libc::Gnu);
