@@ -6,7 +6,7 @@
 //!   exit  ─▶ destructor  ─▶ measure and publish, if somebody listens
 //! ```
 //!
-//! It is loaded into every child process as well: a process that is not CPython pays for the load (about half a millisecond) and
+//! It is loaded into every child process as well: a process that is not CPython pays for the load (about 0.2 ms for /bin/true) and
 //! nothing else. With `HUGEHEAP_CHILDREN=0` it takes itself out of the environment.
 
 use core::ffi::CStr;
