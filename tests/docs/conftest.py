@@ -1,0 +1,49 @@
+"""The built command and the environment that samples run in."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from samples import ROOT
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "samples: executes what the documentation shows")
+
+
+@pytest.fixture(scope="session")
+def command():
+    """The built `hugeheap`."""
+    named = os.environ.get("HUGEHEAP_BIN")
+    places = [pathlib.Path(named)] if named else [ROOT / ".venv/bin/hugeheap", ROOT / "target/release/hugeheap"]
+    for place in places:
+        if place.exists():
+            return place.absolute()
+    pytest.fail(f"hugeheap is not built (make build); looked at {', '.join(map(str, places))}")
+
+
+@pytest.fixture(scope="session")
+def python():
+    """An interpreter that can `import hugeheap`."""
+    for place in (ROOT / ".venv/bin/python", shutil.which("python3")):
+        if place and subprocess.run([place, "-c", "import hugeheap"], capture_output=True, check=False).returncode == 0:
+            return pathlib.Path(place)
+    pytest.fail("no interpreter with the Python package (make build)")
+
+
+@pytest.fixture(scope="session")
+def environment(command, tmp_path_factory):
+    """Variables of a shell that has hugeheap installed and nothing set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HUGEHEAP_", "PYTEST_"))}
+    kept.pop("LD_PRELOAD", None)
+    path = [str(command.parent)]
+    if (ROOT / ".venv/bin").is_dir():
+        path.append(str(ROOT / ".venv/bin"))
+    kept["PATH"] = os.pathsep.join([*path, kept["PATH"]])
+    kept["TMPDIR"] = str(tmp_path_factory.mktemp("tmp"))
+    kept["NO_COLOR"] = "1"
+    kept["LC_ALL"] = "C.UTF-8"
+    kept["COLUMNS"] = "100"
+    return kept

@@ -1,0 +1,207 @@
+"""Every sample in README.md and docs/ is executed and checked, or checked without running for a reason it names."""
+
+import configparser
+import doctest
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+from samples import (
+    CONFIGURATION,
+    EXECUTED,
+    PROSE,
+    ROOT,
+    all_samples,
+    commands_of,
+    hugeheap_commands,
+    matches,
+)
+
+SAMPLES = all_samples()
+# Longest time of one sample; longer ones name that as their reason not to be run.
+TIMEOUT = 120
+
+
+def has_pool():
+    pool = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+    return pool.exists() and int(pool.read_text()) > 0
+
+
+NEEDS = {"hugetlb": has_pool, "valgrind": lambda: shutil.which("valgrind") is not None}
+
+
+def is_run(sample):
+    need = sample.note("needs")
+    return sample.note("not run") is None and (need is None or NEEDS[need]())
+
+
+def chosen(*languages, run=None):
+    return [
+        pytest.param(sample, id=sample.name)
+        for sample in SAMPLES
+        if sample.language in languages and (run is None or is_run(sample) == run)
+    ]
+
+
+@pytest.mark.parametrize("sample", [pytest.param(sample, id=sample.name) for sample in SAMPLES])
+def test_a_sample_says_what_it_is(sample):
+    """A language nobody checks would be a sample that is skipped without a word."""
+    assert sample.language in EXECUTED | CONFIGURATION | PROSE, "unknown or missing language of a fenced block"
+    for name, value in sample.notes:
+        assert name in ("not run", "needs"), f"unknown note {name!r}"
+        assert value, f"the note {name!r} gives no reason"
+    need = sample.note("needs")
+    assert need is None or need in NEEDS
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """A directory that looks like the checkout, for samples that write files."""
+    for entry in ROOT.iterdir():
+        if not entry.name.startswith("."):
+            (tmp_path / entry.name).symlink_to(entry)
+    return tmp_path
+
+
+@pytest.mark.parametrize("sample", chosen("console", run=True))
+def test_console(sample, environment, workplace):
+    commands = commands_of(sample.text)
+    assert commands, "no command: lines that begin with '$ '"
+    mark = "=end of command="
+    # One shell, so that variables and `$?` carry on from command to command.
+    script = "".join(
+        f"{command.text}\n__status=$?; printf '\\n{mark}%d\\n' $__status; (exit $__status)\n" for command in commands
+    )
+    ran = subprocess.run(
+        ["bash", "-c", script],
+        cwd=workplace,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    parts = re.split(rf"\n{mark}(\d+)\n", ran.stdout)
+    for index, command in enumerate(commands):
+        assert 2 * index + 1 < len(parts), f"the shell ended in {command.text!r}:\n{ran.stdout}"
+        output, status = parts[2 * index], int(parts[2 * index + 1])
+        assert matches(command.expected, output.splitlines()), f"$ {command.text}\nprinted\n{output}"
+        asked = index + 1 < len(commands) and commands[index + 1].text == "echo $?"
+        assert status == 0 or asked, f"$ {command.text}\nfailed with {status}:\n{output}"
+
+
+@pytest.mark.parametrize("sample", chosen("console", run=False))
+def test_console_that_is_not_run(sample, environment):
+    for command in commands_of(sample.text):
+        checked = subprocess.run(["bash", "-n", "-c", command.text], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, f"$ {command.text}\n{checked.stderr}"
+        for script in re.findall(r"(?:docs|tests)/[\w/.-]+\.py", command.text):
+            assert (ROOT / script).exists(), f"{script} does not exist"
+        if command.text.startswith("make "):
+            targets = command.text.split()[1:]
+            subprocess.run(["make", "-n", *targets], cwd=ROOT, env=environment, capture_output=True, check=True)
+    parse_hugeheap(sample, environment)
+
+
+def parse_hugeheap(sample, environment):
+    """Each command line of hugeheap is one it would understand: help is printed only after what stands before it."""
+    for line in hugeheap_commands(sample.text):
+        words = shlex.split(line)
+        parsed = subprocess.run(
+            ["hugeheap", *words, "--help"], env=environment, capture_output=True, text=True, check=False
+        )
+        assert parsed.returncode == 0, f"hugeheap {line}\n{parsed.stderr}"
+
+
+@pytest.mark.parametrize("sample", chosen("python", run=True))
+def test_python(sample, python, environment, workplace):
+    program = sample.text
+    if program.lstrip().startswith(">>>"):
+        # A dialogue: as doctest checks it, `...` in the output is any text.
+        program = (
+            "import doctest, sys\n"
+            f"text = {sample.text!r}\n"
+            f"test = doctest.DocTestParser().get_doctest(text, {{}}, {sample.name!r}, None, 0)\n"
+            f"flags = {doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE}\n"
+            "sys.exit(doctest.DocTestRunner(optionflags=flags).run(test).failed > 0)\n"
+        )
+    ran = subprocess.run(
+        [python, "-c", program], cwd=workplace, env=environment, capture_output=True, text=True, timeout=TIMEOUT,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("sample", chosen("python", run=False))
+def test_python_that_is_not_run(sample):
+    compile(sample.text, sample.name, "exec")
+
+
+@pytest.fixture(scope="session")
+def rust_programs(tmp_path_factory):
+    """All Rust samples as programs of one package, built once."""
+    samples = [sample for sample in SAMPLES if sample.language == "rust"]
+    if not samples:
+        return {}
+    package = tmp_path_factory.mktemp("rust")
+    crates = {name: ROOT / "crates" / name for name in ("hugeheap", "hugeheap-os")}
+    manifest = ['[package]', 'name = "samples"', 'edition = "2024"', "[dependencies]"]
+    manifest += [f'{name} = {{ path = "{path}" }}' for name, path in crates.items()]
+    programs = {}
+    for number, sample in enumerate(samples):
+        name = f"sample{number}"
+        text = sample.text if re.search(r"^\s*fn main\(", sample.text, re.M) else f"fn main() {{\n{sample.text}}}\n"
+        (package / f"{name}.rs").write_text(text)
+        manifest += ["[[bin]]", f'name = "{name}"', f'path = "{name}.rs"']
+        programs[sample.name] = name
+    manifest += ["[workspace]"]
+    (package / "Cargo.toml").write_text("\n".join(manifest) + "\n")
+    shutil.copy(ROOT / "Cargo.lock", package / "Cargo.lock")
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "samples"
+    built = subprocess.run(
+        ["cargo", "build", "--quiet", "--target-dir", target], cwd=package, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    return {name: target / "debug" / program for name, program in programs.items()}
+
+
+@pytest.mark.parametrize("sample", chosen("rust"))
+def test_rust(sample, rust_programs, environment):
+    program = rust_programs[sample.name]
+    if is_run(sample):
+        ran = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("sample", chosen("c"))
+def test_c(sample, tmp_path, environment):
+    source = tmp_path / "sample.c"
+    source.write_text(sample.text)
+    program = tmp_path / "sample"
+    subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", program, source], check=True)
+    if is_run(sample):
+        subprocess.run([program], env=environment, timeout=TIMEOUT, check=True)
+
+
+@pytest.mark.parametrize("sample", chosen(*CONFIGURATION))
+def test_configuration(sample, environment, tmp_path):
+    parse_hugeheap(sample, environment)
+    if sample.language == "ini":
+        # systemd's units are close enough to what this understands; keys may repeat.
+        configparser.RawConfigParser(strict=False, interpolation=None).read_string(sample.text)
+    elif sample.language == "toml":
+        import tomllib
+
+        tomllib.loads(sample.text)
+    elif sample.language == "sh":
+        subprocess.run(["bash", "-n", "-c", sample.text], check=True)
+    elif sample.language == "yaml":
+        assert "\t" not in sample.text
+        yaml = pytest.importorskip("yaml", reason="checked for its commands; PyYAML would check its form")
+        yaml.safe_load(sample.text)
