@@ -161,7 +161,7 @@ pub(crate) struct ObmallocArguments {
     /// that are found.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) against: Vec<String>,
-    /// Workloads to run. Default: all nine.
+    /// Workloads to run. Default: all nine, and start-up.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) workloads: Vec<String>,
     /// The interpreter. Default: the first CPython in PATH, looked up through wrappers such as pyenv's.

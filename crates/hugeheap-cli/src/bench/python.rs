@@ -71,7 +71,7 @@ impl Python {
             .map_err(|error| error.to_string())?;
         let facts: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
-            format!("does not answer as Python does ({})", said.lines().last().unwrap_or("no message"))
+            format!("does not answer as Python does ({})", said.lines().next().unwrap_or("no message"))
         })?;
         if facts["implementation"] != "cpython" {
             return Err(format!("is {}, not CPython", facts["implementation"]));

@@ -5,11 +5,10 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent
 /// A table with `head` as its first line of cells.
 pub(crate) fn new(head: &[String]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    for line in [TableComponent::HorizontalLines, TableComponent::TopBorder, TableComponent::BottomBorder] {
-        table.remove_style(line);
+    table.load_preset(presets::NOTHING);
+    for line in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
+        table.set_style(line, '─');
     }
-    table.set_style(TableComponent::HeaderLines, '─');
     // As wide as it needs to be: wrapped figures cannot be read, and a pager or a wider window can.
     table.set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(head.iter().enumerate().map(|(column, text)| cell(column, text)));
