@@ -4,20 +4,17 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 from samples import ROOT
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "samples: executes what the documentation shows")
 
 
 @pytest.fixture(scope="session")
 def command():
     """The built `hugeheap`."""
     named = os.environ.get("HUGEHEAP_BIN")
-    places = [pathlib.Path(named)] if named else [ROOT / ".venv/bin/hugeheap", ROOT / "target/release/hugeheap"]
+    places = [pathlib.Path(named)] if named else [ROOT / "target/release/hugeheap"]
     for place in places:
         if place.exists():
             return place.absolute()
@@ -38,9 +35,9 @@ def environment(command, tmp_path_factory):
     """Variables of a shell that has hugeheap installed and nothing set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HUGEHEAP_", "PYTEST_"))}
     kept.pop("LD_PRELOAD", None)
-    path = [str(command.parent)]
-    if (ROOT / ".venv/bin").is_dir():
-        path.append(str(ROOT / ".venv/bin"))
+    # `python3` is an interpreter then and not a wrapper, whose own processes would be in every summary.
+    interpreters = [ROOT / ".venv/bin", pathlib.Path(sys.executable).parent]
+    path = [str(command.parent), *(str(place) for place in interpreters if place.is_dir())]
     kept["PATH"] = os.pathsep.join([*path, kept["PATH"]])
     kept["TMPDIR"] = str(tmp_path_factory.mktemp("tmp"))
     kept["NO_COLOR"] = "1"
