@@ -5,7 +5,9 @@
 mod simulated_common;
 
 use hugeheap_os::simulated::{Config, Fault, Kernel, PageState};
-use hugeheap_os::{Advice, Backing, ErrorKind, Facts, Pages, Protection, ThpDefrag, ThpDisabled, ThpMode};
+use hugeheap_os::{
+    AddressRange, Advice, Backing, ErrorKind, Facts, Pages, Protection, ThpDefrag, ThpDisabled, ThpMode,
+};
 use simulated_common::{Driver, HUGE, OS, kinds, pages};
 
 /// Measured: 300 huge pages, all but 4 KiB of each dropped: RSS 613 → 14 MB (with the program's own), charge stays;
@@ -77,7 +79,7 @@ fn reaching_memory_max_splits_what_is_stranded_before_it_kills() {
     d.touch(pages(heap, HUGE)[1]);
     d.decommit(heap.start, HUGE - OS);
     // The third huge page does not fit, but the stranded part makes room for OS pages.
-    d.kernel.touch(hugeheap_os::AddressRange::new(heap.start + 2 * HUGE, OS)).unwrap();
+    d.kernel.touch(AddressRange::new(heap.start + 2 * HUGE, OS)).unwrap();
     assert_eq!(d.kernel.page_state(heap.start + 2 * HUGE), PageState::Small);
     assert_eq!(d.kernel.events().reclaims, 1);
     assert_eq!(d.kernel.touch(heap), Err(Fault::Oom));
@@ -324,6 +326,47 @@ fn collapse_says_why_it_failed() {
     d.sound();
 }
 
+/// Measured: a folio mapped by single entries is split only when the range does not hold all of it.
+#[test]
+fn cold_on_all_single_entries_of_a_huge_page_leaves_it_whole() {
+    let d = Driver::new(Config::default());
+    let heap = d.mapped(HUGE, Backing::Thp);
+    d.touch(heap);
+    d.protect(pages(heap, OS)[0], Protection::Read);
+    d.protect(heap, Protection::ReadWrite);
+    d.split(heap.start, HUGE);
+    assert_eq!(d.kernel.page_state(heap.start), PageState::Part);
+    d.split(heap.start, HUGE / 2);
+    assert_eq!(d.kernel.page_state(heap.start), PageState::Small);
+    d.sound();
+}
+
+/// Measured: dropped with one call, but by two mappings, the page table in common stays.
+#[test]
+fn a_page_table_of_two_mappings_stays_when_both_are_dropped() {
+    let d = Driver::new(Config::default());
+    let heap = d.mapped(HUGE, Backing::Base);
+    d.touch(pages(heap, OS)[0]);
+    d.advise(pages(heap, HUGE / 2)[1], Advice::Huge);
+    d.decommit(heap.start, HUGE);
+    d.advise(heap, Advice::Huge);
+    d.touch(pages(heap, OS)[0]);
+    assert_eq!(d.rss(), OS as u64);
+    d.sound();
+}
+
+/// Measured: populated memory is all zero, so a split leaves nothing of it.
+#[test]
+fn populated_memory_counts_as_never_written() {
+    let d = Driver::new(Config::default());
+    let heap = d.mapped(HUGE, Backing::Thp);
+    d.populate(heap).unwrap();
+    assert_eq!(d.thp(heap), HUGE as u64);
+    d.split(heap.start, OS);
+    assert_eq!((d.rss(), d.charge()), (0, 0));
+    d.sound();
+}
+
 /// Measured: protecting a part splits the page table, not the folio; it takes a collapse to mend it.
 #[test]
 fn protecting_a_part_splits_the_page_table_only() {
@@ -390,7 +433,7 @@ fn khugepaged_obeys_max_ptes_none_advice_and_mode() {
     d.kernel.set_khugepaged(knobs);
     let heap = d.mapped(2 * HUGE, Backing::Plain);
     for (arena, touched) in pages(heap, HUGE).into_iter().zip([64, 65]) {
-        d.touch(hugeheap_os::AddressRange::new(arena.start, touched * OS));
+        d.touch(AddressRange::new(arena.start, touched * OS));
     }
     assert_eq!(d.kernel.run_khugepaged(1 << 20), 0, "not advised");
     d.advise(heap, Advice::Huge);
@@ -431,7 +474,7 @@ fn relocation_moves_huge_pages_whole_and_breaks_unaligned_ones() {
     let other = d.reserved(3 * HUGE);
     d.relocate(pages(heap, HUGE)[0], pages(other, HUGE)[0]);
     assert_eq!((d.thp(other), d.thp(heap), d.rss()), (HUGE as u64, HUGE as u64, 2 * HUGE as u64));
-    let unaligned = hugeheap_os::AddressRange::new(other.start + HUGE + OS, HUGE);
+    let unaligned = AddressRange::new(other.start + HUGE + OS, HUGE);
     d.relocate(pages(heap, HUGE)[1], unaligned);
     assert_eq!((d.thp(unaligned), d.rss(), d.charge()), (0, 2 * HUGE as u64, 2 * HUGE as u64));
     assert_eq!(d.kernel.page_state(unaligned.start), PageState::Part);
@@ -476,10 +519,8 @@ fn other_page_sizes_work() {
     for (os, huge) in [(16 << 10, 32 << 20), (64 << 10, 512 << 20), (OS, 1 << 20)] {
         let kernel = Kernel::new(Config::with_page_sizes(os, Some(huge)));
         let range = kernel.reserve(2 * huge, huge).unwrap();
-        let (first, rest) = (
-            hugeheap_os::AddressRange::new(range.start, os),
-            hugeheap_os::AddressRange::new(range.start + os, huge - os),
-        );
+        let (first, rest) =
+            (AddressRange::new(range.start, os), AddressRange::new(range.start + os, huge - os));
         // SAFETY: a range of this test's own.
         unsafe { kernel.map(range, Backing::Thp).unwrap() };
         kernel.touch(range).unwrap();

@@ -3,7 +3,7 @@
 mod simulated_common;
 
 use hugeheap_os::simulated::{Config, Fault, PageState};
-use hugeheap_os::{Backing, ErrorKind, Facts, Pages, Protection};
+use hugeheap_os::{AddressRange, Advice, Backing, ErrorKind, Facts, Pages, Protection};
 use simulated_common::{Driver, HUGE, OS, kinds, pages};
 
 const POOL: Backing = Backing::Hugetlb(HUGE);
@@ -12,7 +12,7 @@ const POOL: Backing = Backing::Hugetlb(HUGE);
 fn mapping_reserves_and_touching_takes() {
     let d = Driver::new(Config::default().with_pool(4));
     let heap = d.reserved(8 * HUGE);
-    let range = hugeheap_os::AddressRange::new(heap.start, 3 * HUGE);
+    let range = AddressRange::new(heap.start, 3 * HUGE);
     d.map(range, POOL);
     let pool = d.pool();
     assert_eq!((pool.total, pool.free, pool.reserved, pool.available()), (4, 4, 3, 1));
@@ -20,7 +20,7 @@ fn mapping_reserves_and_touching_takes() {
     let pool = d.pool();
     assert_eq!((pool.free, pool.reserved, pool.available()), (3, 2, 1));
     // An exhausted pool is an error when mapped, not at the touch.
-    let more = hugeheap_os::AddressRange::new(heap.start + 4 * HUGE, 2 * HUGE);
+    let more = AddressRange::new(heap.start + 4 * HUGE, 2 * HUGE);
     // SAFETY: a reserved range of this test's own.
     assert_eq!(kinds(unsafe { d.kernel.map(more, POOL) }), Err(ErrorKind::OutOfMemory));
     assert_eq!(d.kernel.page_state(more.start), PageState::Reserved);
@@ -39,7 +39,7 @@ fn unmapping_needs_multiples_of_the_page_size() {
     let d = Driver::new(Config::default().with_pool(2));
     let range = d.mapped(2 * HUGE, POOL);
     // SAFETY: a range of this test's own; the call is refused.
-    let refused = unsafe { d.kernel.unmap(hugeheap_os::AddressRange::new(range.start, OS)) };
+    let refused = unsafe { d.kernel.unmap(AddressRange::new(range.start, OS)) };
     assert_eq!(kinds(refused), Err(ErrorKind::Invalid));
     assert_eq!(d.kernel.violations().len(), 1);
     d.kernel.clear_violations();
@@ -104,7 +104,7 @@ fn the_hugetlb_cgroup_limits_use_at_the_touch_and_reservations_when_mapped() {
     d.kernel.set_hugetlb_limits(Some(HUGE as u64), Some(3 * HUGE as u64));
     // SAFETY: a reserved range of this test's own.
     assert_eq!(kinds(unsafe { d.kernel.map(heap, POOL) }), Err(ErrorKind::OutOfMemory));
-    let range = hugeheap_os::AddressRange::new(heap.start, 3 * HUGE);
+    let range = AddressRange::new(heap.start, 3 * HUGE);
     d.map(range, POOL);
     assert_eq!(d.kernel.touch(range), Err(Fault::Bus));
     assert_eq!(kinds(d.populate(range)), Err(ErrorKind::Missing));
@@ -148,6 +148,10 @@ fn the_parents_write_with_an_empty_pool_takes_the_page_from_the_child() {
     assert_eq!(child.touch_read(pages(range, HUGE)[0]), Err(Fault::Bus));
     // What was not taken can be read on.
     child.touch_read(pages(range, HUGE)[1]).unwrap();
+    // Nor do spare pages help: the kernel would have to hand out zeros for what was there.
+    d.kernel.set_pool(4);
+    assert_eq!(child.touch(pages(range, HUGE)[0]), Err(Fault::Bus));
+    child.touch(pages(range, HUGE)[1]).unwrap();
     child.exit();
     d.touch(range);
     assert_eq!(d.kernel.events().steals, 1);
@@ -174,7 +178,7 @@ fn advice_and_splitting_are_refused_for_hugetlb() {
     let range = d.mapped(HUGE, POOL);
     // SAFETY: a range of this test's own.
     unsafe {
-        assert_eq!(kinds(d.kernel.advise(range, hugeheap_os::Advice::Huge)), Err(ErrorKind::Invalid));
+        assert_eq!(kinds(d.kernel.advise(range, Advice::Huge)), Err(ErrorKind::Invalid));
         assert_eq!(kinds(d.kernel.split(range)), Err(ErrorKind::Invalid));
         assert_eq!(kinds(d.kernel.collapse(range)), Err(ErrorKind::Invalid));
         d.kernel.protect(range, Protection::Read).unwrap();
@@ -193,8 +197,8 @@ fn one_gib_pages_work() {
     assert_eq!(d.kernel.set_pool_of(gib, 2), 2);
     let range = d.kernel.reserve(2 * gib, gib).unwrap();
     d.map(range, Backing::Hugetlb(gib));
-    d.touch(hugeheap_os::AddressRange::new(range.start + 5 * OS, OS));
-    let part = hugeheap_os::AddressRange::new(range.start + gib - HUGE, 2 * HUGE);
+    d.touch(AddressRange::new(range.start + 5 * OS, OS));
+    let part = AddressRange::new(range.start + gib - HUGE, 2 * HUGE);
     assert_eq!(d.kernel.residency(part).unwrap().hugetlb, HUGE as u64);
     d.unmap(range);
     d.release(range);
@@ -220,6 +224,77 @@ fn fork_shares_and_the_first_write_copies_an_os_page() {
     assert_eq!(d.charge(), 2 * HUGE as u64);
     d.touch(heap);
     assert_eq!((d.thp(heap), d.kernel.events().copies), (2 * HUGE as u64, 1));
+    d.sound();
+}
+
+#[test]
+fn fork_copies_os_pages_before_they_are_written() {
+    let d = Driver::new(Config::default());
+    let heap = d.mapped(4 * OS, Backing::Base);
+    d.touch(heap);
+    let child = d.kernel.fork();
+    assert_eq!(d.charge(), 4 * OS as u64);
+    child.touch_read(heap).unwrap();
+    assert_eq!(d.charge(), 4 * OS as u64);
+    child.touch(pages(heap, OS)[0]).unwrap();
+    d.touch(pages(heap, OS)[1]);
+    assert_eq!((d.charge(), d.kernel.events().copies), (6 * OS as u64, 2));
+    // No longer shared: written in place.
+    d.touch(pages(heap, OS)[0]);
+    child.touch(pages(heap, OS)[1]).unwrap();
+    assert_eq!(d.kernel.events().copies, 2);
+    child.exit();
+    d.touch(heap);
+    assert_eq!((d.charge(), d.kernel.events().copies), (4 * OS as u64, 2));
+    d.sound();
+}
+
+#[test]
+fn khugepaged_leaves_ranges_alone_that_are_shared_too_much() {
+    let d = Driver::new(Config { max_ptes_shared: 2, ..Config::default() });
+    let heap = d.mapped(2 * HUGE, Backing::Plain);
+    d.touch(AddressRange::new(heap.start, 2 * OS));
+    d.touch(AddressRange::new(heap.start + HUGE, 3 * OS));
+    let child = d.kernel.fork();
+    d.advise(heap, Advice::Huge);
+    assert_eq!(d.kernel.run_khugepaged(1 << 20), 1);
+    assert!(d.kernel.is_huge(heap.start) && !d.kernel.is_huge(heap.start + HUGE));
+    child.exit();
+    assert_eq!(d.kernel.run_khugepaged(1 << 20), 1);
+    d.sound();
+}
+
+/// A copy keeps what is known of the page: it is not dropped as never written when its huge page is split later.
+#[test]
+fn a_copied_page_counts_as_written_when_the_original_was() {
+    let d = Driver::new(Config::default());
+    let heap = d.mapped(HUGE, Backing::Thp);
+    d.touch(pages(heap, OS)[0]);
+    let child = d.kernel.fork();
+    d.populate(heap).unwrap();
+    assert_eq!(d.collapse(heap), Ok(()));
+    d.split(heap.start, OS);
+    assert_eq!(d.rss(), OS as u64);
+    child.exit();
+    assert_eq!(d.charge(), OS as u64);
+    d.sound();
+}
+
+/// Measured: dropping a part in the child strands nothing while the parent maps it all.
+#[test]
+fn what_a_child_drops_is_not_stranded_while_the_parent_maps_it() {
+    let d = Driver::new(Config::default());
+    let heap = d.mapped(HUGE, Backing::Thp);
+    d.touch(heap);
+    let child = d.kernel.fork();
+    // SAFETY: contents do not change.
+    unsafe { child.decommit(AddressRange::new(heap.start + OS, HUGE - OS)).unwrap() };
+    assert_eq!((child.rss(), d.partially_mapped()), (OS as u64, 0));
+    d.unmap(heap);
+    assert_eq!((d.partially_mapped(), d.charge()), (1, HUGE as u64));
+    // SAFETY: contents do not change.
+    unsafe { child.split(pages(heap, OS)[0]).unwrap() };
+    assert_eq!(d.charge(), OS as u64);
     d.sound();
 }
 

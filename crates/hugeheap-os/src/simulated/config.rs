@@ -283,7 +283,7 @@ impl Kernel {
         self.lock().config.capabilities = capabilities;
     }
 
-    /// Makes the next `times` calls of this kind fail with `code`, an `errno`.
+    /// Makes the next `times` calls of this kind fail with `code`, an `errno`; after those asked for before.
     pub fn fail_next(&self, call: Call, code: i32, times: u64) {
         self.lock().injector.next(call, code, times);
     }

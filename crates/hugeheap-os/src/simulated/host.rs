@@ -108,11 +108,17 @@ impl Host {
     /// where it does not tell, for each unit that is not zero.
     pub(super) fn accessed(&self, range: AddressRange, unit: usize, mut found: impl FnMut(usize)) {
         self.assert_inside(range);
-        for address in (range.start..range.end()).step_by(unit) {
-            if system::holds_memory(address, unit) {
-                found(address);
+        let mut last = None;
+        system::held(range, |address| {
+            // One real page may hold several units, and a unit several real pages.
+            let first = (address & !(unit - 1)).max(range.start);
+            for start in (first..range.end().min(address + system::page())).step_by(unit) {
+                if last.is_none_or(|last| last < start) {
+                    last = Some(start);
+                    found(start);
+                }
             }
-        }
+        });
     }
 }
 
@@ -200,15 +206,22 @@ mod system {
         assert_eq!(failed, 0, "the real system refused to change access");
     }
 
-    pub(super) fn holds_memory(address: usize, unit: usize) -> bool {
+    /// Calls `found` with each real page of `range` that is resident, in order.
+    pub(super) fn held(range: AddressRange, mut found: impl FnMut(usize)) {
         let size = page();
-        let first = address & !(size - 1);
-        (first..address + unit).step_by(size).any(|at| {
-            let mut resident = 0_u8;
-            // SAFETY: one page, one byte of answer; an error leaves 0.
-            unsafe { libc::mincore(at as *mut _, size, (&raw mut resident).cast()) };
-            resident & 1 != 0
-        })
+        let mut answer = [0_u8; 512];
+        let first = range.start & !(size - 1);
+        for batch in (first..range.end()).step_by(size * answer.len()) {
+            let len = (range.end() - batch).min(size * answer.len());
+            // SAFETY: a part of a block of `acquire`, one byte of answer for each of its pages.
+            let failed = unsafe { libc::mincore(batch as *mut _, len, answer.as_mut_ptr().cast()) };
+            assert_eq!(failed, 0, "the real system does not tell what is resident");
+            for (index, _) in
+                answer[..len.div_ceil(size)].iter().enumerate().filter(|(_, bits)| **bits & 1 != 0)
+            {
+                found(batch + index * size);
+            }
+        }
     }
 }
 
@@ -250,11 +263,19 @@ mod system {
     /// None: memory of the heap is always accessible.
     pub(super) unsafe fn protect(_range: AddressRange, _protection: Protection) {}
 
-    pub(super) fn holds_memory(address: usize, unit: usize) -> bool {
-        // SAFETY: callers pass units of a live block, all of it initialised.
-        let bytes =
-            unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(address), unit) };
-        bytes.iter().any(|&byte| byte != 0)
+    /// Calls `found` with each page of `range` that is not zero, in order.
+    pub(super) fn held(range: AddressRange, mut found: impl FnMut(usize)) {
+        for address in (range.start & !(ALIGN - 1)..range.end()).step_by(ALIGN) {
+            let (start, end) = (address.max(range.start), (address + ALIGN).min(range.end()));
+            // SAFETY: a part of a live block, all of it initialised.
+            let bytes = unsafe {
+                let start = core::ptr::with_exposed_provenance::<u8>(start);
+                core::slice::from_raw_parts(start, end - start.addr())
+            };
+            if bytes.iter().any(|&byte| byte != 0) {
+                found(address);
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Three ways to make a call fail, asked in this order:
 //!
-//! * *next*: the next `n` calls of a kind fail with one error, then no more;
+//! * *next*: the next `n` calls of a kind fail with one error, then no more; several of these queue up;
 //! * *every*: each `n`-th call of a kind fails (the n-th, the 2n-th, …);
 //! * *random*: each call fails with a probability, with one of the errors a real kernel gives it. The sequence depends on
 //!   the seed only, so a failing run can be had again.
@@ -11,11 +11,12 @@
 
 use super::call::{CALLS, Call, Outcome};
 use core::time::Duration;
+use std::collections::VecDeque;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Plan {
-    next: u64,
-    next_code: i32,
+    /// Error and how often, oldest first.
+    next: VecDeque<(i32, u64)>,
     /// 0: off.
     every: u64,
     every_code: i32,
@@ -46,13 +47,13 @@ impl Random {
 
 impl Injector {
     pub(super) fn new() -> Self {
-        Self { plans: [Plan::default(); CALLS], random: None, injected: 0 }
+        Self { plans: core::array::from_fn(|_| Plan::default()), random: None, injected: 0 }
     }
 
     pub(super) fn next(&mut self, call: Call, code: i32, times: u64) {
-        let plan = &mut self.plans[call as usize];
-        plan.next = times;
-        plan.next_code = code;
+        if times > 0 {
+            self.plans[call as usize].next.push_back((code, times));
+        }
     }
 
     pub(super) fn every(&mut self, call: Call, n: u64, code: i32) {
@@ -67,7 +68,7 @@ impl Injector {
     }
 
     pub(super) fn clear(&mut self) {
-        self.plans = [Plan::default(); CALLS];
+        self.plans = core::array::from_fn(|_| Plan::default());
         self.random = None;
     }
 
@@ -89,9 +90,13 @@ impl Injector {
         }
         let plan = &mut self.plans[call as usize];
         plan.asked += 1;
-        if plan.next > 0 {
-            plan.next -= 1;
-            return plan.next_code;
+        if let Some((code, times)) = plan.next.front_mut() {
+            let code = *code;
+            *times -= 1;
+            if *times == 0 {
+                plan.next.pop_front();
+            }
+            return code;
         }
         if plan.every > 0 && plan.asked % plan.every == 0 {
             return plan.every_code;
@@ -134,11 +139,12 @@ mod tests {
     #[test]
     fn next_fails_so_many_times() {
         let mut injector = Injector::new();
-        injector.next(Call::Map, libc::ENOMEM, 2);
-        let answers: Vec<_> = (0..3).map(|_| injector.ask(Call::Map)).collect();
-        assert_eq!(answers, [Err(libc::ENOMEM), Err(libc::ENOMEM), Ok(())]);
+        injector.next(Call::Map, libc::EAGAIN, 2);
+        injector.next(Call::Map, libc::ENOMEM, 1);
+        let answers: Vec<_> = (0..4).map(|_| injector.ask(Call::Map)).collect();
+        assert_eq!(answers, [Err(libc::EAGAIN), Err(libc::EAGAIN), Err(libc::ENOMEM), Ok(())]);
         assert_eq!(injector.ask(Call::Unmap), Ok(()));
-        assert_eq!(injector.injected, 2);
+        assert_eq!(injector.injected, 3);
     }
 
     #[test]

@@ -85,6 +85,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 type Pid = usize;
 
 /// A process on a simulated host. Clones are handles of the same process. See the [module's text](self).
+///
+/// The real memory of a reservation lives until it is released, its process [exits](Kernel::exit), or the last handle
+/// of the host is dropped: nothing may point into it after that.
 #[derive(Clone)]
 pub struct Kernel {
     shared: Arc<Mutex<State>>,

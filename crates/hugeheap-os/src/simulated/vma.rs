@@ -267,8 +267,14 @@ mod tests {
         let hugetlb =
             Attributes::mapped(Kind::Hugetlb { page_size: 0x1000, owner: true, stolen: false }, None);
         vmas.set(AddressRange::new(0x1000, 0x1000), hugetlb.clone(), 9).unwrap();
-        vmas.set(AddressRange::new(0x2000, 0x1000), hugetlb, 9).unwrap();
+        vmas.set(AddressRange::new(0x2000, 0x2000), hugetlb, 9).unwrap();
         assert_eq!(vmas.count(), 3);
+        let part = AddressRange::new(0x2000, 0x1000);
+        vmas.edit(part, 9, |a| a.protection = Protection::ReadWrite).unwrap();
+        assert_eq!(vmas.count(), 3);
+        vmas.edit(part, 9, |a| a.protection = Protection::Read).unwrap();
+        vmas.edit(part, 9, |a| a.protection = Protection::ReadWrite).unwrap();
+        assert_eq!(vmas.count(), 4);
         vmas.check(ALL).unwrap();
     }
 }

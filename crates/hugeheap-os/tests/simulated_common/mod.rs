@@ -1,6 +1,8 @@
 //! What the tests of the simulated kernel share: calls that must succeed, and a pattern in memory.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod naive;
+
 use hugeheap_os::simulated::{Config, Kernel};
 use hugeheap_os::{AddressRange, Advice, Backing, ErrorKind, Facts, HugetlbPool, Pages, Protection, Result};
 
