@@ -5,32 +5,27 @@
 //! at least [`BIG_RUN`] pages are put low in their arena and smaller ones high, so that the two do not cut each other's ranges.
 //!
 //! Every address that comes back is checked exactly: ours, a heap page's start, a live run's start, of that length.
-//! The operating system is called here only to obtain memory. Giving back, breaking and collapsing belong to
+//! Obtaining memory belongs to [`supply`](super::supply); giving back, breaking and collapsing to
 //! [`maintenance`](super::maintenance), away from the caller's path.
 
-use super::backing::{self, Choice, Host, Latency, Situation};
+use super::backing::{Host, Latency};
 use super::bitmap;
 use super::demand::Demand;
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::{ArenaId, List};
+use super::maintenance::{DENSE, Sweep};
 use super::order::Order;
 use super::record::{Arena, Made, State};
-use super::table::{MAX_REGION_ARENAS, Table};
+use super::table::Table;
 use super::{Policy, Settings};
 use crate::telemetry::{Fallback, Snapshot};
 use core::fmt;
 use core::num::NonZeroUsize;
-use hugeheap_os::{AddressRange, Advice, Backing, Error, ErrorKind, Os, Residency, Result as OsResult};
+use hugeheap_os::Os;
 
 /// Runs of at least this many pages go low in an arena. A quarter of pymalloc's arena before 3.10; data-stack chunks
 /// (1 page and growing) are below.
 const BIG_RUN: u32 = 16;
-
-/// Least size of a region, for hosts with little memory.
-const MIN_REGION_BYTES: u64 = 64 << 30;
-
-/// Least size of a region under a limit on address space.
-const MIN_LIMITED_REGION_BYTES: u64 = 64 << 20;
 
 /// Why an address could not be freed. The heap is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +62,7 @@ pub struct Arenas<O> {
     pub(crate) settings: Settings,
     pub(crate) table: Table,
     pub(crate) host: Host,
-    host_read: bool,
+    pub(super) host_read: bool,
     pub(crate) latency: Latency,
     /// Partial arenas that are whole huge pages, or may become them by a touch.
     pub(crate) partial: Order,
@@ -80,15 +75,17 @@ pub struct Arenas<O> {
     pub(crate) demand: Demand,
     /// The base arena for small runs that policy `auto` keeps apart, in no list; `NONE` before the first small run.
     pub(crate) small: ArenaId,
-    serial: u32,
+    pub(super) serial: u32,
     /// Bytes mapped when the limits were read last.
-    limits_read_at: u64,
+    pub(super) limits_read_at: u64,
     /// The counters that events change; what can be counted at leisure is filled in by [`snapshot`](Self::snapshot).
     pub(crate) counters: Snapshot,
-    /// Some arena without a huge page filled up: maintenance looks for arenas to collapse.
+    /// Some arena without a huge page became dense: maintenance looks for arenas to collapse.
     pub(crate) collapse_pending: bool,
-    /// Where maintenance goes on looking for them.
-    pub(crate) sweep: usize,
+    /// How far it has looked.
+    pub(super) sweep: Sweep,
+    /// Arenas that are stranded: see [`Arena::stranded`].
+    pub(super) stranded: usize,
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
@@ -114,7 +111,8 @@ impl<O: Os> Arenas<O> {
             limits_read_at: 0,
             counters: Snapshot::EMPTY,
             collapse_pending: false,
-            sweep: 0,
+            sweep: Sweep::NEW,
+            stranded: 0,
             forks: 0,
             settled: 0,
         }
@@ -127,13 +125,18 @@ impl<O: Os> Arenas<O> {
 
     /// Changes the settings; arenas that exist keep their backing until they are given back or collapsed.
     pub fn set(&mut self, settings: Settings) {
-        if settings.decay != self.settings.decay {
-            let now = self.now();
-            let live = self.counters.live;
-            self.demand = Demand::new(settings.decay);
-            self.demand.record(now, live);
-        }
+        let decay = settings.decay != self.settings.decay;
         self.settings = settings;
+        if decay {
+            self.forget_demand();
+        }
+    }
+
+    /// Forgets past demand: nothing is kept for it.
+    pub(crate) fn forget_demand(&mut self) {
+        let now = self.now();
+        self.demand = self.demand.restarted(self.settings.decay);
+        self.demand.record(now, self.counters.live);
     }
 
     /// The settings.
@@ -150,15 +153,6 @@ impl<O: Os> Arenas<O> {
     #[inline]
     pub fn owns(&self, address: usize) -> bool {
         self.table.find(address).is_some()
-    }
-
-    /// Bytes of the arenas that have memory.
-    pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.counters.arenas * ARENA_BYTES as u64
-    }
-
-    pub(crate) fn is_tight(&self) -> bool {
-        self.host.is_tight(self.mapped_bytes(), self.settings.limit)
     }
 
     pub(crate) fn count(&mut self, reason: Fallback) {
@@ -191,16 +185,14 @@ impl<O: Os> Arenas<O> {
         };
         let Some(first) = first else { unreachable!("the order names arenas with room") };
         let run = bitmap::mask(first, pages);
-        let newly_live = u64::from(pages) * HEAP_PAGE_BYTES as u64;
-        let reused = u64::from((run & arena.touched).count_ones()) * HEAP_PAGE_BYTES as u64;
+        let reused = run & arena.touched;
         arena.in_use |= run;
         arena.starts |= 1 << first;
-        arena.touched |= run;
         arena.changed_at = now;
-        self.counters.retained -= reused;
-        self.settled = self.settled.min(self.counters.retained);
+        self.touch(id, now, run);
+        self.retain_less(pages_bytes(reused));
         self.file(id);
-        self.count_live(now, newly_live);
+        self.count_live(now, pages_bytes(run));
         self.counters.allocations += 1;
         let address = self.table.range(id).start + first as usize * HEAP_PAGE_BYTES;
         NonZeroUsize::new(address)
@@ -213,14 +205,39 @@ impl<O: Os> Arenas<O> {
         }
         if !self.small.is_some() {
             let id = self.any_without_memory()?;
-            if let Err(error) = self.supply(id, now, false) {
-                self.refused(id, error);
+            if self.supply(id, now, false).is_err() {
+                // Not counted: the request is served elsewhere, or refused there.
+                self.put_back(id);
                 return None;
             }
             self.small = id;
+            return Some(id);
         }
         let arena = self.table.arena(self.small);
-        (!arena.busy && bitmap::find_highest(arena.in_use, pages).is_some()).then_some(self.small)
+        if arena.busy || bitmap::find_highest(arena.in_use, pages).is_none() {
+            return None;
+        }
+        if arena.state == State::GivenBack {
+            // It stays mapped and in no list, so it is not supplied again.
+            self.count_arena();
+        }
+        Some(self.small)
+    }
+
+    /// Notes that `pages` of an arena are needed: those that were not resident have to come from the system.
+    pub(crate) fn touch(&mut self, id: ArenaId, now: u64, pages: u128) {
+        let arena = self.table.arena_mut(id);
+        let fresh = pages & !arena.touched;
+        arena.touched |= pages;
+        if fresh != 0 {
+            self.demand.grew(now, pages_bytes(fresh), self.counters.live);
+        }
+    }
+
+    /// Notes that retained memory is live again, or gone.
+    pub(crate) fn retain_less(&mut self, bytes: u64) {
+        self.counters.retained -= bytes;
+        self.settled = self.settled.min(self.counters.retained);
     }
 
     /// Takes a run of `pages` heap pages back.
@@ -265,13 +282,15 @@ impl<O: Os> Arenas<O> {
     /// The heap page of an address that should begin a run.
     fn check_run(&self, id: ArenaId, address: usize) -> Result<u32, BadFree> {
         let arena = self.table.arena(id);
-        if !matches!(arena.state, State::Partial | State::Full) {
-            return Err(match arena.state {
-                State::Large | State::LargeRest => BadFree::Interior,
-                _ => BadFree::NotLive,
-            });
-        }
         let offset = address % ARENA_BYTES;
+        match arena.state {
+            State::Partial | State::Full => {}
+            State::Large if offset == 0 => {
+                return Err(BadFree::WrongSize { actual: arena.large_bytes as usize });
+            }
+            State::Large | State::LargeRest => return Err(BadFree::Interior),
+            _ => return Err(BadFree::NotLive),
+        }
         let page = (offset / HEAP_PAGE_BYTES) as u32;
         if arena.in_use >> page & 1 == 0 {
             return Err(BadFree::NotLive);
@@ -304,10 +323,7 @@ impl<O: Os> Arenas<O> {
             arena.made = Made::Base;
         }
         let (state, made, busy) = (arena.state, arena.made, arena.busy);
-        let without = arena.wants_huge || !matches!(made, Made::Thp | Made::Hugetlb);
-        if state == State::Full && without && id != self.small {
-            self.collapse_pending = true;
-        }
+        self.note_density(id);
         if busy || id == self.small {
             return;
         }
@@ -318,6 +334,12 @@ impl<O: Os> Arenas<O> {
             State::Partial => self.partial.insert(&mut self.table, id),
             _ => {}
         }
+    }
+
+    /// Sees to it that an arena that became dense without a huge page is looked at.
+    pub(crate) fn note_density(&mut self, id: ArenaId) {
+        let arena = self.table.arena(id);
+        self.collapse_pending |= !arena.huge && arena.live_pages() >= DENSE && id != self.small;
     }
 
     /// Takes an arena out of the list it is in.
@@ -342,288 +364,26 @@ impl<O: Os> Arenas<O> {
             self.empty.remove(&mut self.table, id);
             return Some(id);
         }
-        let id = self.any_without_memory()?;
+        let Some(id) = self.any_without_memory() else {
+            self.count(Fallback::AddressSpace);
+            return None;
+        };
         match self.supply(id, now, true) {
             Ok(()) => Some(id),
             Err(error) => {
-                self.refused(id, error);
+                self.count_refusal(error);
+                self.put_back(id);
                 None
             }
         }
     }
 
-    /// An arena that was given back or never used, out of all lists.
-    fn any_without_memory(&mut self) -> Option<ArenaId> {
-        if self.given_back.head.is_some() {
-            let id = self.given_back.head;
-            self.given_back.remove(&mut self.table, id);
-            return Some(id);
-        }
-        if let Some(id) = self.table.fresh() {
-            return Some(id);
-        }
-        self.add_region(1)?;
-        self.table.fresh()
-    }
-
-    /// Notes that the system had no memory for an arena that is out of all lists, and keeps the arena for later.
-    pub(crate) fn refused(&mut self, id: ArenaId, error: Error) {
-        let arena = self.table.arena_mut(id);
-        arena.in_use = 0;
-        arena.touched = 0;
-        arena.state = State::GivenBack;
-        self.given_back.push_front(&mut self.table, id);
-        self.count(match error.kind() {
-            ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::Again => Fallback::OutOfMemory,
-            _ => Fallback::AddressSpace,
-        });
-    }
-
-    /// Reserves a further region that has room for `arenas` at least.
-    pub(crate) fn add_region(&mut self, arenas: u32) -> Option<()> {
-        if !self.host_read {
-            self.host = Host::read(&self.os);
-            self.host_read = true;
-        }
-        let need = u64::from(arenas) * ARENA_BYTES as u64;
-        let mut bytes =
-            self.settings.region.map_or_else(|| self.region_bytes(), |bytes| bytes as u64).max(need);
-        loop {
-            let count = (bytes / ARENA_BYTES as u64).clamp(1, MAX_REGION_ARENAS as u64) as usize;
-            if self.table.add_region(&self.os, count).is_ok() {
-                self.counters.metadata = self.table.metadata_bytes() as u64;
-                return Some(());
-            }
-            bytes /= 2;
-            if bytes < need {
-                self.count(Fallback::AddressSpace);
-                return None;
-            }
-        }
-    }
-
-    /// Address space to reserve: four times the memory of the host, so that one region is enough for good; under a limit an
-    /// eighth of what is left, because a reservation counts against it.
-    fn region_bytes(&self) -> u64 {
-        if let Some(limit) = self.os.address_space_limit() {
-            return (limit.limit.saturating_sub(limit.used) / 8).max(MIN_LIMITED_REGION_BYTES);
-        }
-        self.os
-            .total_memory()
-            .map_or(MIN_REGION_BYTES, |memory| memory.saturating_mul(4).max(MIN_REGION_BYTES))
-    }
-
-    fn situation(&self, now: u64) -> Situation {
-        Situation { forks: self.forks, tight: self.is_tight(), slow: self.latency.is_slow(now) }
-    }
-
-    /// Gives memory to an arena that has none (unmapped or given back), with the backing the policy chooses. `huge` false: the
-    /// arena will be used only in part, so OS pages are better whatever the policy.
-    pub(crate) fn supply(&mut self, id: ArenaId, now: u64, huge: bool) -> OsResult<()> {
-        self.refresh_limits();
-        let mut choice = if huge {
-            backing::choose(self.settings.policy, &self.host, self.situation(now))
-        } else {
-            Choice { made: Made::Base, effective: self.counters_policy(), fallback: None }
-        };
-        if choice.made == Made::Hugetlb {
-            match self.make(id, Made::Hugetlb) {
-                Ok(()) => {}
-                Err(error) => {
-                    let reason = match error.kind() {
-                        ErrorKind::OutOfMemory => Fallback::PoolEmpty,
-                        _ => Fallback::PoolRefused,
-                    };
-                    self.count(reason);
-                    choice = backing::advised(&self.host, self.situation(now));
-                }
-            }
-        }
-        if choice.made != Made::Hugetlb {
-            if let Err(error) = self.make(id, choice.made) {
-                if choice.made != Made::Thp || error.kind() == ErrorKind::OutOfMemory {
-                    return Err(error);
-                }
-                // The kernel refused the advice: plain pages still work.
-                choice = Choice {
-                    made: Made::Plain,
-                    effective: Policy::Base,
-                    fallback: Some(Fallback::ThpUnsupported),
-                };
-                self.make(id, Made::Plain)?;
-            }
-        }
-        if let Some(reason) = choice.fallback {
-            self.count(reason);
-        }
-        self.counters.effective_policy = choice.effective as u32;
-        let asked = choice.made == Made::Thp && choice.effective == Policy::Thp;
-        let whole = choice.made == Made::Hugetlb || asked && self.first_touch(id);
-        let serial = self.serial;
-        self.serial += 1;
-        self.counters.arenas += 1;
-        self.counters.arenas_peak = self.counters.arenas_peak.max(self.counters.arenas);
-        let live = self.counters.live;
-        self.demand.grew(now, ARENA_BYTES as u64, live);
-        let arena = self.table.arena_mut(id);
-        arena.serial = serial;
-        arena.in_use = 0;
-        arena.starts = 0;
-        // A huge page is resident as a whole from its first touch on.
-        arena.touched = if whole { u128::MAX } else { 0 };
-        arena.wants_huge = asked && !whole;
-        arena.retry_at = 0;
-        if whole {
-            self.counters.retained += ARENA_BYTES as u64;
-        }
-        Ok(())
-    }
-
-    fn counters_policy(&self) -> Policy {
-        Policy::from_number(self.counters.effective_policy).unwrap_or_default()
-    }
-
-    /// Reads the cgroup's limits again when the heap grew by a part of them.
-    fn refresh_limits(&mut self) {
-        let Some(limits) = self.host.limits else { return };
-        let Some(limit) = [limits.max, limits.high].into_iter().flatten().min() else { return };
-        if self.mapped_bytes().abs_diff(self.limits_read_at) > limit / 64 {
-            self.limits_read_at = self.mapped_bytes();
-            self.host.refresh(&self.os);
-        }
-    }
-
-    /// Maps an arena without memory as `made`, or changes the advice of a mapped one.
-    fn make(&mut self, id: ArenaId, made: Made) -> OsResult<()> {
-        let range = self.table.range(id);
-        let was = self.table.arena(id).made;
-        let backing = match made {
-            Made::Base | Made::Broken => Backing::Base,
-            Made::Plain => Backing::Plain,
-            Made::Thp => Backing::Thp,
-            Made::Hugetlb => Backing::Hugetlb(ARENA_BYTES),
-            Made::Nothing => unreachable!("nothing is not made"),
-        };
-        let same = was == made || (was == Made::Base && made == Made::Plain);
-        if was != Made::Nothing && !same {
-            let advice = match made {
-                Made::Base => Some(Advice::NoHuge),
-                Made::Thp => Some(Advice::Huge),
-                _ => None,
-            };
-            // SAFETY: the arena is mapped and has no live run; advice does not change contents.
-            let advised = advice.map(|advice| unsafe { self.os.advise(range, advice) });
-            match advised {
-                Some(Ok(())) => {
-                    self.table.arena_mut(id).made = made;
-                    return Ok(());
-                }
-                Some(Err(error)) if error.kind() == ErrorKind::OutOfMemory => {
-                    // Too many mappings: the memory is usable with the advice it has.
-                    self.count(Fallback::MappingLimit);
-                    return Ok(());
-                }
-                Some(Err(error)) => return Err(error),
-                None => self.unmake(id)?,
-            }
-        } else if same && was != Made::Nothing {
-            return Ok(());
-        }
-        // SAFETY: the arena is a reserved range of a region that this heap owns, and has no live run.
-        unsafe { self.os.map(range, backing) }?;
-        self.table.arena_mut(id).made = made;
-        Ok(())
-    }
-
-    /// Unmaps an arena without live runs.
-    pub(crate) fn unmake(&mut self, id: ArenaId) -> OsResult<()> {
-        if !self.table.is_mapped(id) {
-            return Ok(());
-        }
-        // SAFETY: the arena belongs to this heap, is mapped, and has no live run.
-        unsafe { self.os.unmap(self.table.range(id)) }?;
-        self.table.arena_mut(id).made = Made::Nothing;
-        Ok(())
-    }
-
-    /// Touches an advised arena, and asks the kernel whether it became a huge page; times it. The program would touch the
-    /// arena next anyway.
-    fn first_touch(&mut self, id: ArenaId) -> bool {
-        let range = self.table.range(id);
-        let page = AddressRange::new(range.start, self.os.page_sizes().os);
-        let before = self.now();
-        // SAFETY: the arena is mapped and has no live run; populating changes no contents.
-        let populated = unsafe { self.os.populate(page) };
-        let after = self.now();
-        self.latency.record(after, after.saturating_sub(before));
-        if populated.is_err() {
-            // An old kernel: what the policy expects is assumed.
-            return true;
-        }
-        match self.os.residency(page) {
-            Ok(residency) if residency.huge() == 0 => {
-                self.count(Fallback::NoHugePage);
-                false
-            }
-            _ => true,
-        }
-    }
-
-    /// What backs all arenas now, from the kernel.
-    ///
-    /// # Errors
-    /// Where the kernel cannot be asked (/proc closed).
-    pub fn residency(&self) -> OsResult<Residency> {
-        let mut sum = Residency::default();
-        for range in self.table.mapped_ranges() {
-            if range.len > 0 {
-                sum += self.os.residency(range)?;
-            }
-        }
-        Ok(sum)
-    }
-
-    /// The range number `index` in which this heap may have memory. With [`residency`](Self::residency) for callers that hold a lock.
-    pub(crate) fn mapped_range(&self, index: usize) -> Option<AddressRange> {
-        self.table.mapped_ranges().filter(|range| range.len > 0).nth(index)
-    }
-
-    /// Forgets past demand: nothing is kept for it.
-    pub(crate) fn forget_demand(&mut self) {
-        let now = self.now();
-        self.demand = Demand::new(self.settings.decay);
-        let live = self.counters.live;
-        self.demand.record(now, live);
-    }
-
-    /// The numbers of this heap now. Walks the metadata of all arenas; no system call.
-    pub fn snapshot(&self) -> Snapshot {
-        let mut out = self.counters;
-        out.policy = self.settings.policy as u32;
-        out.regretted = self.demand.regretted();
-        let mut demand = self.demand;
-        out.retention_target = demand.target(self.now()).saturating_sub(out.live);
-        out.forks = self.forks;
-        for id in self.table.used() {
-            let arena = self.table.arena(id);
-            match arena.state {
-                State::Full | State::Large | State::LargeRest => out.arenas_full += 1,
-                State::Partial => out.arenas_partial += 1,
-                State::Empty => out.arenas_empty += 1,
-                _ => {}
-            }
-            match arena.made {
-                Made::Thp if !arena.wants_huge => out.arenas_thp += 1,
-                Made::Hugetlb => out.arenas_hugetlb += 1,
-                Made::Broken => out.arenas_broken += 1,
-                Made::Base | Made::Plain | Made::Thp => out.arenas_base += 1,
-                Made::Nothing => {}
-            }
-        }
-        out
-    }
-
     pub(crate) fn arena(&self, id: ArenaId) -> &Arena {
         self.table.arena(id)
     }
+}
+
+/// Bytes of the heap pages in a bitmap.
+pub(crate) const fn pages_bytes(pages: u128) -> u64 {
+    pages.count_ones() as u64 * HEAP_PAGE_BYTES as u64
 }

@@ -69,7 +69,7 @@ impl Host {
     }
 
     /// Why advised memory does not become huge on this host, if so.
-    fn advice_fails(&self) -> Option<Fallback> {
+    pub(crate) fn advice_fails(&self) -> Option<Fallback> {
         match (self.thp, self.disabled) {
             (None, _) => Some(Fallback::ThpUnsupported),
             (_, ThpDisabled::Completely) => Some(Fallback::ThpDisabled),

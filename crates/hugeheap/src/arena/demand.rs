@@ -71,6 +71,11 @@ impl Demand {
         }
     }
 
+    /// Without past demand, and with another decay time. What was regretted was regretted.
+    pub(crate) const fn restarted(&self, decay: u64) -> Self {
+        Self { regretted: self.regretted, ..Self::new(decay) }
+    }
+
     /// The decay time in nanoseconds.
     pub(crate) const fn decay(&self) -> u64 {
         self.decay

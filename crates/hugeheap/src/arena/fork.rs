@@ -19,14 +19,16 @@
 //! nothing there waits for the write.
 
 use super::layout::ARENA_BYTES;
-use super::record::{Made, State};
-use super::{ArenaId, Arenas};
-use hugeheap_os::{AddressRange, Backing, Os};
+use super::record::Made;
+use super::{ArenaId, Arenas, bitmap, pages_bytes};
+use hugeheap_os::{AddressRange, Backing, Os, Result as OsResult};
 
 /// The copies made for one fork.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ForkCopies {
     reservation: Option<AddressRange>,
+    /// The copies are advised for huge pages.
+    advised: bool,
     /// Arenas copied.
     pub arenas: usize,
     /// Arenas for whose copies the system had no memory: the child keeps sharing those pages.
@@ -35,7 +37,7 @@ pub struct ForkCopies {
 
 impl ForkCopies {
     /// No copies.
-    pub const NONE: Self = Self { reservation: None, arenas: 0, failed: 0 };
+    pub const NONE: Self = Self { reservation: None, advised: false, arenas: 0, failed: 0 };
 }
 
 impl<O: Os> Arenas<O> {
@@ -52,28 +54,30 @@ impl<O: Os> Arenas<O> {
         self.forks += 1;
         let count = self.hugetlb_arenas().count();
         if count == 0 {
-            return ForkCopies::default();
+            return ForkCopies::NONE;
         }
-        let reservation = self.os.reserve(count * ARENA_BYTES, ARENA_BYTES).and_then(|reservation| {
-            // SAFETY: just reserved and used by nobody.
-            let made = unsafe {
-                self.os.map(reservation, Backing::Thp).or_else(|_| self.os.map(reservation, Backing::Plain))
-            };
-            made.map(|()| reservation).inspect_err(|_| {
-                // SAFETY: the reservation was made above and nothing refers to it.
-                let _ = unsafe { self.os.release(reservation) };
-            })
-        });
-        let Ok(reservation) = reservation else {
-            return ForkCopies { failed: count, ..ForkCopies::default() };
+        let Ok((reservation, advised)) = self.room_for_copies(count * ARENA_BYTES) else {
+            return ForkCopies { failed: count, ..ForkCopies::NONE };
         };
         for (index, id) in self.hugetlb_arenas().enumerate() {
-            let from = self.table.range(id).start as *const u8;
-            let to = (reservation.start + index * ARENA_BYTES) as *mut u8;
+            let to = reservation.start + index * ARENA_BYTES;
             // SAFETY: both are mapped for a whole arena and do not overlap; the arena's pages are populated.
-            unsafe { core::ptr::copy_nonoverlapping(from, to, ARENA_BYTES) };
+            unsafe { copy_pages(self.table.range(id).start, to, self.arena(id).in_use) };
         }
-        ForkCopies { reservation: Some(reservation), arenas: count, failed: 0 }
+        ForkCopies { reservation: Some(reservation), advised, arenas: count, failed: 0 }
+    }
+
+    /// Memory for copies, and whether it is advised for huge pages.
+    fn room_for_copies(&self, len: usize) -> OsResult<(AddressRange, bool)> {
+        let reservation = self.os.reserve(len, ARENA_BYTES)?;
+        // SAFETY: just reserved and used by nobody.
+        let map = |backing| unsafe { self.os.map(reservation, backing) };
+        let made = map(Backing::Thp).map(|()| true).or_else(|_| map(Backing::Plain).map(|()| false));
+        if made.is_err() {
+            // SAFETY: the reservation was made above and nothing refers to it.
+            let _ = unsafe { self.os.release(reservation) };
+        }
+        made.map(|advised| (reservation, advised))
     }
 
     /// After the fork, in the parent: drops the copies.
@@ -87,58 +91,79 @@ impl<O: Os> Arenas<O> {
     /// After the fork, in the child: puts the copies in the arenas' places. Only async-signal-safe calls.
     pub fn after_fork_in_child(&mut self, copies: ForkCopies) {
         let Some(reservation) = copies.reservation else { return };
-        let mut index = 0;
-        // The iterator borrows the table, so the next arena is looked up by its number each time.
-        let mut position = 0;
-        loop {
-            let next = self
-                .table
-                .used()
-                .enumerate()
-                .skip(position)
-                .find(|&(_, id)| self.table.arena(id).made == Made::Hugetlb);
-            let Some((at, id)) = next else { break };
-            position = at + 1;
-            let live = self.table.arena(id).in_use != 0;
-            let range = self.table.range(id);
-            // SAFETY: the arena is ours, and this process has one thread: nobody uses it until the copy is in place. An arena
-            // without live runs is not copied, and its contents are not needed.
-            if unsafe { self.os.unmap(range) }.is_err() {
+        let mut copy = AddressRange::new(reservation.start, ARENA_BYTES);
+        let mut from = ArenaId(0);
+        // The iterator borrows the table, so the search begins anew behind each arena.
+        while let Some(id) = self.next_hugetlb(from) {
+            from = ArenaId(id.0 + 1);
+            if self.arena(id).in_use == 0 {
+                self.drop_shared(id);
                 continue;
             }
-            if live {
-                let copy = AddressRange::new(reservation.start + index * ARENA_BYTES, ARENA_BYTES);
-                index += 1;
-                // SAFETY: `copy` is mapped and `range` is reserved now; both are arena-sized and ours.
-                let moved = unsafe { self.os.relocate(copy, range) };
-                if moved.is_err() {
-                    // SAFETY: as above; the kernel cannot move pages, so they are copied.
-                    unsafe {
-                        if self.os.map(range, Backing::Plain).is_ok() {
-                            core::ptr::copy_nonoverlapping(
-                                copy.start as *const u8,
-                                range.start as *mut u8,
-                                ARENA_BYTES,
-                            );
-                        }
-                    }
-                }
+            let advised = self.replace_shared(id, copy, copies.advised);
+            copy.start += ARENA_BYTES;
+            if let Some(advised) = advised {
                 let arena = self.table.arena_mut(id);
-                arena.made = Made::Thp;
-                arena.wants_huge = true;
-            } else {
-                self.unfile(id);
-                let arena = self.table.arena_mut(id);
-                debug_assert_eq!(arena.state, State::Empty);
-                let bytes = u64::from(arena.touched.count_ones()) * super::HEAP_PAGE_BYTES as u64;
-                arena.touched = 0;
-                arena.made = Made::Nothing;
-                self.counters.retained -= bytes;
-                self.counters.arenas -= 1;
-                self.file(id);
+                arena.made = if advised { Made::Thp } else { Made::Plain };
+                arena.huge = false;
+                self.note_density(id);
             }
         }
         // SAFETY: made by `before_fork`; what was moved away is an empty mapping.
         let _ = unsafe { self.os.release(reservation) };
+    }
+
+    fn next_hugetlb(&self, from: ArenaId) -> Option<ArenaId> {
+        self.table.used_from(from).find(|&id| self.arena(id).made == Made::Hugetlb)
+    }
+
+    /// Puts a copy in the place of an arena that is shared with the parent. Says whether it is advised for huge pages there;
+    /// `None`, when the system refuses even to unmap: then the arena stays as it is.
+    fn replace_shared(&mut self, id: ArenaId, copy: AddressRange, advised: bool) -> Option<bool> {
+        let range = self.table.range(id);
+        // SAFETY: the arena is ours, and this process has one thread: nobody uses it until the copy is in place.
+        unsafe { self.os.unmap(range) }.ok()?;
+        // SAFETY: `copy` is mapped and `range` is reserved now; both are arena-sized and ours.
+        if unsafe { self.os.relocate(copy, range) }.is_ok() {
+            return Some(advised);
+        }
+        // The kernel cannot move pages.
+        // SAFETY: as above; the ranges do not overlap.
+        unsafe {
+            if self.os.map(range, Backing::Plain).is_ok() {
+                copy_pages(copy.start, range.start, self.arena(id).in_use);
+            }
+        }
+        Some(false)
+    }
+
+    /// Drops an empty arena that is shared with the parent.
+    fn drop_shared(&mut self, id: ArenaId) {
+        // SAFETY: the arena is ours and has no live run.
+        if unsafe { self.os.unmap(self.table.range(id)) }.is_err() {
+            return;
+        }
+        self.unfile(id);
+        let arena = self.table.arena_mut(id);
+        let bytes = pages_bytes(arena.touched);
+        arena.touched = 0;
+        arena.made = Made::Nothing;
+        arena.huge = false;
+        self.retain_less(bytes);
+        self.counters.arenas -= 1;
+        self.file(id);
+    }
+}
+
+/// Copies the live pages of an arena: what is in the others, nobody may rely on.
+///
+/// # Safety
+/// Both are the beginning of a mapped arena's length, readable and writable, and do not overlap.
+unsafe fn copy_pages(from: usize, to: usize, live: u128) {
+    for pages in bitmap::set_ranges(live) {
+        let offset = pages.start as usize * super::HEAP_PAGE_BYTES;
+        let len = pages.len() * super::HEAP_PAGE_BYTES;
+        // SAFETY: the pages lie in the two arenas.
+        unsafe { core::ptr::copy_nonoverlapping((from + offset) as *const u8, (to + offset) as *mut u8, len) };
     }
 }

@@ -9,11 +9,15 @@
 //! | `backing` | what the next arena is made of: the policies |
 //! | `demand` | how much to keep: the retention rule |
 //! | `arenas` | allocating and freeing page runs |
-//! | `maintenance` | giving back, breaking, collapsing: planned under the lock, performed outside |
+//! | `supply` | obtaining address space and memory |
+//! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
+//! | `plan` | the system calls of that, made outside the lock |
 //! | `fork` | hugetlb arenas and forked children |
+//! | `report` | what it tells about itself |
+//! | `verify` | recomputes everything that is kept, for tests |
 //!
-//! Everything but `arenas`, `maintenance` and `fork` is free of system calls, and these three make them through
-//! the traits of `hugeheap_os` only.
+//! Only `supply`, `plan`, `table`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
+//! read everywhere: it is one of them, too.)
 
 mod arenas;
 mod backing;
@@ -24,17 +28,26 @@ pub mod layout;
 mod list;
 mod maintenance;
 mod order;
+mod plan;
 mod policy;
 mod record;
+mod report;
 mod settings;
+mod supply;
 mod table;
+#[cfg(test)]
+mod tests;
+mod verify;
 
 pub use arenas::{Arenas, BadFree};
 pub use fork::ForkCopies;
 pub use layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
-pub use maintenance::{Plan, Wait};
+pub use maintenance::Wait;
+pub use plan::Plan;
 pub use policy::Policy;
 pub use settings::Settings;
 
+pub(crate) use arenas::pages_bytes;
 pub(crate) use list::ArenaId;
 pub(crate) use record::{Made, State};
+pub(crate) use table::MAX_REGION_ARENAS;

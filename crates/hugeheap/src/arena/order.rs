@@ -20,16 +20,21 @@ const CLASSES: usize = 8;
 
 /// The arenas with room, by how good they are to fill.
 pub(crate) struct Order {
-    lists: [[List; CLASSES]; HEAP_PAGES as usize],
+    pub(super) lists: [[List; CLASSES]; HEAP_PAGES as usize],
     /// Bit *n*: some list of length *n* has members.
-    lengths: u128,
+    pub(super) lengths: u128,
     /// For each length, bit *c*: the list of class *c* has members.
-    classes: [u8; HEAP_PAGES as usize],
+    pub(super) classes: [u8; HEAP_PAGES as usize],
 }
 
 /// Class of a number of runs, 0 to 7: its logarithm.
 const fn class_of(runs: u32) -> usize {
     if runs == 0 { 0 } else { (u32::BITS - 1 - runs.leading_zeros()) as usize }
+}
+
+/// The list an arena belongs to: its longest free range and the class of its runs.
+pub(super) const fn key_of(in_use: u128, runs: u32) -> (usize, usize) {
+    (bitmap::longest_free_range(in_use) as usize, class_of(runs))
 }
 
 impl Order {
@@ -42,12 +47,11 @@ impl Order {
     /// Adds an arena with between 1 and 127 free pages in a row.
     pub(crate) fn insert(&mut self, table: &mut Table, id: ArenaId) {
         let arena = table.arena_mut(id);
-        let length = bitmap::longest_free_range(arena.in_use) as usize;
+        let (length, class) = key_of(arena.in_use, arena.runs());
         debug_assert!(
             length > 0 && length < HEAP_PAGES as usize,
             "only arenas with runs and room are ordered"
         );
-        let class = class_of(arena.runs());
         arena.listed = (length * CLASSES + class) as u16;
         self.lists[length][class].push_back(table, id);
         self.lengths |= 1 << length;
@@ -91,7 +95,7 @@ impl Order {
         Some(best)
     }
 
-    /// Up to `limit` arenas, those with the longest free range first.
+    /// The arenas, those with the longest free range first, among these those with the fewest runs.
     pub(crate) fn emptiest<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = ArenaId> + 'a {
         let mut lengths = self.lengths;
         let mut class = 0;

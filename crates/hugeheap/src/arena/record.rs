@@ -13,7 +13,9 @@
 //!
 //! Invariants:
 //! * `starts ⊆ in_use ⊆ touched`; a run begins at a start bit and ends before the next start or the next free page.
-//! * `touched` covers every page that may be resident: what is not touched reads as zero and costs no memory.
+//! * `touched` covers every page that may be resident: what is not touched reads as zero and costs no memory. (But for pages that
+//!   khugepaged fills in an arena that is advised and not huge yet; giving back and breaking drop those too.)
+//! * A `huge` arena is touched throughout.
 //! * An arena that maintenance works on is `busy`: it is in no list, nothing is allocated from it, frees are recorded.
 
 use super::list::ArenaId;
@@ -53,11 +55,12 @@ pub(crate) enum Made {
     Thp,
     /// Taken from the hugetlb pool.
     Hugetlb,
-    /// Was huge, then broken to give a part back; advised against huge pages.
+    /// May have been huge, then advised against huge pages to give a part back.
     Broken,
 }
 
 /// The metadata of one arena: two cache lines.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Arena {
     /// Heap pages in live runs.
@@ -70,7 +73,7 @@ pub(crate) struct Arena {
     pub(crate) changed_at: u64,
     /// Length in bytes of the large block that begins here.
     pub(crate) large_bytes: u64,
-    /// When a collapse may be tried again, in nanoseconds.
+    /// When maintenance may try again what failed for this arena, in nanoseconds.
     pub(crate) retry_at: u64,
     pub(crate) next: ArenaId,
     pub(crate) previous: ArenaId,
@@ -82,8 +85,12 @@ pub(crate) struct Arena {
     pub(crate) made: Made,
     /// Maintenance works on the arena outside the lock.
     pub(crate) busy: bool,
-    /// The kernel gave no huge page although it was asked: collapse when dense.
-    pub(crate) wants_huge: bool,
+    /// One huge page, as far as the kernel's answers tell: at the first touch, or to a collapse.
+    pub(crate) huge: bool,
+    /// Parts of its huge page were dropped but the rest could not be split: all of it is still charged.
+    pub(crate) stranded: bool,
+    /// Calls of maintenance that failed for this arena since one succeeded.
+    pub(crate) failures: u8,
     /// Key of the list the arena is in (see `order`), so that it can be taken out.
     pub(crate) listed: u16,
 }

@@ -147,6 +147,12 @@ impl Table {
         Some(id)
     }
 
+    /// An arena that was left behind a large block to grow into and never used. Looks at all arenas: for when there is no
+    /// address space otherwise.
+    pub(crate) fn spare(&self) -> Option<ArenaId> {
+        self.used().find(|&id| self.arena(id).state == State::Unmapped)
+    }
+
     /// `count` neighbouring arenas for a large block, highest addresses first: arenas that blocks left, else new ones.
     pub(crate) fn find_span(&self, count: u32) -> Option<ArenaId> {
         (0..self.count).find_map(|number| {
@@ -192,12 +198,20 @@ impl Table {
         id.0 & (MAX_REGION_ARENAS as u32 - 1) >= self.region(id).high
     }
 
-    /// Every arena that was ever used.
+    /// Every arena that was ever used, in the order of ids. (Some between large blocks were not.)
     pub(crate) fn used(&self) -> impl Iterator<Item = ArenaId> + '_ {
-        (0..self.count).flat_map(move |number| {
+        self.used_from(ArenaId(0))
+    }
+
+    /// Those of [`used`](Self::used) from `first` on, without looking at the others.
+    pub(crate) fn used_from(&self, first: ArenaId) -> impl Iterator<Item = ArenaId> + '_ {
+        let start = (first.0 >> INDEX_BITS) as usize;
+        let index = first.0 & (MAX_REGION_ARENAS as u32 - 1);
+        (start..self.count).flat_map(move |number| {
             let base = (number << INDEX_BITS) as u32;
             let (low, high, end) = self.regions[number].map_or((0, 0, 0), |r| (r.low, r.high, r.arenas));
-            (0..low).chain(high..end).map(move |index| ArenaId(base | index))
+            let from = if number == start { index } else { 0 };
+            (from.min(low)..low).chain(high.max(from)..end.max(from)).map(move |index| ArenaId(base | index))
         })
     }
 
@@ -223,7 +237,10 @@ impl Table {
     pub(crate) fn for_tests(arenas: usize) -> Self {
         use hugeheap_os::simulated::{Config, Kernel};
         let mut table = Self::NEW;
-        table.add_region(&Kernel::new(Config::default()), arenas).expect("the simulated kernel has room");
+        let kernel = Kernel::new(Config::default());
+        table.add_region(&kernel, arenas).expect("the simulated kernel has room");
+        // The records are the kernel's memory and must outlive the table.
+        core::mem::forget(kernel);
         for _ in 0..arenas {
             table.fresh();
         }

@@ -1,0 +1,56 @@
+//! What the arenas tell about themselves: counters, and the kernel's view.
+
+use super::Arenas;
+use super::record::{Made, State};
+use crate::telemetry::Snapshot;
+use hugeheap_os::{AddressRange, Os, Residency, Result as OsResult};
+
+impl<O: Os> Arenas<O> {
+    /// What backs all arenas now, from the kernel.
+    ///
+    /// # Errors
+    /// Where the kernel cannot be asked (/proc closed).
+    pub fn residency(&self) -> OsResult<Residency> {
+        let mut sum = Residency::default();
+        for range in self.table.mapped_ranges() {
+            if range.len > 0 {
+                sum += self.os.residency(range)?;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The range number `index` in which this heap may have memory. With [`residency`](Self::residency) for callers that hold a lock.
+    pub(crate) fn mapped_range(&self, index: usize) -> Option<AddressRange> {
+        self.table.mapped_ranges().filter(|range| range.len > 0).nth(index)
+    }
+
+    /// The numbers of this heap now. Walks the metadata of all arenas; no system call.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut out = self.counters;
+        out.policy = self.settings.policy as u32;
+        out.regretted = self.demand.regretted();
+        if !self.is_tight() {
+            let mut demand = self.demand;
+            out.retention_target = demand.target(self.now()).saturating_sub(out.live);
+        }
+        out.forks = self.forks;
+        for id in self.table.used() {
+            let arena = self.table.arena(id);
+            match arena.state {
+                State::Full | State::Large | State::LargeRest => out.arenas_full += 1,
+                State::Partial => out.arenas_partial += 1,
+                State::Empty => out.arenas_empty += 1,
+                // Mapped or not, nothing is resident.
+                State::Unmapped | State::GivenBack => continue,
+            }
+            match arena.made {
+                Made::Hugetlb => out.arenas_hugetlb += 1,
+                Made::Broken => out.arenas_broken += 1,
+                _ if arena.huge => out.arenas_thp += 1,
+                _ => out.arenas_base += 1,
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,279 @@
+//! Obtaining memory: address space for arenas, and what backs them.
+//!
+//! ```text
+//!   any_without_memory          supply
+//!   given back ─┐               choose ─▶ make (map, or advise what is mapped) ─▶ first touch: is it huge?
+//!   never used ─┼─▶ arena ────▶   └── the pool is empty: choose again
+//!   new region ─┘
+//! ```
+//!
+//! Everything here runs on the caller's path, so it makes the calls that a program on OS pages would make too
+//! (map, first touch) and one more, the question whether the touch found a huge page: an arena that is believed huge and is not would
+//! hide the most common reason why nothing becomes faster.
+//!
+//! An arena that is not what its policy wanted is counted once, under the first reason.
+
+use super::Arenas;
+use super::Policy;
+use super::arenas::pages_bytes;
+use super::backing::{self, Choice, Host, Situation};
+use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use super::list::ArenaId;
+use super::record::{Made, State};
+use super::table::MAX_REGION_ARENAS;
+use crate::telemetry::Fallback;
+use hugeheap_os::{AddressRange, Advice, Backing, Error, ErrorKind, Os, Result as OsResult, ThpMode};
+
+/// Least size of a region, for hosts with little memory.
+const MIN_REGION_BYTES: u64 = 64 << 30;
+
+/// Least size of a region under a limit on address space.
+const MIN_LIMITED_REGION_BYTES: u64 = 64 << 20;
+
+/// What the first touch of an arena made resident.
+struct Touched {
+    pages: u128,
+    huge: bool,
+}
+
+impl<O: Os> Arenas<O> {
+    /// Bytes of the arenas that have memory.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.counters.arenas * ARENA_BYTES as u64
+    }
+
+    pub(crate) fn is_tight(&self) -> bool {
+        self.host.is_tight(self.mapped_bytes(), self.settings.limit)
+    }
+
+    /// One more arena has memory.
+    pub(crate) fn count_arena(&mut self) {
+        self.counters.arenas += 1;
+        self.counters.arenas_peak = self.counters.arenas_peak.max(self.counters.arenas);
+    }
+
+    /// An arena that was given back or never used, out of all lists. `None` when no address space is left.
+    pub(super) fn any_without_memory(&mut self) -> Option<ArenaId> {
+        if self.given_back.head.is_some() {
+            let id = self.given_back.head;
+            self.given_back.remove(&mut self.table, id);
+            return Some(id);
+        }
+        if let Some(id) = self.table.fresh() {
+            return Some(id);
+        }
+        match self.add_region(1, 1) {
+            Some(()) => self.table.fresh(),
+            None => self.table.spare(),
+        }
+    }
+
+    /// Keeps an arena that is out of all lists, and could not be supplied, for later.
+    pub(crate) fn put_back(&mut self, id: ArenaId) {
+        self.table.arena_mut(id).state = State::GivenBack;
+        self.given_back.push_front(&mut self.table, id);
+    }
+
+    /// Counts why there is no memory for a request.
+    pub(crate) fn count_refusal(&mut self, error: Error) {
+        self.count(match error.kind() {
+            ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::Again => Fallback::OutOfMemory,
+            _ => Fallback::AddressSpace,
+        });
+    }
+
+    /// Reserves a further region, with room for `wanted` arenas in a row if possible, for `least` at least.
+    pub(crate) fn add_region(&mut self, least: u32, wanted: u32) -> Option<()> {
+        if !self.host_read {
+            self.host = Host::read(&self.os);
+            self.host_read = true;
+        }
+        let arenas = |bytes: u64| (bytes / ARENA_BYTES as u64).min(MAX_REGION_ARENAS as u64) as usize;
+        let least = least as usize;
+        if least > MAX_REGION_ARENAS {
+            return None;
+        }
+        let usual = self.settings.region.map_or_else(|| self.region_bytes(), |bytes| bytes as u64);
+        let mut count = arenas(usual).max((wanted as usize).min(MAX_REGION_ARENAS)).max(least);
+        loop {
+            if self.table.add_region(&self.os, count).is_ok() {
+                self.counters.metadata = self.table.metadata_bytes() as u64;
+                return Some(());
+            }
+            if count == least {
+                return None;
+            }
+            count = (count / 2).max(least);
+        }
+    }
+
+    /// Address space to reserve: four times the memory of the host, so that one region is enough for good; under a limit an
+    /// eighth of what is left, because a reservation counts against it.
+    fn region_bytes(&self) -> u64 {
+        if let Some(limit) = self.os.address_space_limit() {
+            return (limit.limit.saturating_sub(limit.used) / 8).max(MIN_LIMITED_REGION_BYTES);
+        }
+        self.os
+            .total_memory()
+            .map_or(MIN_REGION_BYTES, |memory| memory.saturating_mul(4).max(MIN_REGION_BYTES))
+    }
+
+    fn situation(&self, now: u64) -> Situation {
+        Situation { forks: self.forks, tight: self.is_tight(), slow: self.latency.is_slow(now) }
+    }
+
+    /// Gives memory to an arena that has none (unmapped or given back), with the backing the policy chooses. `huge` false: the
+    /// arena will be used only in part, so OS pages are better whatever the policy.
+    pub(crate) fn supply(&mut self, id: ArenaId, now: u64, huge: bool) -> OsResult<()> {
+        self.refresh_limits();
+        let situation = self.situation(now);
+        let mut choice = if huge {
+            backing::choose(self.settings.policy, &self.host, situation)
+        } else {
+            Choice { made: Made::Base, effective: self.effective_policy(), fallback: None }
+        };
+        let mut made = self.make(id, choice.made);
+        if let (Made::Hugetlb, Err(error)) = (choice.made, made) {
+            let reason = match error.kind() {
+                ErrorKind::OutOfMemory => Fallback::PoolEmpty,
+                _ => Fallback::PoolRefused,
+            };
+            choice = Choice { fallback: Some(reason), ..backing::advised(&self.host, situation) };
+            made = self.make(id, choice.made);
+        }
+        let (made, refused) = made?;
+        let mut fallback = choice.fallback.or(refused);
+        if refused.is_some() && choice.effective == Policy::Thp {
+            choice.effective = Policy::Base;
+        }
+        self.counters.effective_policy = choice.effective as u32;
+        let may_be_huge = match made {
+            Made::Thp => self.host.advice_fails().is_none(),
+            // The mode was changed after the choice of unadvised memory was made.
+            Made::Plain => self.host.thp == Some(ThpMode::Always) && self.host.advice_fails().is_none(),
+            _ => false,
+        };
+        let touched = match made {
+            Made::Hugetlb => Touched { pages: u128::MAX, huge: true },
+            _ if may_be_huge => self.first_touch(id),
+            _ => Touched { pages: 0, huge: false },
+        };
+        if may_be_huge && !touched.huge && choice.effective == Policy::Thp {
+            fallback = fallback.or(Some(Fallback::NoHugePage));
+        }
+        if let Some(reason) = fallback {
+            self.count(reason);
+        }
+        let serial = self.serial;
+        self.serial = self.serial.wrapping_add(1);
+        self.count_arena();
+        let arena = self.table.arena_mut(id);
+        arena.serial = serial;
+        arena.huge = touched.huge;
+        arena.retry_at = 0;
+        arena.failures = 0;
+        self.counters.retained += pages_bytes(touched.pages);
+        self.touch(id, now, touched.pages);
+        Ok(())
+    }
+
+    fn effective_policy(&self) -> Policy {
+        Policy::from_number(self.counters.effective_policy).unwrap_or_default()
+    }
+
+    /// Reads the cgroup's limits again when the heap grew by a part of them.
+    fn refresh_limits(&mut self) {
+        let Some(limits) = self.host.limits else { return };
+        let Some(limit) = [limits.max, limits.high].into_iter().flatten().min() else { return };
+        if self.mapped_bytes().abs_diff(self.limits_read_at) > limit / 64 {
+            self.limits_read_at = self.mapped_bytes();
+            self.host.refresh(&self.os);
+        }
+    }
+
+    /// Maps an arena without memory as `made`, or changes the advice of a mapped one. Where the system refuses the advice the
+    /// memory is used without it: returns what was made, and why it is not what was asked for.
+    fn make(&mut self, id: ArenaId, made: Made) -> OsResult<(Made, Option<Fallback>)> {
+        let was = self.table.arena(id).made;
+        // What once was advised can only be advised against, which is as good as no advice.
+        let made = if was == Made::Thp && made == Made::Plain { Made::Base } else { made };
+        if was == made || was == Made::Base && made == Made::Plain {
+            return Ok((was, None));
+        }
+        let advice = match made {
+            Made::Base => Some(Advice::NoHuge),
+            Made::Thp => Some(Advice::Huge),
+            _ => None,
+        };
+        if let (Made::Base | Made::Plain | Made::Thp, Some(advice)) = (was, advice) {
+            // SAFETY: the arena is mapped and has no live run; advice does not change contents.
+            let advised = unsafe { self.os.advise(self.table.range(id), advice) };
+            let refused = advised.err().map(refusal_of_advice);
+            let made = if refused.is_none() { made } else { was };
+            self.table.arena_mut(id).made = made;
+            return Ok((made, refused));
+        }
+        self.unmake(id)?;
+        match self.map(id, made) {
+            Err(error) if advice.is_some() && error.kind() != ErrorKind::OutOfMemory => {
+                self.map(id, Made::Plain)?;
+                Ok((Made::Plain, Some(refusal_of_advice(error))))
+            }
+            result => result.map(|()| (made, None)),
+        }
+    }
+
+    fn map(&mut self, id: ArenaId, made: Made) -> OsResult<()> {
+        let backing = match made {
+            Made::Base | Made::Broken => Backing::Base,
+            Made::Plain => Backing::Plain,
+            Made::Thp => Backing::Thp,
+            Made::Hugetlb => Backing::Hugetlb(ARENA_BYTES),
+            Made::Nothing => unreachable!("nothing is not made"),
+        };
+        // SAFETY: the arena is a reserved range of a region that this heap owns.
+        unsafe { self.os.map(self.table.range(id), backing) }?;
+        self.table.arena_mut(id).made = made;
+        Ok(())
+    }
+
+    /// Unmaps an arena without live runs, if it is mapped.
+    pub(crate) fn unmake(&mut self, id: ArenaId) -> OsResult<()> {
+        if self.table.is_mapped(id) {
+            // SAFETY: the arena belongs to this heap, is mapped, and has no live run.
+            unsafe { self.os.unmap(self.table.range(id)) }?;
+            self.table.arena_mut(id).made = Made::Nothing;
+        }
+        Ok(())
+    }
+
+    /// Touches an arena, and asks the kernel whether it became a huge page; times it. The program would touch the arena
+    /// next anyway.
+    fn first_touch(&mut self, id: ArenaId) -> Touched {
+        let range = self.table.range(id);
+        let page = AddressRange::new(range.start, self.os.page_sizes().os.min(HEAP_PAGE_BYTES));
+        let before = self.now();
+        // SAFETY: the arena is mapped and has no live run; populating changes no contents.
+        let populated = unsafe { self.os.populate(page) };
+        let after = self.now();
+        self.latency.record(after, after.saturating_sub(before));
+        match populated.map(|()| self.os.residency(page)) {
+            Ok(Ok(residency)) if residency.huge() == 0 => Touched { pages: 1, huge: false },
+            // An old kernel, or one that does not answer: what the policy expects is assumed.
+            Ok(_) => Touched { pages: u128::MAX, huge: true },
+            Err(error) => {
+                let old = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
+                Touched { pages: u128::MAX, huge: old }
+            }
+        }
+    }
+}
+
+/// The reason for memory without the advice that it should have. The kernel answers `EAGAIN` or `ENOMEM` where one more mapping would be
+/// too many.
+fn refusal_of_advice(error: Error) -> Fallback {
+    match error.kind() {
+        ErrorKind::Again | ErrorKind::OutOfMemory => Fallback::MappingLimit,
+        _ => Fallback::ThpUnsupported,
+    }
+}
