@@ -49,6 +49,9 @@ pub struct Config {
     pub split_drops_zero: bool,
     /// The hugetlb pools, smallest page first.
     pub hugetlb: Vec<PoolConfig>,
+    /// Whether `map` of a hugetlb range also populates it, as the Linux implementation of the trait does: a touch
+    /// cannot fail then, but `map` can, with `OutOfMemory`. Without, `map` only reserves.
+    pub populate_hugetlb: bool,
     /// Limit of the hugetlb cgroup on pages in use, in bytes: `SIGBUS` at the touch (`hugetlb.*.max`).
     pub hugetlb_limit: Option<u64>,
     /// Limit of the hugetlb cgroup on reservations, in bytes: an error when mapped (`hugetlb.*.rsvd.max`).
@@ -122,6 +125,7 @@ impl Config {
             frees_page_tables: true,
             split_drops_zero: true,
             hugetlb,
+            populate_hugetlb: false,
             hugetlb_limit: None,
             hugetlb_reservation_limit: None,
             cgroup: Some(CgroupVersion::V2),

@@ -4,6 +4,7 @@
 //! is done before anything is changed: after an error the address space is as it was.
 
 use super::call::{Call, Misuse, Outcome};
+use super::fault::Access;
 use super::host::Host;
 use super::table::Space;
 use super::vma::{Attributes, Kind, Piece, Vmas};
@@ -81,7 +82,7 @@ impl State {
             Some(Misuse::Exited)
         } else if len == 0 {
             Some(Misuse::Empty)
-        } else if len % os != 0 || !align.is_power_of_two() || align < os {
+        } else if !align.is_power_of_two() || align < os {
             Some(Misuse::Misaligned)
         } else {
             None
@@ -90,8 +91,10 @@ impl State {
             return Err(self.record.violation(Call::Reserve, asked, misuse));
         }
         self.injector.ask(Call::Reserve)?;
+        let len = len.checked_next_multiple_of(os).ok_or(libc::ENOMEM)?;
         let used = self.address_space(pid);
-        let full = self.config.address_space_limit.is_some_and(|limit| used + len as u64 > limit);
+        let full =
+            self.config.address_space_limit.is_some_and(|limit| len as u64 > limit.saturating_sub(used));
         if full || self.room(pid) == 0 {
             return Err(libc::ENOMEM);
         }
@@ -163,6 +166,13 @@ impl State {
             }
         } else {
             self.processes[pid].spaces[index].vmas.set(range, attributes, room)?;
+        }
+        let populates = matches!(backing, Backing::Hugetlb(_)) && self.config.populate_hugetlb;
+        if populates && self.access(pid, range, Access::Populate).is_err() {
+            self.empty(pid, index, range);
+            // One mapping replaces one: there is always room for that.
+            self.processes[pid].spaces[index].vmas.set(range, Attributes::reserved(), 0)?;
+            return Err(libc::ENOMEM);
         }
         self.processes[pid].spaces[index].protect_host(range, Protection::ReadWrite);
         Ok(())
