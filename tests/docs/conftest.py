@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from samples import ROOT
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from samples import ROOT  # noqa: E402  (beside this file, whatever pytest's import mode)
 
 
 @pytest.fixture(scope="session")

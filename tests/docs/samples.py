@@ -4,7 +4,8 @@ A sample is a fenced block. Its language says what is done with it; see "Samples
 directly above the fence change that:
 
     <!-- not run: REASON -->      not executed; what can be checked without running it is
-    <!-- needs: NAME -->          executed where NAME (hugetlb, cgroup) is there, else checked like the above
+    <!-- needs: NAME -->          executed where NAME (hugetlb, mapping-names, valgrind) is there, else checked like the above
+    <!-- numbers: vary -->        each number of the expected output stands for any number, each unit for any unit
 """
 
 import dataclasses
@@ -106,7 +107,23 @@ def commands_of(console):
     return commands
 
 
-def matches(expected, actual):
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)*(?: (?:B|KiB|MiB|GiB|µs|ms|s)\b)?")
+
+
+def pattern_of(line, vary):
+    """What a line of expected output stands for."""
+    parts = []
+    for text in line.rstrip().split("..."):
+        if vary:
+            pieces = [re.escape(piece) for piece in NUMBER.split(text)]
+            parts.append(r"\d[\d,.]*(?: [A-Za-zµ]+)?".join(pieces))
+        else:
+            parts.append(re.escape(text))
+    # Columns of numbers are aligned: their width varies with them.
+    return re.sub(r"(?:\\ ){2,}", r"\\s+", ".*".join(parts)) if vary else ".*".join(parts)
+
+
+def matches(expected, actual, vary=False):
     """Whether lines are as expected: `...` on a line of its own is any number of lines, within a line any text."""
     while expected and not expected[-1].strip():
         expected = expected[:-1]
@@ -115,11 +132,11 @@ def matches(expected, actual):
     if not expected:
         return not actual
     if expected[0].strip() == "...":
-        return any(matches(expected[1:], actual[skip:]) for skip in range(len(actual) + 1))
+        return any(matches(expected[1:], actual[skip:], vary) for skip in range(len(actual) + 1))
     if not actual:
         return False
-    pattern = ".*".join(re.escape(part) for part in expected[0].rstrip().split("..."))
-    return re.fullmatch(pattern, actual[0].rstrip()) is not None and matches(expected[1:], actual[1:])
+    fits = re.fullmatch(pattern_of(expected[0], vary), actual[0].rstrip()) is not None
+    return fits and matches(expected[1:], actual[1:], vary)
 
 
 HUGEHEAP = re.compile(r"(?:^|[\s;&|=\"'\[,])(?:[\w./]*/)?hugeheap (?P<rest>(?:run|bench)\b.*)$")

@@ -20,7 +20,7 @@ def test_every_variable_is_documented():
     for source in [*CRATES.rglob("*.rs"), *(ROOT / "python").rglob("*.py")]:
         used |= set(re.findall(r"\bHUGEHEAP_[A-Z_]+[A-Z]\b", source.read_text()))
     documented = set(re.findall(r"HUGEHEAP_[A-Z_]+[A-Z]\b", read("docs/reference/environment.md")))
-    # HUGEHEAP_ABCDEFGH-like constants of tests do not exist; every name is a variable.
+    used = {name for name in used if not name.startswith("HUGEHEAP_TEST_")}
     assert used <= documented, sorted(used - documented)
     assert documented <= used, sorted(documented - used)
 
