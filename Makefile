@@ -1,0 +1,70 @@
+# The commands of a developer. `make demo` and `make test` do all their set-up on a Debian with Rust and Python 3.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+PYTHON ?= python3
+VENV := .venv
+RELEASE := target/release
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+# Versions that the tests were written for; newer ones of the same major number usually work.
+BUILD_TOOLS := 'maturin>=1.9,<2' 'pytest>=8,<10'
+
+.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests system-packages
+
+## build: the command at target/release/hugeheap and, with the Python package, at .venv/bin/hugeheap
+build: $(VENV)/.tools
+	cargo build --release --locked --workspace --exclude hugeheap-python
+	mkdir -p target/wheel.data/scripts target/wheel.data/data/lib/hugeheap
+	install -m 755 $(RELEASE)/hugeheap target/wheel.data/scripts/hugeheap
+	install -m 755 $(RELEASE)/libhugeheap_preload.so target/wheel.data/data/lib/hugeheap/
+	rm -rf target/wheels
+	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --out target/wheels
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/*.whl
+
+$(VENV)/.tools: tests/setup.sh
+	PYTHON=$(PYTHON) tests/setup.sh venv $(VENV) $(BUILD_TOOLS)
+	touch $@
+
+## test: everything that guards the project; under half an hour on two cores
+test: lint system-packages build rust-tests model fuzz python-tests
+
+lint:
+	tests/setup.sh tools
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	tests/setup.sh oldest-compiler
+
+rust-tests:
+	cargo test --locked --workspace --exclude hugeheap-python
+
+# The lock-free parts, all interleavings.
+model:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --locked --release -p hugeheap --lib sequence
+
+fuzz:
+	tests/fuzz.sh
+
+# Real interpreters, the real kernel, the commands, the samples of the documents.
+python-tests:
+	$(VENV)/bin/python -m pytest tests --durations=15
+
+# Real programs that tests need: installed as root, named otherwise; tests that miss one skip and say so.
+system-packages:
+	tests/setup.sh packages gcc valgrind
+
+## demo: the main job with real figures, in about two minutes
+demo: build
+	$(VENV)/bin/python examples/demo.py $(RELEASE)/hugeheap
+
+## bench: the experiment in full; about fifteen minutes on a quiet machine
+bench: build
+	$(RELEASE)/hugeheap bench obmalloc
+
+## docs: the documentation of the library crates, in target/doc
+docs:
+	cargo doc --locked --no-deps -p hugeheap-os -p hugeheap -p hugeheap-cpython
+
+clean:
+	cargo clean
+	rm -rf $(VENV)

@@ -1,0 +1,133 @@
+//! The extension module `hugeheap._hugeheap`: the process's runtime, as functions on plain numbers.
+//!
+//! What a user sees is the Python package around it. Importing the module does nothing: the runtime is looked up, or
+//! started, by the first function that needs it. If the process was started with the preload library, its runtime
+//! is the one that is used (see `hugeheap_cpython::interface`).
+
+use core::ffi::c_void;
+use hugeheap::arena::Policy;
+use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
+use hugeheap_cpython::interface::{Interface, Options, connect};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::OnceLock;
+
+hugeheap_cpython::export_interface!();
+
+/// The runtime of this process.
+fn interface() -> &'static Interface {
+    static FOUND: OnceLock<&'static Interface> = OnceLock::new();
+    FOUND.get_or_init(|| connect(hugeheap_runtime_v1 as *const c_void))
+}
+
+/// Settings from Python: `None` leaves a setting as it is, a limit of 0 lifts it.
+fn options(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<Options> {
+    let mut options = Options::UNCHANGED;
+    if let Some(name) = policy {
+        let policy = Policy::parse(name).ok_or_else(|| {
+            let names: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
+            PyValueError::new_err(format!("unknown policy {name:?}; choose one of {}", names.join(", ")))
+        })?;
+        options.policy = policy as u32;
+    }
+    if let Some(seconds) = decay {
+        if !(0.001..=86_400.0).contains(&seconds) {
+            return Err(PyValueError::new_err("decay must be seconds between 0.001 and 86400"));
+        }
+        options.decay = (seconds * 1e9) as u64;
+    }
+    if let Some(bytes) = limit {
+        options.limit = bytes;
+    }
+    Ok(options)
+}
+
+/// Installs the hooks, or changes the settings if they are in. Answers the state's name.
+#[pyfunction]
+#[pyo3(signature = (policy=None, decay=None, limit=None))]
+fn enable(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<&'static str> {
+    let options = options(policy, decay, limit)?;
+    // SAFETY: a function called from Python holds the GIL; the options live until the call returns.
+    let state = unsafe { (interface().enable)(&raw const options) };
+    Ok(HookState::from_number(state).map_or("unknown", HookState::name))
+}
+
+/// Changes the settings of the running heap.
+#[pyfunction]
+#[pyo3(signature = (policy=None, decay=None, limit=None))]
+fn configure(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<()> {
+    let options = options(policy, decay, limit)?;
+    // SAFETY: the options live until the call returns.
+    unsafe { (interface().configure)(&raw const options) };
+    Ok(())
+}
+
+/// Gives back what the retention rule would keep. Answers the bytes given back.
+#[pyfunction]
+fn give_back(python: Python<'_>) -> u64 {
+    // System calls that take milliseconds: other threads may run meanwhile.
+    python.detach(|| (interface().give_back)())
+}
+
+fn snapshot(measure: bool) -> Snapshot {
+    let mut snapshot = Snapshot::EMPTY;
+    let bytes = size_of::<Snapshot>();
+    // SAFETY: the runtime writes at most `bytes` bytes of a snapshot, all of whose bit patterns are valid.
+    unsafe { (interface().snapshot)((&raw mut snapshot).cast(), bytes, u32::from(measure)) };
+    snapshot
+}
+
+/// The numbers of this process's heap: counters by name, and `fallbacks` by reason.
+#[pyfunction]
+fn stats(python: Python<'_>, measure: bool) -> PyResult<Bound<'_, PyDict>> {
+    let snapshot = python.detach(|| snapshot(measure));
+    let result = PyDict::new(python);
+    for (name, value) in snapshot.counters() {
+        result.set_item(name, value)?;
+    }
+    let fallbacks = PyDict::new(python);
+    for reason in Fallback::ALL {
+        if snapshot.fallback(reason) > 0 {
+            fallbacks.set_item(reason.name(), snapshot.fallback(reason))?;
+        }
+    }
+    result.set_item("fallbacks", fallbacks)?;
+    Ok(result)
+}
+
+/// What this process's heap is: state and its explanation, level, policies, version of the interpreter.
+#[pyfunction]
+fn status(python: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let snapshot = snapshot(false);
+    let state = HookState::from_number((interface().state)()).unwrap_or(HookState::Idle);
+    let result = PyDict::new(python);
+    result.set_item("state", state.name())?;
+    result.set_item("explanation", state.explain())?;
+    result.set_item("level", Level::from_number(snapshot.level).map_or("unknown", Level::name))?;
+    let policy = |number| Policy::from_number(number).map_or("unknown", Policy::name);
+    result.set_item("policy", policy(snapshot.policy))?;
+    result.set_item("effective_policy", policy(snapshot.effective_policy))?;
+    result.set_item("python", snapshot.version_text())?;
+    Ok(result)
+}
+
+/// What to do about a fallback, or `None` for an unknown reason.
+#[pyfunction]
+fn hint(reason: &str) -> Option<&'static str> {
+    Fallback::ALL.into_iter().find(|known| known.name() == reason).map(Fallback::hint)
+}
+
+/// The process's runtime.
+#[pymodule]
+fn _hugeheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("POLICIES", Policy::ALL.map(Policy::name).to_vec())?;
+    module.add_function(wrap_pyfunction!(enable, module)?)?;
+    module.add_function(wrap_pyfunction!(configure, module)?)?;
+    module.add_function(wrap_pyfunction!(give_back, module)?)?;
+    module.add_function(wrap_pyfunction!(stats, module)?)?;
+    module.add_function(wrap_pyfunction!(status, module)?)?;
+    module.add_function(wrap_pyfunction!(hint, module)?)?;
+    Ok(())
+}

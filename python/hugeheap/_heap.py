@@ -1,0 +1,135 @@
+"""The process's heap as typed objects.
+
+Bytes are bytes, arenas are counts. The numbers are those of the telemetry schema, under the same names as in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import _hugeheap
+from ._errors import HugeheapError
+
+
+@dataclass(frozen=True)
+class Status:
+    """What this process's heap is."""
+
+    #: Name of the state: ``hooked``, ``idle``, or why nothing is hooked.
+    state: str
+    #: The state in one line.
+    explanation: str
+    #: How much of the program's memory comes from hugeheap.
+    level: str
+    #: The policy asked for.
+    policy: str
+    #: The policy in force: what ``auto`` chose, or what a fallback led to.
+    effective_policy: str
+    #: What the interpreter says of its version; empty before ``enable()``.
+    python: str
+
+    @property
+    def hooked(self) -> bool:
+        """Whether the interpreter's memory comes from hugeheap."""
+        return self.state in ("hooked", "other_allocator")
+
+    def __str__(self) -> str:
+        if not self.hooked:
+            return f"hugeheap: {self.explanation}"
+        return f"hugeheap: {self.explanation}; policy {self.policy}, in force: {self.effective_policy}"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What the heap holds and did. See ``docs/reference/python.md`` for each number."""
+
+    arenas: int
+    arenas_peak: int
+    arenas_full: int
+    arenas_partial: int
+    arenas_empty: int
+    arenas_thp: int
+    arenas_hugetlb: int
+    arenas_base: int
+    arenas_broken: int
+    live: int
+    live_peak: int
+    retained: int
+    retention_target: int
+    metadata: int
+    large: int
+    allocations: int
+    frees: int
+    foreign_frees: int
+    given_back: int
+    arenas_given_back: int
+    breaks: int
+    regretted: int
+    collapses: int
+    passes: int
+    longest_pass: int
+    forks: int
+    peak_resident: int
+    peak_huge: int
+    resident: int
+    huge: int
+    peak_charge: int
+    charge: int
+    #: How often memory did not get the backing its policy wanted, by reason.
+    fallbacks: Mapping[str, int]
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the resident heap mapped by huge pages, 0 to 1, as the kernel reported it; ``None``: not measured."""
+        return self.huge / self.resident if self.resident else None
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """What to do about each fallback that happened."""
+        return {reason: _hugeheap.hint(reason) or "" for reason in self.fallbacks}
+
+
+def _checked(policy: str | None, decay: float | None, limit: int | None) -> tuple[str | None, float | None, int | None]:
+    if policy is not None and policy not in _hugeheap.POLICIES:
+        raise HugeheapError(
+            f"unknown policy {policy!r}", "unknown-policy", f"choose one of {', '.join(_hugeheap.POLICIES)}"
+        )
+    if decay is not None and not 0.001 <= decay <= 86400:
+        raise HugeheapError(f"decay of {decay} s", "bad-decay", "give seconds between 0.001 and 86400")
+    if limit is not None and not 0 <= limit < 2**63:
+        raise HugeheapError(f"limit of {limit} bytes", "bad-limit", "give bytes, or 0 for no limit")
+    return policy, decay, limit
+
+
+def enable(*, policy: str | None = None, decay: float | None = None, limit: int | None = None) -> Status:
+    """Put the interpreter's arenas and large blocks on hugeheap from now on.
+
+    ``policy`` is ``auto``, ``thp``, ``dense``, ``hugetlb`` or ``base``; ``decay`` the seconds that memory is kept
+    after it was needed; ``limit`` the bytes above which nothing is kept, 0 for none. What is ``None`` comes from the
+    environment (``HUGEHEAP_POLICY`` …) or is the default. A second call changes the settings. Where
+    nothing can be hooked, the returned status says why; that is no error.
+    """
+    _hugeheap.enable(*_checked(policy, decay, limit))
+    return status()
+
+
+def configure(*, policy: str | None = None, decay: float | None = None, limit: int | None = None) -> None:
+    """Change the settings of the running heap; what is ``None`` stays. Existing arenas keep their backing."""
+    _hugeheap.configure(*_checked(policy, decay, limit))
+
+
+def give_back() -> int:
+    """Give back to the operating system now what would be kept for reuse; the bytes given back."""
+    return _hugeheap.give_back()
+
+
+def status() -> Status:
+    """Whether and how this process runs on hugeheap."""
+    return Status(**_hugeheap.status())
+
+
+def stats(*, measure: bool = True) -> Stats:
+    """The heap's numbers. With ``measure`` the kernel is asked for resident memory, coverage and charge first,
+    which takes from microseconds to a few milliseconds for a heap of OS pages."""
+    return Stats(**_hugeheap.stats(measure))

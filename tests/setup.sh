@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Set-up for the Makefile: what is missing is installed where that is possible, and named where it is not.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() {
+    echo "set-up: $*" >&2
+    exit 1
+}
+
+as_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+# Installs Debian packages as root; else says what to install and goes on.
+packages() {
+    local missing=()
+    for package in "$@"; do
+        command -v "$package" >/dev/null || missing+=("$package")
+    done
+    [ ${#missing[@]} = 0 ] && return
+    if as_root; then
+        apt-get update -qq || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null && return
+    fi
+    echo "set-up: not installed: ${missing[*]} (tests that need them are skipped; install: apt-get install ${missing[*]})"
+}
+
+tools() {
+    command -v cargo >/dev/null || fail "no cargo found; install Rust 1.85 or newer (rustup, or apt-get install cargo)"
+    for part in fmt clippy; do
+        cargo "$part" --version >/dev/null 2>&1 && continue
+        command -v rustup >/dev/null && rustup component add "${part/fmt/rustfmt}" && continue
+        fail "cargo $part is missing; install it (rustup component add ${part/fmt/rustfmt})"
+    done
+    command -v cc >/dev/null || packages gcc
+    command -v cc >/dev/null || fail "no C compiler for the linker; install one (apt-get install gcc)"
+}
+
+# venv DIR PACKAGE…: a virtual environment with the build tools.
+venv() {
+    local directory=$1
+    shift
+    tools
+    local python=${PYTHON:-python3}
+    command -v "$python" >/dev/null || fail "no $python found; install Python 3.10 or newer (apt-get install python3)"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "$python is older than 3.10; set PYTHON"
+    if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+        as_root || fail "$python cannot make virtual environments; install them (apt-get install python3-venv)"
+        apt-get update -qq || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null
+    fi
+    rm -rf "$directory"
+    "$python" -m venv "$directory"
+    "$directory/bin/pip" install --quiet --disable-pip-version-check "$@"
+}
+
+# The library crates promise to build with the compiler named in Cargo.toml.
+oldest_compiler() {
+    local version
+    version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! cargo "+$version" --version >/dev/null 2>&1; then
+        echo "set-up: skipped the check with Rust $version: not installed (rustup toolchain install $version)"
+        return
+    fi
+    CARGO_TARGET_DIR=target/oldest cargo "+$version" check --locked -p hugeheap-os -p hugeheap -p hugeheap-cpython -p hugeheap-preload
+}
+
+command=$1
+shift
+"${command//-/_}" "$@"
