@@ -83,7 +83,11 @@ fn observe_catches_up_with_code_that_does_not_touch() {
     assert_eq!(d.rss(), 0);
     // Over the ends of reservations and through ranges that are only reserved.
     let other = d.reserved(HUGE);
+    d.fill(heap);
+    d.protect(pages(heap, OS)[0], Protection::Read);
     d.kernel.observe(AddressRange::new(0, usize::MAX)).unwrap();
+    // What may not be written is passed over.
+    assert_eq!(d.rss(), (HUGE - OS) as u64);
     assert_eq!(d.kernel.page_state(other.start), PageState::Reserved);
     d.sound();
 }

@@ -108,8 +108,10 @@ impl Model {
     pub(crate) fn set(&mut self, page: usize, content: Content) {
         let old = core::mem::replace(&mut self.content[page], content).flatten().map(|(folio, _)| folio);
         let Some(folio) = self.dropped[page].take().or(old) else { return };
-        self.partial.retain(|&id| id != folio);
-        if self.is_partial(folio) {
+        // It keeps its place in the queue when more of it is dropped.
+        if !self.is_partial(folio) {
+            self.partial.retain(|&id| id != folio);
+        } else if !self.partial.contains(&folio) {
             self.partial.push(folio);
         }
         let pointed_to = self.live(folio) > 0 || self.dropped.contains(&Some(folio));
