@@ -7,12 +7,15 @@ LIBRARY is the path of libhugeheap_preload.so.
 
 import os
 import statistics
+import subprocess
 import sys
 import time
 
 library = sys.argv[1]
 runs = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-command = [os.path.realpath(sys.executable), "-c", "pass"]
+python = os.path.realpath(sys.executable)
+# The peak is read by the process itself: ru_maxrss remembers what it was before it became Python.
+peak = "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
 
 
 def once(policy):
@@ -20,9 +23,11 @@ def once(policy):
     if policy != "stock":
         environment |= {"LD_PRELOAD": library, "HUGEHEAP_POLICY": policy}
     begin = time.perf_counter()
-    child = os.posix_spawn(command[0], command, environment)
+    child = os.posix_spawn(python, [python, "-c", "pass"], environment)
     _, _, usage = os.wait4(child, 0)
-    return time.perf_counter() - begin, usage.ru_minflt, usage.ru_maxrss / 1024
+    took = time.perf_counter() - begin
+    told = subprocess.run([python, "-c", peak], env=environment, capture_output=True, text=True, check=True)
+    return took, usage.ru_minflt, int(told.stdout) / 1024
 
 
 seen = {policy: [] for policy in ("stock", "auto", "thp", "base", "dense")}
