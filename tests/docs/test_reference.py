@@ -134,6 +134,7 @@ def test_scripts_of_the_measurements_run(tmp_path):
         ("stranded.py", ["8"]),
         ("neighbours.py", ["8"]),
         ("retouch.py", ["4", "0"]),
+        ("calls.py", ["4"]),
         ("cycle.py", ["10000", "2", "0"]),
     ):
         ran = subprocess.run(
@@ -143,7 +144,7 @@ def test_scripts_of_the_measurements_run(tmp_path):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "common.py", "cycle.py", "neighbours.py", "retouch.py", "startup.py", "stranded.py",
+        "calls.py", "common.py", "cycle.py", "neighbours.py", "retouch.py", "startup.py", "stranded.py",
     }  # fmt: skip
 
 
