@@ -45,7 +45,18 @@ def has_names():
     return library.prctl(set_vma, *arguments, b"test") == 0
 
 
-NEEDS = {"hugetlb": has_pool, "mapping-names": has_names, "valgrind": lambda: shutil.which("valgrind") is not None}
+def has_huge_pages():
+    """Whether advised memory becomes huge: the host's mode, and this process's switch."""
+    mode = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    get_thp_disable = 42
+    return mode.exists() and "[never]" not in mode.read_text() and ctypes.CDLL(None).prctl(get_thp_disable, 0, 0, 0, 0) == 0
+
+
+NEEDS = {
+    "hugetlb": has_pool,
+    "huge-pages": has_huge_pages,
+    "mapping-names": has_names,
+}
 
 
 def is_run(sample):
