@@ -8,7 +8,8 @@ use hugeheap_os::linux::Linux;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let (Some(kind), Some(count)) = (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
+    let (Some(kind), Some(count)) =
+        (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!("usage: pairs run|large|owns COUNT");
         std::process::exit(2);
