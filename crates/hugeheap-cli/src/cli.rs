@@ -94,7 +94,8 @@ pub(crate) struct RunArguments {
     /// Seconds after which memory no longer needed goes back to the system.
     #[arg(long, value_parser = seconds, value_name = "SECONDS", env = "HUGEHEAP_DECAY", hide_env_values = true)]
     pub(crate) decay: Option<f64>,
-    /// Keep to this much memory: bytes, or with a suffix K, M, G, T.
+    /// Above this much memory in arenas nothing is kept for reuse and nothing rounded up to huge pages (no hard limit;
+    /// 0: none): bytes, or with a suffix K, M, G, T.
     #[arg(long, value_parser = bytes, value_name = "BYTES", env = "HUGEHEAP_LIMIT", hide_env_values = true)]
     pub(crate) limit: Option<u64>,
     /// When the command has ended, print what happened on standard error.
@@ -227,7 +228,7 @@ impl ValueEnum for PolicyName {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.0.name()).help(match self.0 {
-            Policy::Auto => "first arena on OS pages, then the cheapest way to huge pages that works here",
+            Policy::Auto => "the cheapest way to huge pages that works here",
             Policy::Thp => "transparent huge pages for every arena",
             Policy::Dense => "OS pages first; an arena becomes huge once it is dense",
             Policy::Hugetlb => "pages of the hugetlb pool (vm.nr_hugepages), then as thp",
@@ -247,7 +248,7 @@ impl ValueEnum for LevelName {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.0.name()).help(match self.0 {
-            Level::Arenas => "CPython's pymalloc keeps its job; its arenas come from hugeheap",
+            Level::Arenas => "CPython's pymalloc keeps its job; its arenas, and blocks of 1 MiB and more, come from hugeheap",
         }))
     }
 }
@@ -272,11 +273,11 @@ fn bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// A time span in seconds, not negative.
+/// A decay time in seconds, in the range that the library takes: refused here, it is refused before anything runs.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err("not a number of seconds, such as 0.5".to_owned()),
+        Ok(value) if (0.001..=86_400.0).contains(&value) => Ok(value),
+        _ => Err("not a number of seconds between 0.001 and 86400, such as 0.5".to_owned()),
     }
 }
 

@@ -66,6 +66,11 @@ pub struct Interface {
     pub state: extern "C" fn() -> u32,
 }
 
+/// Size of the table in its first version.
+const FIRST_VERSION: usize = 48;
+
+const _: () = assert!(size_of::<Interface>() >= FIRST_VERSION);
+
 /// The type of the exported symbol.
 pub type Export = extern "C" fn() -> *const Interface;
 
@@ -137,7 +142,9 @@ pub fn connect(anchor: *const c_void) -> &'static Interface {
         if symbol.is_null() { None } else { core::mem::transmute::<*mut c_void, Export>(symbol)().as_ref() }
     };
     match found {
-        Some(interface) if interface.size as usize >= size_of::<Interface>() => interface,
+        // A table may be longer than this library's, never shorter than the first version's: a function added later is called
+        // only if the size says that it is there.
+        Some(interface) if interface.size as usize >= FIRST_VERSION => interface,
         _ => {
             publish(anchor);
             &INTERFACE

@@ -147,6 +147,11 @@ impl Plan<'_> {
                 "no temporary directory for the summary: {error}; it will lack what the processes tell (set TMPDIR)"
             ));
         }
+        if records.is_ok() && std::env::var_os(TELEMETRY).is_some() {
+            out.warning(&format!(
+                "{TELEMETRY} is set, but the summary needs the records itself: the directory it names stays empty in this run"
+            ));
+        }
         let mut command = self.command(records.as_ref().ok().map(Records::path));
         let start = Instant::now();
         let ended = match supervise::supervise(&mut command) {

@@ -30,13 +30,14 @@ pub(crate) fn warnings(facts: &impl Facts, policy: Policy) -> Vec<String> {
             Err(_) => {}
         }
     }
-    // Pool pages do not depend on the THP mode. A collapse on demand (dense) works in mode never, but not with the
-    // process's own switch off.
-    if !pool_serves && policy != Policy::Dense {
+    // Pool pages do not depend on the THP mode. A collapse on demand works in mode never (dense, and what auto becomes
+    // there), but not with the process's own switch off.
+    let collapses = policy == Policy::Dense || policy == Policy::Auto && facts.capabilities().collapse;
+    if !pool_serves && !collapses {
         if let Ok(thp) = facts.thp() {
             if thp.mode == ThpMode::Never {
                 warnings.push(
-                    "transparent huge pages are off on this host (mode never): the heap stays on small pages; fix: \
+                    "transparent huge pages are off on this host (mode never): the heap stays on OS pages; fix: \
                      'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled' (as root), or use --policy dense"
                         .to_owned(),
                 );
@@ -46,7 +47,7 @@ pub(crate) fn warnings(facts: &impl Facts, policy: Policy) -> Vec<String> {
     if !pool_serves && matches!(facts.thp_disabled(), Ok(ThpDisabled::Completely)) {
         warnings.push(
             "this process has transparent huge pages switched off (prctl PR_SET_THP_DISABLE, inherited by the \
-             command): the heap stays on small pages; fix: start from a shell or service manager without that switch"
+             command): the heap stays on OS pages; fix: start from a shell or service manager without that switch"
                 .to_owned(),
         );
     }

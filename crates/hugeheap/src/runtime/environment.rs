@@ -5,7 +5,7 @@
 //! | `HUGEHEAP_POLICY` | `auto`, `thp`, `dense`, `hugetlb`, `base` |
 //! | `HUGEHEAP_LEVEL` | `arenas` |
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
-//! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024) |
+//! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024); `0`: none |
 //! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit |
 //! | `HUGEHEAP_TELEMETRY` | a directory for the record of each process |
 //! | `HUGEHEAP_DISABLE` | `1`: do nothing |
@@ -81,7 +81,8 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
         settings.decay = parse_decay(value).ok_or(SettingError(Setting::Decay))?;
     }
     if let Some(value) = text(c"HUGEHEAP_LIMIT") {
-        settings.limit = Some(parse_bytes(value).ok_or(SettingError(Setting::Limit))?);
+        let bytes = parse_bytes(value).ok_or(SettingError(Setting::Limit))?;
+        settings.limit = (bytes > 0).then_some(bytes);
     }
     Ok((settings, level))
 }
