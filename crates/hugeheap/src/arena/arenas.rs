@@ -13,7 +13,7 @@ use super::bitmap;
 use super::demand::Demand;
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::{ArenaId, List};
-use super::maintenance::{DENSE, Sweep};
+use super::sweep::{DENSE, Sweep};
 use super::order::Order;
 use super::record::{Arena, Made, State};
 use super::table::Table;
@@ -80,12 +80,8 @@ pub struct Arenas<O> {
     pub(super) limits_read_at: u64,
     /// The counters that events change; what can be counted at leisure is filled in by [`snapshot`](Self::snapshot).
     pub(crate) counters: Snapshot,
-    /// Some arena without a huge page became dense: maintenance looks for arenas to collapse.
-    pub(crate) collapse_pending: bool,
-    /// How far it has looked.
+    /// The search of maintenance for arenas to collapse and to split.
     pub(super) sweep: Sweep,
-    /// Arenas that are stranded: see [`Arena::stranded`].
-    pub(super) stranded: usize,
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
@@ -110,9 +106,7 @@ impl<O: Os> Arenas<O> {
             serial: 0,
             limits_read_at: 0,
             counters: Snapshot::EMPTY,
-            collapse_pending: false,
             sweep: Sweep::NEW,
-            stranded: 0,
             forks: 0,
             settled: 0,
         }
@@ -126,6 +120,8 @@ impl<O: Os> Arenas<O> {
     /// Changes the settings; arenas that exist keep their backing until they are given back or collapsed.
     pub fn set(&mut self, settings: Settings) {
         let decay = settings.decay != self.settings.decay;
+        // Another policy may collapse what this one leaves alone.
+        self.sweep.news |= settings.policy != self.settings.policy && self.counters.arenas > 0;
         self.settings = settings;
         if decay {
             self.forget_demand();
@@ -188,7 +184,7 @@ impl<O: Os> Arenas<O> {
         let reused = run & arena.touched;
         arena.in_use |= run;
         arena.starts |= 1 << first;
-        arena.changed_at = now;
+        arena.changed(now);
         self.touch(id, now, run);
         self.retain_less(pages_bytes(reused));
         self.file(id);
@@ -211,6 +207,7 @@ impl<O: Os> Arenas<O> {
                 return None;
             }
             self.small = id;
+            self.table.arena_mut(id).apart = true;
             return Some(id);
         }
         let arena = self.table.arena(self.small);
@@ -257,7 +254,7 @@ impl<O: Os> Arenas<O> {
         let arena = self.table.arena_mut(id);
         arena.in_use &= !bitmap::mask(page, length);
         arena.starts &= !(1 << page);
-        arena.changed_at = now;
+        arena.changed(now);
         let bytes = u64::from(length) * HEAP_PAGE_BYTES as u64;
         self.counters.retained += bytes;
         self.file(id);
@@ -322,9 +319,9 @@ impl<O: Os> Arenas<O> {
             // All of it is gone, so nothing of the broken page is left: the next touch may be huge again.
             arena.made = Made::Base;
         }
-        let (state, made, busy) = (arena.state, arena.made, arena.busy);
+        let (state, made, unlisted) = (arena.state, arena.made, arena.busy || arena.apart);
         self.note_density(id);
-        if busy || id == self.small {
+        if unlisted {
             return;
         }
         match state {
@@ -339,13 +336,14 @@ impl<O: Os> Arenas<O> {
     /// Sees to it that an arena that became dense without a huge page is looked at.
     pub(crate) fn note_density(&mut self, id: ArenaId) {
         let arena = self.table.arena(id);
-        self.collapse_pending |= !arena.huge && arena.live_pages() >= DENSE && id != self.small;
+        let dense = !arena.huge && arena.live_pages() >= DENSE && !arena.apart;
+        self.sweep.news |= dense && self.may_collapse();
     }
 
     /// Takes an arena out of the list it is in.
     pub(crate) fn unfile(&mut self, id: ArenaId) {
         let arena = self.table.arena(id);
-        if arena.busy || id == self.small {
+        if arena.busy || arena.apart {
             return;
         }
         match (arena.state, arena.made) {

@@ -16,24 +16,22 @@
 //!    with the longest free range first. The free pages are dropped, the arena is advised against huge pages (khugepaged would refill
 //!    it), and the live pages are advised cold, which makes the kernel split the huge page and release the dropped part: without
 //!    the last step RSS falls but the cgroup's charge does not. Near the memory limit an eighth of free pages is enough, at once.
-//! 3. *Collapse* arenas without a huge page that became dense: seven eighths live (so memory grows by an eighth at most) and
-//!    unchanged for the decay time.
+//! 3. What [`sweep`](super::sweep) finds: *split* what could not be split when it was broken, *collapse* dense arenas.
 //!
-//! What fails is tried again after ten decay times, and after twice as long each further time: locked memory (`mlockall`) refuses
-//! forever. A pass that achieved nothing is never followed by another at once.
+//! What fails is tried again after ten decay times, and after twice as long each further time. What is refused again and again though
+//! nothing is short (memory locked by `mlockall` is) is then left alone until the arena is used again, so that an idle
+//! process is left in peace. A pass that achieved nothing is never followed by another at once.
 
 use super::arenas::pages_bytes;
-use super::backing::Host;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
-use super::list::ArenaId;
 use super::plan::{Action, Plan, Step};
 use super::record::{Made, State};
-use super::{ARENA_BYTES, Arenas, Policy};
+use super::{ARENA_BYTES, Arenas};
 use crate::telemetry::Fallback;
 use hugeheap_os::{Error, ErrorKind, Os, ThpMode};
 
 /// Arenas looked at per pass to find sparse or dense ones; bounds the time under the lock to about 20 µs.
-const LOOK: usize = 4096;
+pub(super) const LOOK: usize = 4096;
 
 /// Free heap pages that make an arena worth breaking: half of it. Breaking costs the rest of the arena its huge page; below half,
 /// more is lost than won.
@@ -45,9 +43,6 @@ const SPARSE_WHEN_TIGHT: u32 = HEAP_PAGES / 8;
 /// The same where no huge page is lost: a sixteenth, so that a system call brings 128 KiB at least.
 const SPARSE_WITHOUT_HUGE: u32 = HEAP_PAGES / 16;
 
-/// Live heap pages that make an arena dense.
-pub(super) const DENSE: u32 = HEAP_PAGES / 8 * 7;
-
 /// Retained bytes for which no thread is started: two arenas.
 const SLACK: u64 = 2 * ARENA_BYTES as u64;
 
@@ -56,6 +51,9 @@ const PATIENCE: u64 = 10;
 
 /// How often that time doubles at most: five minutes at a decay time of one second.
 const DOUBLINGS: u32 = 5;
+
+/// Refusals in a row after which an arena is left alone.
+const REFUSALS: u8 = 8;
 
 /// When the next pass is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,27 +64,10 @@ pub enum Wait {
     Idle,
 }
 
-/// How far the search for arenas to collapse has come: it goes over all arenas, [`LOOK`] in a pass.
-#[derive(Clone, Copy)]
-pub(super) struct Sweep {
-    /// Where the next pass goes on; `ArenaId(0)`: no search is under way.
-    next: ArenaId,
-    /// When the first of the arenas that are dense but not due yet will be.
-    due: u64,
-}
-
-impl Sweep {
-    pub(super) const NEW: Self = Self { next: ArenaId(0), due: u64::MAX };
-}
-
 impl<O: Os> Arenas<O> {
     /// Whether something happened that maintenance should look at. Cheap; asked after a free.
     pub fn maintenance_due(&self) -> bool {
-        self.is_collapse_pending() || self.counters.retained > self.settled + SLACK
-    }
-
-    fn is_collapse_pending(&self) -> bool {
-        (self.collapse_pending || self.sweep.next != ArenaId(0)) && self.may_collapse(&self.host)
+        self.sweep.is_pending() || self.counters.retained > self.settled + SLACK
     }
 
     /// Chooses what to do. What the host says is as fresh as the caller made it with [`refresh_host`](Self::refresh_host).
@@ -102,11 +83,9 @@ impl<O: Os> Arenas<O> {
         let claimed = plan.len();
         self.plan_breaks(&mut plan, now, excess, tight);
         self.claim(&plan, claimed);
-        if self.is_collapse_pending() && !tight {
-            let claimed = plan.len();
-            self.plan_collapses(&mut plan, now);
-            self.claim(&plan, claimed);
-        }
+        let claimed = plan.len();
+        self.plan_sweep(&mut plan, now, tight);
+        self.claim(&plan, claimed);
         plan.more |= plan.is_full();
         plan
     }
@@ -147,8 +126,7 @@ impl<O: Os> Arenas<O> {
         let partial = self.partial.emptiest(&self.table);
         let broken = self.broken.emptiest(&self.table);
         for id in small.into_iter().chain(partial).chain(broken).take(LOOK) {
-            let enough_done = excess < HEAP_PAGE_BYTES as u64;
-            if plan.is_full() || enough_done && self.stranded == 0 {
+            if plan.is_full() || excess < HEAP_PAGE_BYTES as u64 {
                 return;
             }
             let arena = self.arena(id);
@@ -158,8 +136,7 @@ impl<O: Os> Arenas<O> {
                 || arena.made == Made::Plain && self.host.thp == Some(ThpMode::Always);
             let pages = arena.retained_pages();
             let enough = if whole { sparse } else { SPARSE_WITHOUT_HUGE };
-            let wanted = !enough_done && pages >= enough || arena.stranded;
-            if arena.busy || arena.made == Made::Hugetlb || !wanted {
+            if arena.busy || arena.made == Made::Hugetlb || pages < enough {
                 continue;
             }
             let unchanged = if tight { 0 } else { arena.changed_at.saturating_add(self.demand.decay()) };
@@ -170,56 +147,11 @@ impl<O: Os> Arenas<O> {
             }
             // Also pages never touched, where they may be resident as parts of a huge page.
             let drop = if whole { !arena.in_use } else { arena.touched & !arena.in_use };
-            let split = whole || arena.stranded;
+            // Unadvised memory may be huge, too, from a time when the host's mode was `always`.
+            let split = whole || arena.made == Made::Plain;
             let action = Action::Break { drop, live: arena.in_use, advise: whole, split };
             plan.push(id, self.table.range(id), action);
             excess = excess.saturating_sub(u64::from(pages) * HEAP_PAGE_BYTES as u64);
-        }
-    }
-
-    /// Whether arenas may be collapsed at all now.
-    fn may_collapse(&self, host: &Host) -> bool {
-        host.can_collapse() && self.settings.policy != Policy::Base
-    }
-
-    fn plan_collapses(&mut self, plan: &mut Plan, now: u64) {
-        if plan.is_full() {
-            return;
-        }
-        if self.sweep.next == ArenaId(0) {
-            // What becomes dense from now on starts another search.
-            self.collapse_pending = false;
-            self.sweep.due = u64::MAX;
-        }
-        let mut more = None;
-        for (looked, id) in self.table.used_from(self.sweep.next).enumerate() {
-            if plan.is_full() || looked == LOOK {
-                more = Some(id);
-                break;
-            }
-            let arena = self.table.arena(id);
-            let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
-            if arena.huge || !used || arena.busy || id == self.small || arena.live_pages() < DENSE {
-                continue;
-            }
-            let due = arena.changed_at.saturating_add(self.demand.decay()).max(arena.retry_at);
-            if now < due {
-                self.sweep.due = self.sweep.due.min(due);
-                continue;
-            }
-            let advise = matches!(arena.made, Made::Base | Made::Broken);
-            plan.push(id, self.table.range(id), Action::Collapse { advise });
-        }
-        match more {
-            Some(id) => {
-                self.sweep.next = id;
-                plan.more = true;
-            }
-            None => {
-                self.sweep.next = ArenaId(0);
-                self.collapse_pending |= self.sweep.due != u64::MAX;
-                plan.due = plan.due.min(self.sweep.due);
-            }
         }
     }
 
@@ -233,6 +165,7 @@ impl<O: Os> Arenas<O> {
             achieved |= match step.action {
                 Action::GiveBack { unmap } => self.gave_back(step, now, unmap),
                 Action::Break { .. } => self.broke(step, now),
+                Action::Split { .. } => self.split_off(step),
                 Action::Collapse { .. } => self.collapsed(step),
             };
             if let Err(error) = step.result {
@@ -254,10 +187,11 @@ impl<O: Os> Arenas<O> {
         if self.counters.retained > SLACK {
             due = due.min(self.demand.next_change(now).unwrap_or(u64::MAX));
         }
+        // Another plan may have been made and completed meanwhile, and its search has come further.
+        due = due.min(self.sweep.due);
         if plan.more {
             due = now;
-        } else if self.is_collapse_pending() {
-            // Also when it has to wait until the memory limit is not near any more.
+        } else if self.sweep.has_news() {
             due = due.min(now.saturating_add(decay));
         }
         if due == u64::MAX {
@@ -271,11 +205,11 @@ impl<O: Os> Arenas<O> {
         if step.result.is_err() {
             return false;
         }
-        self.strand(step.id, false);
         let arena = self.table.arena_mut(step.id);
         let bytes = pages_bytes(arena.touched);
         arena.touched = 0;
         arena.huge = false;
+        arena.stranded = false;
         if unmap {
             arena.made = Made::Nothing;
         }
@@ -296,27 +230,28 @@ impl<O: Os> Arenas<O> {
         let arena = self.table.arena_mut(step.id);
         let bytes = pages_bytes(step.dropped & arena.touched);
         arena.touched &= !step.dropped;
-        let stranded = arena.touched != 0
-            && match step.split {
-                None => arena.stranded,
-                Some(true) => false,
-                Some(false) => arena.stranded || step.dropped != 0,
-            };
-        let released = arena.stranded && !stranded;
+        arena.stranded |= step.split == Some(false) && step.dropped != 0;
         if step.advised {
             arena.made = Made::Broken;
             arena.huge = false;
             self.counters.breaks += 1;
         }
-        if self.arena(step.id).touched == 0 {
+        if arena.touched == 0 {
             // Only the arena for small runs can have had no live run when the plan was made.
+            arena.stranded = false;
             self.counters.arenas -= 1;
         }
-        self.strand(step.id, stranded);
+        self.sweep.news |= arena.stranded;
         if bytes > 0 {
             self.dropped(now, bytes);
         }
-        bytes > 0 || released
+        bytes > 0
+    }
+
+    fn split_off(&mut self, step: &Step) -> bool {
+        let arena = self.table.arena_mut(step.id);
+        arena.stranded &= step.result.is_err();
+        step.result.is_ok()
     }
 
     fn collapsed(&mut self, step: &Step) -> bool {
@@ -331,15 +266,15 @@ impl<O: Os> Arenas<O> {
         arena.huge = true;
         arena.touched = u128::MAX;
         self.counters.retained += holes;
+        arena.stranded = false;
         self.counters.collapses += 1;
-        self.strand(step.id, false);
         true
     }
 
     /// Notes that a step failed, or a part of it. Returns when it may be tried again.
     fn failed(&mut self, step: &Step, now: u64, error: Error) -> u64 {
         match step.action {
-            Action::GiveBack { .. } => {}
+            Action::GiveBack { .. } | Action::Split { .. } => {}
             Action::Break { advise, .. } | Action::Collapse { advise } if advise && !step.advised => {
                 if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Again) {
                     self.count(Fallback::MappingLimit);
@@ -349,17 +284,17 @@ impl<O: Os> Arenas<O> {
             Action::Collapse { .. } => self.count(collapse_reason(error)),
         }
         let patience = self.demand.decay().saturating_mul(PATIENCE);
+        let short = matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::Again);
         let arena = self.table.arena_mut(step.id);
-        arena.retry_at =
-            now.saturating_add(patience.saturating_mul(1 << u32::from(arena.failures).min(DOUBLINGS)));
+        let pause = patience.saturating_mul(1 << u32::from(arena.failures).min(DOUBLINGS));
         arena.failures = arena.failures.saturating_add(1);
-        arena.retry_at
-    }
-
-    /// Notes whether parts of an arena's huge page are charged though dropped.
-    pub(crate) fn strand(&mut self, id: ArenaId, stranded: bool) {
-        let was = core::mem::replace(&mut self.table.arena_mut(id).stranded, stranded);
-        self.stranded = self.stranded + usize::from(stranded) - usize::from(was);
+        let gives_up = arena.failures >= REFUSALS && !short;
+        let retry_at = if gives_up { u64::MAX } else { now.saturating_add(pause) };
+        arena.retry_at = retry_at;
+        if matches!(step.action, Action::Split { .. } | Action::Collapse { .. }) {
+            self.sweep.due = self.sweep.due.min(retry_at);
+        }
+        retry_at
     }
 
     /// Asks the operating system again what may have changed: THP mode, limits, charge. Reads a few files; not for the caller's path.

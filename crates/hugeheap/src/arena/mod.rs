@@ -11,6 +11,7 @@
 //! | `arenas` | allocating and freeing page runs |
 //! | `supply` | obtaining address space and memory |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
+//! | `sweep` | the search for arenas to collapse |
 //! | `plan` | the system calls of that, made outside the lock |
 //! | `fork` | hugetlb arenas and forked children |
 //! | `report` | what it tells about itself |
@@ -34,6 +35,7 @@ mod record;
 mod report;
 mod settings;
 mod supply;
+mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;

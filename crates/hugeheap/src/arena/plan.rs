@@ -34,7 +34,12 @@ pub(super) enum Action {
         /// Some of it may be parts of a huge page: they are split off.
         split: bool,
     },
+    /// What an earlier break left over.
+    Split {
+        live: u128,
+    },
     Collapse {
+        /// The arena was advised against huge pages.
         advise: bool,
     },
 }
@@ -114,6 +119,7 @@ impl Step {
             // SAFETY: as above.
             Action::GiveBack { unmap: true } => self.result = unsafe { os.unmap(self.range) },
             Action::Break { drop, live, advise, split } => self.break_arena(os, drop, live, advise, split),
+            Action::Split { live } => self.split(os, live),
             Action::Collapse { advise } => self.collapse(os, advise),
         }
     }
@@ -140,9 +146,12 @@ impl Step {
                 self.dropped |= bitmap::mask(pages.start, pages.end - pages.start);
             }
         }
-        if !split {
-            return;
+        if split {
+            self.split(os, live);
         }
+    }
+
+    fn split<P: Pages>(&mut self, os: &P, live: u128) {
         // All live pages and not only the first: the arena may consist of several folios.
         let mut done = true;
         for pages in bitmap::set_ranges(live) {

@@ -73,7 +73,7 @@ pub(crate) struct Arena {
     pub(crate) changed_at: u64,
     /// Length in bytes of the large block that begins here.
     pub(crate) large_bytes: u64,
-    /// When maintenance may try again what failed for this arena, in nanoseconds.
+    /// When maintenance may try again what failed for this arena, in nanoseconds. `u64::MAX`: when it was changed.
     pub(crate) retry_at: u64,
     pub(crate) next: ArenaId,
     pub(crate) previous: ArenaId,
@@ -85,6 +85,8 @@ pub(crate) struct Arena {
     pub(crate) made: Made,
     /// Maintenance works on the arena outside the lock.
     pub(crate) busy: bool,
+    /// The arena for small runs, in no list whatever its state.
+    pub(crate) apart: bool,
     /// One huge page, as far as the kernel's answers tell: at the first touch, or to a collapse.
     pub(crate) huge: bool,
     /// Parts of its huge page were dropped but the rest could not be split: all of it is still charged.
@@ -98,6 +100,14 @@ pub(crate) struct Arena {
 const _: () = assert!(size_of::<Arena>() == 128);
 
 impl Arena {
+    /// Notes that a run was allocated or freed.
+    pub(crate) fn changed(&mut self, now: u64) {
+        self.changed_at = now;
+        if self.retry_at == u64::MAX {
+            (self.retry_at, self.failures) = (0, 0);
+        }
+    }
+
     /// Number of live runs.
     pub(crate) const fn runs(&self) -> u32 {
         self.starts.count_ones()

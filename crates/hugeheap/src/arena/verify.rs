@@ -69,7 +69,7 @@ impl<O: Os> Arenas<O> {
         let arena = self.arena(id);
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
         let expected = match arena.state {
-            _ if arena.busy || id == self.small => None,
+            _ if arena.busy || arena.apart => None,
             State::Empty => Some(Place::Empty),
             State::GivenBack => Some(Place::GivenBack),
             State::Partial if arena.made == Made::Broken => Some(Place::Broken),
@@ -77,6 +77,7 @@ impl<O: Os> Arenas<O> {
             _ => None,
         };
         check(place == expected, &format!("is in {place:?}, should be in {expected:?}"))?;
+        check(arena.apart == (id == self.small), "apart, and not the arena for small runs")?;
         check(arena.in_use & !arena.touched == 0, "in_use is not in touched")?;
         check(arena.starts & !arena.in_use == 0, "starts is not in in_use")?;
         check(!arena.huge || arena.touched == u128::MAX, "huge, and not touched throughout")?;
@@ -133,7 +134,7 @@ impl<O: Os> Arenas<O> {
     }
 
     fn verify_counters(&self, problems: &mut String) {
-        let (mut live, mut retained, mut large, mut arenas, mut stranded) = (0, 0, 0, 0, 0);
+        let (mut live, mut retained, mut large, mut arenas) = (0, 0, 0, 0);
         for id in self.table.used() {
             let arena = self.arena(id);
             live += pages_bytes(arena.in_use);
@@ -142,7 +143,6 @@ impl<O: Os> Arenas<O> {
                 large += pages_bytes(arena.in_use);
             }
             arenas += u64::from(!matches!(arena.state, State::Unmapped | State::GivenBack));
-            stranded += usize::from(arena.stranded);
         }
         let counters = &self.counters;
         for (name, kept, found) in [
@@ -150,7 +150,6 @@ impl<O: Os> Arenas<O> {
             ("retained", counters.retained, retained),
             ("large", counters.large, large),
             ("arenas", counters.arenas, arenas),
-            ("stranded", self.stranded as u64, stranded as u64),
             ("metadata", counters.metadata, self.table.metadata_bytes() as u64),
         ] {
             if kept != found {

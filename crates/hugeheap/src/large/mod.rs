@@ -199,7 +199,7 @@ impl<O: Os> Arenas<O> {
             let reused = used & arena.touched;
             arena.in_use = used;
             arena.starts = u128::from(index == 0);
-            arena.changed_at = now;
+            arena.changed(now);
             arena.state = if index == 0 { State::Large } else { State::LargeRest };
             self.touch(id, now, used);
             self.retain_less(pages_bytes(reused));
@@ -219,7 +219,7 @@ impl<O: Os> Arenas<O> {
             let bytes = pages_bytes(arena.in_use);
             arena.in_use = 0;
             arena.starts = 0;
-            arena.changed_at = now;
+            arena.changed(now);
             self.counters.retained += bytes;
             self.counters.live -= bytes;
             self.counters.large -= bytes;
@@ -241,7 +241,7 @@ impl<O: Os> Arenas<O> {
                 continue;
             }
             arena.in_use = used;
-            arena.changed_at = now;
+            arena.changed(now);
             let reused = used & !was & arena.touched;
             self.touch(id, now, used);
             self.retain_less(pages_bytes(reused));

@@ -113,7 +113,7 @@ impl<O: Os> Arenas<O> {
             arena.in_use = in_use;
             arena.starts = starts;
             arena.state = state;
-            arena.changed_at = now;
+            arena.changed(now);
             self.count_arena();
             self.touch(old, now, in_use);
             self.copy_pages(new, old, in_use);
@@ -158,11 +158,11 @@ impl<O: Os> Arenas<O> {
         self.unfile(id);
         let unmapped = self.unmake(id).is_ok();
         if unmapped {
-            self.strand(id, false);
             let arena = self.table.arena_mut(id);
             let bytes = pages_bytes(arena.touched);
             arena.touched = 0;
             arena.huge = false;
+            arena.stranded = false;
             if bytes > 0 {
                 self.retain_less(bytes);
                 self.counters.given_back += bytes;
@@ -178,16 +178,16 @@ impl<O: Os> Arenas<O> {
     fn relocated(&mut self, old: ArenaId, new: ArenaId) {
         self.unfile(new);
         let content = *self.table.arena(old);
-        self.strand(old, false);
-        self.strand(new, content.stranded);
         let arena = self.table.arena_mut(new);
         (arena.in_use, arena.starts, arena.touched) = (content.in_use, content.starts, content.touched);
         (arena.changed_at, arena.serial) = (content.changed_at, content.serial);
         (arena.retry_at, arena.failures) = (content.retry_at, content.failures);
-        (arena.made, arena.state, arena.huge) = (content.made, content.state, content.huge);
+        (arena.made, arena.state) = (content.made, content.state);
+        (arena.huge, arena.stranded) = (content.huge, content.stranded);
         // What stays behind is an empty mapping with the old advice.
         let arena = self.table.arena_mut(old);
-        (arena.in_use, arena.starts, arena.touched, arena.huge) = (0, 0, 0, false);
+        (arena.in_use, arena.starts, arena.touched) = (0, 0, 0);
+        (arena.huge, arena.stranded) = (false, false);
         self.file(old);
     }
 }

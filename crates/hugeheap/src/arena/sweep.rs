@@ -1,0 +1,104 @@
+//! The search for arenas to collapse: those that became dense without a huge page.
+//!
+//! ```text
+//!   news ──▶ pass: LOOK arenas ──▶ pass: the next LOOK ──▶ … ──▶ all seen ──▶ nothing
+//!    ▲                                                             │  ▲
+//!    └── another became dense meanwhile ◀──────────────────────────┘  └─ some are dense, but changed too lately: again when due
+//! ```
+//!
+//! Dense is seven eighths live, so that memory grows by an eighth at most, and unchanged for the decay time. Arenas are in no
+//! list for this: most of the time none of them is without a huge page. What a break could not split is found here too.
+
+use super::list::ArenaId;
+use super::maintenance::LOOK;
+use super::plan::{Action, Plan};
+use super::record::{Arena, Made, State};
+use super::{Arenas, HEAP_PAGES, Policy};
+use hugeheap_os::Os;
+
+/// Live heap pages that make an arena dense.
+pub(super) const DENSE: u32 = HEAP_PAGES / 8 * 7;
+
+/// How far the search has come.
+#[derive(Clone, Copy)]
+pub(super) struct Sweep {
+    /// Something happened since it began last.
+    pub(super) news: bool,
+    /// Where the next pass goes on; `ArenaId(0)`: no search is under way.
+    next: ArenaId,
+    /// When the first of the arenas that were found and were not due will be, or may be tried again; `u64::MAX`: there was
+    /// none.
+    pub(super) due: u64,
+}
+
+impl Sweep {
+    pub(super) const NEW: Self = Self { news: false, next: ArenaId(0), due: u64::MAX };
+
+    /// Whether there is something to search for now.
+    pub(super) fn has_news(&self) -> bool {
+        self.news || self.next != ArenaId(0)
+    }
+
+    /// The same, or later.
+    pub(super) fn is_pending(&self) -> bool {
+        self.has_news() || self.due != u64::MAX
+    }
+}
+
+impl<O: Os> Arenas<O> {
+    /// Whether arenas may be collapsed at all now.
+    pub(super) fn may_collapse(&self) -> bool {
+        self.host.can_collapse() && self.settings.policy != Policy::Base
+    }
+
+    /// What is to be done with an arena, and when at the earliest.
+    fn wanted(&self, arena: &Arena, now: u64, tight: bool) -> Option<(Action, u64)> {
+        let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
+        if !used || arena.busy {
+            return None;
+        }
+        if arena.stranded {
+            return Some((Action::Split { live: arena.in_use }, arena.retry_at));
+        }
+        if arena.huge || arena.apart || arena.live_pages() < DENSE || !self.may_collapse() {
+            return None;
+        }
+        let unchanged = arena.changed_at.saturating_add(self.demand.decay());
+        // Near the limit not at all; looked at again a decay time later.
+        let earliest = if tight { now.saturating_add(self.demand.decay()) } else { unchanged };
+        let due = earliest.max(arena.retry_at);
+        let advise = matches!(arena.made, Made::Base | Made::Broken);
+        Some((Action::Collapse { advise }, due))
+    }
+
+    /// Goes on with the search, if there is one.
+    pub(super) fn plan_sweep(&mut self, plan: &mut Plan, now: u64, tight: bool) {
+        if plan.is_full() {
+            return;
+        }
+        if !self.sweep.has_news() && now < self.sweep.due {
+            return;
+        }
+        if self.sweep.next == ArenaId(0) {
+            (self.sweep.news, self.sweep.due) = (false, u64::MAX);
+        }
+        let mut more = None;
+        for (looked, id) in self.table.used_from(self.sweep.next).enumerate() {
+            if plan.is_full() || looked == LOOK {
+                more = Some(id);
+                break;
+            }
+            match self.wanted(self.table.arena(id), now, tight) {
+                Some((action, due)) if due <= now => plan.push(id, self.table.range(id), action),
+                Some((_, due)) => self.sweep.due = self.sweep.due.min(due),
+                None => {}
+            }
+        }
+        if let Some(id) = more {
+            self.sweep.next = id;
+            plan.more = true;
+        } else {
+            self.sweep.next = ArenaId(0);
+        }
+    }
+}
