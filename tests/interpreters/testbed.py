@@ -1,0 +1,273 @@
+"""What the tests on interpreters and on the kernel share: builds, interpreters, records, the host's knobs, control groups.
+
+The command is `$HUGEHEAP_BIN` or `target/release/hugeheap`, the preload library `$HUGEHEAP_PRELOAD_LIBRARY` or the one beside the command.
+"""
+
+import contextlib
+import fcntl
+import glob
+import os
+import re
+import struct
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICIES = ["auto", "thp", "dense", "hugetlb", "base"]
+POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+THP = "/sys/kernel/mm/transparent_hugepage/enabled"
+TIMEOUT = 120
+
+NUMBERS = ["base", "thp", "dense", "hugetlb", "auto"]
+STATES = [
+    "idle",
+    "hooked",
+    "not_python",
+    "free_threaded",
+    "other_allocator",
+    "own_huge_pages",
+    "disabled",
+    "no_memory",
+    "bad_setting",
+]
+REASONS = [
+    "thp_never",
+    "thp_disabled",
+    "thp_unsupported",
+    "pool_empty",
+    "pool_refused",
+    "pool_forks",
+    "memory_limit",
+    "collapse_no_page",
+    "collapse_busy",
+    "collapse_refused",
+    "address_space",
+    "out_of_memory",
+    "latency",
+    "no_thread",
+    "mapping_limit",
+    "no_huge_page",
+]
+COUNTERS = (
+    "arenas arenas_peak arenas_full arenas_partial arenas_empty arenas_thp arenas_hugetlb arenas_base arenas_broken "
+    "live live_peak retained retention_target metadata large allocations frees foreign_frees given_back "
+    "arenas_given_back breaks regretted collapses passes longest_pass forks peak_resident peak_huge resident huge "
+    "peak_charge charge"
+).split()
+
+
+def find_library():
+    named = os.environ.get("HUGEHEAP_PRELOAD_LIBRARY")
+    path = Path(named) if named else find_command().parent / "libhugeheap_preload.so"
+    if not path.is_file():
+        pytest.exit(f"{path} is not built: cargo build --release, or set HUGEHEAP_PRELOAD_LIBRARY", 4)
+    return path.resolve()
+
+
+def find_command():
+    named = os.environ.get("HUGEHEAP_BIN")
+    path = Path(named) if named else ROOT / "target" / "release" / "hugeheap"
+    if not path.is_file():
+        pytest.exit(f"{path} is not built: cargo build --release, or set HUGEHEAP_BIN", 4)
+    return path.resolve()
+
+
+def find_interpreters():
+    """One interpreter for each installed version from 3.10 on that has CPython's `test` package: {(3, 11): path}."""
+    found = {}
+    places = [os.path.expanduser("~/.pyenv/versions/*/bin/python3.[0-9]*"), "/usr/local/bin/python3.[0-9]*"]
+    for place in [*places, "/usr/bin/python3.[0-9]*"]:
+        for path in sorted(glob.glob(place)):
+            match = re.fullmatch(r"python3\.(\d+)", os.path.basename(path))
+            version = (3, int(match[1])) if match else None
+            if version is None or version < (3, 10) or version in found:
+                continue
+            if subprocess.run([path, "-c", "import test.support"], capture_output=True, env=clean()).returncode == 0:
+                found[version] = path
+    return dict(sorted(found.items()))
+
+
+def clean(**more):
+    """An environment without the tester's settings."""
+    prefixes = ("HUGEHEAP_", "PYTHON", "LD_PRELOAD", "MIMALLOC_", "MALLOC_", "PYTEST_", "COV_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def preloaded(policy="auto", telemetry=None, **more):
+    """The same environment with the library."""
+    environment = clean(LD_PRELOAD=str(find_library()), HUGEHEAP_POLICY=policy, **more)
+    return {**environment, "HUGEHEAP_TELEMETRY": str(telemetry)} if telemetry else environment
+
+
+def run(command, env=None, timeout=TIMEOUT, **options):
+    """Runs a command without input and returns the completed process, its output as text."""
+    return subprocess.run(
+        [str(word) for word in command],
+        env=clean() if env is None else env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=timeout,
+        **options,
+    )
+
+
+def read_record(path):
+    """A process's telemetry record as a dict; waits out a writer in the middle of a change."""
+    for _ in range(1000):
+        data = Path(path).read_bytes()
+        magic, sequence = data[:8], int.from_bytes(data[8:16], "little")
+        if magic == b"HUGEHEAP" and sequence % 2 == 0:
+            break
+        time.sleep(0.001)
+    else:
+        raise AssertionError(f"{path} never was a consistent record")
+    schema, size, pid, parent, state, level, policy, effective = struct.unpack_from("<8I", data, 16)
+    assert schema == 1, f"schema {schema}: update this reader"
+    counters = struct.unpack_from(f"<{len(COUNTERS)}Q", data, 16 + 64)
+    counts = struct.unpack_from("<24Q", data, 16 + 64 + 8 * len(COUNTERS))
+    assert size == 64 + 8 * len(COUNTERS) + 24 * 8 and not any(counts[len(REASONS) :]), "update this reader"
+    return {
+        **dict(zip(COUNTERS, counters)),
+        "pid": pid,
+        "parent": parent,
+        "state": STATES[state],
+        "policy": NUMBERS[policy],
+        "effective": NUMBERS[effective],
+        "version": data[48:80].split(b"\0")[0].decode(),
+        "fallbacks": {name: count for name, count in zip(REASONS, counts) if count},
+    }
+
+
+def records(directory):
+    """All records of a telemetry directory, by process."""
+    found = map(read_record, Path(directory).glob("*.hugeheap"))
+    return {record["pid"]: record for record in found}
+
+
+def only_record(directory):
+    found = records(directory)
+    assert len(found) == 1, f"one process, but records of {sorted(found)}"
+    return next(iter(found.values()))
+
+
+# --- the host's knobs ---
+
+
+def need_root():
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it changes settings of the host")
+
+
+@contextlib.contextmanager
+def host_lock(shared=False):
+    """Serialises what depends on the host's knobs with all other tests on this host.
+
+    Until it is released nobody else changes a knob.
+    """
+    path = os.path.join(tempfile.gettempdir(), "hugeheap-host-knobs.lock")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def knob(path, value):
+    """Sets a file of the kernel under the host lock, and puts it back."""
+    need_root()
+    with host_lock():
+        try:
+            text = Path(path).read_text()
+        except OSError as error:
+            pytest.skip(f"no {path}: {error}")
+        match = re.search(r"\[(.*?)\]", text)
+        before = match[1] if match else text.strip()
+        try:
+            try:
+                Path(path).write_text(str(value))
+            except OSError as error:
+                pytest.skip(f"cannot write {path}: {error}")
+            yield
+        finally:
+            Path(path).write_text(before)
+
+
+@contextlib.contextmanager
+def pool(pages):
+    """A hugetlb pool of exactly this many free pages of 2 MiB."""
+    with knob(POOL, pages):
+        got = int(Path(POOL).read_text())
+        if got != pages:
+            pytest.skip(f"the hugetlb pool got {got} pages, not {pages}: memory is fragmented")
+        yield
+
+
+@contextlib.contextmanager
+def pool_for(policy):
+    """A pool of 8 pages for `hugetlb` where this is root; nothing otherwise.
+
+    The lock is held exclusively, because the pool is only large enough for one test.
+    """
+    if policy != "hugetlb" or os.geteuid() != 0 or not os.path.exists(POOL):
+        yield
+        return
+    with pool(8):
+        yield
+
+
+# --- memory control groups ---
+
+
+class Group:
+    """A memory control group of the test's own, v1 or v2."""
+
+    def __init__(self, path, version):
+        self.path, self.version = path, version
+
+    def charge(self):
+        name = "memory.usage_in_bytes" if self.version == 1 else "memory.current"
+        return int((self.path / name).read_text())
+
+    def limit(self, size):
+        (self.path / ("memory.limit_in_bytes" if self.version == 1 else "memory.max")).write_text(str(size))
+
+    def enter(self):
+        """For `preexec_fn`."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextlib.contextmanager
+def memory_group(name):
+    """A memory control group under the one this process is in; removed afterwards."""
+    need_root()
+    one, two = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    if (one / "memory.usage_in_bytes").exists():
+        own = next((path for _, names, path in lines if "memory" in names.split(",")), "/")
+        group = Group(one / own.lstrip("/") / f"hugeheap-{name}-{os.getpid()}", 1)
+    elif "memory" in (two / "cgroup.subtree_control").read_text().split():
+        group = Group(two / f"hugeheap-{name}-{os.getpid()}", 2)
+    else:
+        pytest.skip("no memory controller that a test can use")
+    try:
+        group.path.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a control group: {error}")
+    try:
+        yield group
+    finally:
+        for _ in range(100):
+            try:
+                group.path.rmdir()
+                break
+            except OSError:
+                time.sleep(0.05)
