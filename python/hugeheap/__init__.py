@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from ._errors import HugeheapError
 from ._heap import Stats, Status, configure, enable, give_back, stats, status
-from ._hugeheap import __version__
+from ._native import native
+
+__version__: str = native.__version__
 
 __all__ = [
     "HugeheapError",

@@ -1,35 +1,114 @@
-"""``python -m hugeheap script.py``: run a script on hugeheap in this interpreter.
+"""``python -m hugeheap script.py``: run a program on hugeheap in this interpreter.
 
 The third way, beside ``hugeheap run`` and ``hugeheap.enable()``: for a program whose start cannot be wrapped and whose
-code should not be touched. What the interpreter allocated before stays where it is.
+code should not be touched. What the interpreter allocated before stays where it is, and processes that the program
+starts anew are not on hugeheap (forked ones are).
+
+The program gets what the interpreter itself would give it: ``sys.argv``, ``sys.path[0]``, a ``__main__`` of its own that
+lives until the process ends, and the exit status.
 """
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import os
-import runpy
 import sys
+import types
+from dataclasses import dataclass
+from typing import NoReturn
 
 import hugeheap
 
+USAGE = """\
+usage: python -m hugeheap [--policy P] [--decay S] [--limit BYTES] [--summary]
+                          (SCRIPT | -m MODULE | -c CODE) [ARG ...]
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m hugeheap",
-        usage="%(prog)s [--policy P] [--decay S] [--limit BYTES] [--summary] (SCRIPT | -m MODULE | -c CODE) [ARG ...]",
-        description="Run a Python program with its objects on huge pages.",
-        epilog="To start any command on hugeheap, not only Python: hugeheap run -- COMMAND",
-    )
-    parser.add_argument("--policy", help="auto, thp, dense, hugetlb or base")
-    parser.add_argument("--decay", type=float, help="seconds that memory is kept after it was needed")
-    parser.add_argument("--limit", type=int, help="bytes above which nothing is kept for reuse")
-    parser.add_argument("--summary", action="store_true", help="say at exit, on stderr, what happened")
-    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
-    parser.add_argument("-c", dest="code", metavar="CODE", nargs=argparse.REMAINDER, help="run code")
-    parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
+Run a Python program with its objects on huge pages.
+
+  --policy P       auto, thp, dense, hugetlb or base
+  --decay S        seconds that memory is kept after it was needed
+  --limit BYTES    above which nothing is kept for reuse; with K, M, G or T
+  --summary        say at exit, on stderr, what happened
+
+To start any command on hugeheap, not only Python: hugeheap run -- COMMAND
+"""
+
+
+@dataclass
+class Given:
+    """The command line. What follows the program's name is the program's, whatever it looks like."""
+
+    policy: str | None = None
+    decay: float | None = None
+    limit: int | None = None
+    summary: bool = False
+    #: ``m``, ``c``, or empty for a script.
+    kind: str = ""
+    target: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"{USAGE.splitlines()[0]} ...\npython -m hugeheap: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        _refuse(f"--decay {text}: give seconds, such as 0.5")
+
+
+def _bytes(text: str) -> int:
+    shift = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
+    digits = text[:-1] if shift else text
+    if not (digits.isascii() and digits.isdigit()):
+        _refuse(f"--limit {text}: give bytes, such as 512M")
+    return int(digits) << shift
+
+
+def _parse(words: list[str]) -> Given:
+    given = Given()
+    rest = list(words)
+
+    def value(option: str, attached: str) -> str:
+        if attached:
+            return attached
+        if not rest:
+            _refuse(f"{option} needs a value")
+        return rest.pop(0)
+
+    while rest:
+        word = rest.pop(0)
+        name, _, attached = word.partition("=")
+        if word in ("-h", "--help"):
+            print(USAGE, end="")
+            sys.exit(0)
+        elif word == "--summary":
+            given.summary = True
+        elif name == "--policy":
+            given.policy = value(name, attached)
+        elif name == "--decay":
+            given.decay = _seconds(value(name, attached))
+        elif name == "--limit":
+            given.limit = _bytes(value(name, attached))
+        elif word[:2] in ("-m", "-c"):
+            # As the interpreter takes them: the value may be attached.
+            given.kind, given.target = word[1], value(word[:2], word[2:])
+            break
+        elif word == "--":
+            given.target = value("--", "")
+            break
+        elif word.startswith("-") and word != "-":
+            _refuse(f"unknown option {word}")
+        else:
+            given.target = word
+            break
+    else:
+        _refuse("name a script, -m MODULE or -c CODE")
+    given.arguments = tuple(rest)
+    return given
 
 
 def _mib(number: int) -> str:
@@ -37,59 +116,114 @@ def _mib(number: int) -> str:
 
 
 def _summary() -> None:
-    stats = hugeheap.stats()
-    coverage = "not measured" if stats.coverage is None else f"{stats.coverage:.1%} of {_mib(stats.resident)}"
-    lines = [
-        str(hugeheap.status()),
-        f"  arenas     {stats.arenas_peak} at the peak with {_mib(stats.live_peak)} live, {stats.arenas} now",
-        f"  coverage   {coverage} on huge pages now",
-        f"  given back {_mib(stats.given_back)}; {_mib(stats.retained)} kept for reuse",
-    ]
-    lines += [f"  fallback   {count} x {reason}: {stats.hints[reason]}" for reason, count in stats.fallbacks.items()]
+    status, stats = hugeheap.status(), hugeheap.stats()
+    lines = [str(status)]
+    if status.hooked:
+        share, resident = stats.coverage, _mib(stats.resident)
+        coverage = "nothing resident" if share is None else f"{share:.1%} of {resident} on huge pages now"
+        lines += [
+            f"  arenas     {stats.arenas_peak} at the peak with {_mib(stats.live_peak)} live, {stats.arenas} now",
+            f"  coverage   {coverage}",
+            f"  given back {_mib(stats.given_back)}; {_mib(stats.retained)} kept for reuse",
+        ]
+    hints = stats.hints
+    lines += [f"  fallback   {count} x {reason}: {hints[reason]}" for reason, count in stats.fallbacks.items()]
     print("\n".join(lines), file=sys.stderr)
 
 
-def main(arguments: list[str]) -> None:
+def _new_main() -> dict[str, object]:
+    """A module ``__main__`` that is nobody's but the program's. It stays in ``sys.modules``: threads and exit handlers
+    that outlive the program's last line find their globals, and pickle finds their classes."""
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    sys.modules["__main__"] = module
+    return module.__dict__
+
+
+def _safe_path() -> bool:
+    """With -P or -I the interpreter put nothing of its own in front of the path."""
+    return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
+
+
+def _set_first_path(path: str) -> None:
+    if not _safe_path():
+        sys.path[0] = path
+
+
+def _run_module(name: str) -> None:
+    import runpy
+
+    _new_main()
+    # What the interpreter itself calls for -m. The public `run_module` would take `__main__` away again at the end.
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _run_script(path: str) -> None:
+    import importlib.machinery
+
+    if os.path.isdir(path) or _is_archive(path):
+        # As the interpreter does it: the directory or archive is searched for __main__.
+        import runpy
+
+        if _safe_path():
+            sys.path.insert(0, path)
+        else:
+            sys.path[0] = path
+
+        _new_main()
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+        return
+    if path == "-":
+        _set_first_path("")
+        exec(compile(sys.stdin.read(), "<stdin>", "exec", dont_inherit=True), _new_main())
+        return
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        print(
+            f"{sys.executable}: can't open file {os.path.abspath(path)!r}: [Errno {error.errno}] {error.strerror}",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    names = _new_main()
+    names["__file__"] = os.path.abspath(path)
+    names["__cached__"] = None
+    names["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
+    exec(compile(source, path, "exec", dont_inherit=True), names)
+
+
+def _is_archive(path: str) -> bool:
+    import zipfile
+
+    return os.path.isfile(path) and zipfile.is_zipfile(path)
+
+
+def main(words: list[str]) -> None:
     """Enable, then become the program."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    target = given.module or given.code or given.script
-    if not target:
-        parser.error("name a script, -m MODULE or -c CODE")
+    given = _parse(words)
     try:
         status = hugeheap.enable(policy=given.policy, decay=given.decay, limit=given.limit)
     except hugeheap.HugeheapError as error:
-        parser.error(str(error))
-    if not status.hooked:
-        print(status, file=sys.stderr)
+        _refuse(str(error))
     if given.summary:
         # A forked child inherits the handler; only the process that was asked prints.
         asked = os.getpid()
         atexit.register(lambda: _summary() if os.getpid() == asked else None)
-    name, rest = target[0], target[1:]
-    if given.module:
-        sys.argv = [name, *rest]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    elif given.code:
-        sys.argv = ["-c", *rest]
-        sys.path[0] = ""
-        exec(compile(name, "<string>", "exec"), _fresh_main())
+    elif not status.hooked:
+        print(status, file=sys.stderr)
+    if given.kind == "m":
+        sys.argv = [given.target, *given.arguments]
+        _set_first_path(os.getcwd())
+        _run_module(given.target)
+    elif given.kind == "c":
+        sys.argv = ["-c", *given.arguments]
+        _set_first_path("")
+        exec(compile(given.target, "<string>", "exec", dont_inherit=True), _new_main())
     else:
-        sys.argv = [name, *rest]
-        sys.path[0] = os.path.dirname(os.path.abspath(name))
-        if not os.path.exists(name):
-            print(f"python -m hugeheap: can't open file {name!r}: no such file", file=sys.stderr)
-            sys.exit(2)
-        runpy.run_path(name, run_name="__main__")
-
-
-def _fresh_main() -> dict[str, object]:
-    import types
-
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    return module.__dict__
+        sys.argv = [given.target, *given.arguments]
+        _run_script(given.target)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import _hugeheap
 from ._errors import HugeheapError
+from ._native import native
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,16 @@ class Stats:
     @property
     def hints(self) -> dict[str, str]:
         """What to do about each fallback that happened."""
-        return {reason: _hugeheap.hint(reason) or "" for reason in self.fallbacks}
+        return {reason: native.hint(reason) or "" for reason in self.fallbacks}
 
 
-def _checked(policy: str | None, decay: float | None, limit: int | None) -> tuple[str | None, float | None, int | None]:
-    if policy is not None and policy not in _hugeheap.POLICIES:
+_Settings = tuple[str | None, float | None, int | None]
+
+
+def _checked(policy: str | None, decay: float | None, limit: int | None) -> _Settings:
+    if policy is not None and policy not in native.POLICIES:
         raise HugeheapError(
-            f"unknown policy {policy!r}", "unknown-policy", f"choose one of {', '.join(_hugeheap.POLICIES)}"
+            f"unknown policy {policy!r}", "unknown-policy", f"choose one of {', '.join(native.POLICIES)}"
         )
     if decay is not None and not 0.001 <= decay <= 86400:
         raise HugeheapError(f"decay of {decay} s", "bad-decay", "give seconds between 0.001 and 86400")
@@ -110,26 +113,33 @@ def enable(*, policy: str | None = None, decay: float | None = None, limit: int 
     environment (``HUGEHEAP_POLICY`` …) or is the default. A second call changes the settings. Where
     nothing can be hooked, the returned status says why; that is no error.
     """
-    _hugeheap.enable(*_checked(policy, decay, limit))
+    settings = _checked(policy, decay, limit)
+    now = status()
+    if not now.hooked and now.state != "disabled" and (mistake := native.environment_mistake()):
+        raise HugeheapError(mistake, "bad-setting", "correct or unset it")
+    native.enable(*settings)
     return status()
 
 
 def configure(*, policy: str | None = None, decay: float | None = None, limit: int | None = None) -> None:
     """Change the settings of the running heap; what is ``None`` stays. Existing arenas keep their backing."""
-    _hugeheap.configure(*_checked(policy, decay, limit))
+    settings = _checked(policy, decay, limit)
+    if not (now := status()).hooked:
+        raise HugeheapError(f"there is no heap to configure ({now.explanation})", "not-enabled", "call enable() first")
+    native.configure(*settings)
 
 
 def give_back() -> int:
     """Give back to the operating system now what would be kept for reuse; the bytes given back."""
-    return _hugeheap.give_back()
+    return native.give_back()
 
 
 def status() -> Status:
     """Whether and how this process runs on hugeheap."""
-    return Status(**_hugeheap.status())
+    return Status(**native.status())
 
 
 def stats(*, measure: bool = True) -> Stats:
     """The heap's numbers. With ``measure`` the kernel is asked for resident memory, coverage and charge first,
     which takes from microseconds to a few milliseconds for a heap of OS pages."""
-    return Stats(**_hugeheap.stats(measure))
+    return Stats(**native.stats(measure))

@@ -3,9 +3,13 @@
 //! What a user sees is the Python package around it. Importing the module does nothing: the runtime is looked up, or
 //! started, by the first function that needs it. If the process was started with the preload library, its runtime
 //! is the one that is used (see `hugeheap_cpython::interface`).
+//!
+//! Only CPython with a GIL loads this module: built for the stable ABI, whose objects other builds lay out differently. The
+//! package looks before it imports.
 
 use core::ffi::c_void;
 use hugeheap::arena::Policy;
+use hugeheap::runtime::settings_from_environment;
 use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
 use hugeheap_cpython::interface::{Interface, Options, connect};
 use pyo3::exceptions::PyValueError;
@@ -43,11 +47,31 @@ fn options(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyRe
     Ok(options)
 }
 
+/// The state of this process. `HUGEHEAP_DISABLE=1` counts in a running process as it does for the preload library: the
+/// operator's word is above the program's.
+fn state() -> HookState {
+    match HookState::from_number((interface().state)()).unwrap_or(HookState::Idle) {
+        HookState::Idle if std::env::var_os("HUGEHEAP_DISABLE").is_some_and(|value| value == "1") => {
+            HookState::Disabled
+        }
+        state => state,
+    }
+}
+
+/// The first setting in the environment that is not understood, as a line; `None`: all are. `enable` would pass over it.
+#[pyfunction]
+fn environment_mistake() -> Option<&'static str> {
+    settings_from_environment().err().map(|error| error.message())
+}
+
 /// Installs the hooks, or changes the settings if they are in. Answers the state's name.
 #[pyfunction]
 #[pyo3(signature = (policy=None, decay=None, limit=None))]
 fn enable(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<&'static str> {
     let options = options(policy, decay, limit)?;
+    if state() == HookState::Disabled {
+        return Ok(HookState::Disabled.name());
+    }
     // SAFETY: a function called from Python holds the GIL; the options live until the call returns.
     let state = unsafe { (interface().enable)(&raw const options) };
     Ok(HookState::from_number(state).map_or("unknown", HookState::name))
@@ -100,7 +124,7 @@ fn stats(python: Python<'_>, measure: bool) -> PyResult<Bound<'_, PyDict>> {
 #[pyfunction]
 fn status(python: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let snapshot = snapshot(false);
-    let state = HookState::from_number((interface().state)()).unwrap_or(HookState::Idle);
+    let state = state();
     let result = PyDict::new(python);
     result.set_item("state", state.name())?;
     result.set_item("explanation", state.explain())?;
@@ -123,6 +147,7 @@ fn hint(reason: &str) -> Option<&'static str> {
 fn _hugeheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("POLICIES", Policy::ALL.map(Policy::name).to_vec())?;
+    module.add_function(wrap_pyfunction!(environment_mistake, module)?)?;
     module.add_function(wrap_pyfunction!(enable, module)?)?;
     module.add_function(wrap_pyfunction!(configure, module)?)?;
     module.add_function(wrap_pyfunction!(give_back, module)?)?;
