@@ -13,9 +13,9 @@ use super::bitmap;
 use super::demand::Demand;
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::{ArenaId, List};
-use super::sweep::{DENSE, Sweep};
 use super::order::Order;
 use super::record::{Arena, Made, State};
+use super::sweep::{DENSE, Sweep};
 use super::table::Table;
 use super::{Policy, Settings};
 use crate::telemetry::{Fallback, Snapshot};
@@ -333,11 +333,11 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Sees to it that an arena that became dense without a huge page is looked at.
+    /// Sees to it that an arena that became dense without a huge page, or that is used again though not split, is looked at.
     pub(crate) fn note_density(&mut self, id: ArenaId) {
         let arena = self.table.arena(id);
         let dense = !arena.huge && arena.live_pages() >= DENSE && !arena.apart;
-        self.sweep.news |= dense && self.may_collapse();
+        self.sweep.news |= arena.unsplit || dense && self.may_collapse();
     }
 
     /// Takes an arena out of the list it is in.

@@ -18,7 +18,7 @@
 use super::Policy;
 use super::record::Made;
 use crate::telemetry::Fallback;
-use hugeheap_os::{Facts, MemoryLimits, ThpDisabled, ThpMode};
+use hugeheap_os::{ErrorKind, Facts, MemoryLimits, ThpDisabled, ThpMode};
 
 /// Time that finding a huge page may take on average before `auto` stops asking at fault time, in nanoseconds. Clearing 2 MiB takes
 /// 0.05 to 0.2 ms, a virtual machine's first touch of host memory 5 ms; direct compaction takes tens of milliseconds.
@@ -45,8 +45,14 @@ impl Host {
     /// Asks the operating system. Does not allocate.
     pub(crate) fn read<F: Facts>(os: &F) -> Self {
         let right_size = os.page_sizes().huge == Some(super::ARENA_BYTES);
+        let mode = || match os.thp() {
+            Ok(thp) => Some(thp.mode),
+            Err(error) if error.kind() == ErrorKind::Missing => None,
+            // /sys is closed: advice may work, and the first touch shows whether it does.
+            Err(_) => Some(ThpMode::Madvise),
+        };
         Self {
-            thp: if right_size { os.thp().ok().map(|thp| thp.mode) } else { None },
+            thp: if right_size { mode() } else { None },
             disabled: os.thp_disabled().unwrap_or(ThpDisabled::No),
             collapse: right_size && os.capabilities().collapse,
             limits: os.memory_limits().ok(),

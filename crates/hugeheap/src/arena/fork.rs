@@ -164,6 +164,8 @@ unsafe fn copy_pages(from: usize, to: usize, live: u128) {
         let offset = pages.start as usize * super::HEAP_PAGE_BYTES;
         let len = pages.len() * super::HEAP_PAGE_BYTES;
         // SAFETY: the pages lie in the two arenas.
-        unsafe { core::ptr::copy_nonoverlapping((from + offset) as *const u8, (to + offset) as *mut u8, len) };
+        unsafe {
+            core::ptr::copy_nonoverlapping((from + offset) as *const u8, (to + offset) as *mut u8, len)
+        };
     }
 }

@@ -148,7 +148,7 @@ impl<O: Os> Arenas<O> {
             // Also pages never touched, where they may be resident as parts of a huge page.
             let drop = if whole { !arena.in_use } else { arena.touched & !arena.in_use };
             // Unadvised memory may be huge, too, from a time when the host's mode was `always`.
-            let split = whole || arena.made == Made::Plain;
+            let split = whole || arena.unsplit || arena.made == Made::Plain;
             let action = Action::Break { drop, live: arena.in_use, advise: whole, split };
             plan.push(id, self.table.range(id), action);
             excess = excess.saturating_sub(u64::from(pages) * HEAP_PAGE_BYTES as u64);
@@ -209,7 +209,7 @@ impl<O: Os> Arenas<O> {
         let bytes = pages_bytes(arena.touched);
         arena.touched = 0;
         arena.huge = false;
-        arena.stranded = false;
+        arena.unsplit = false;
         if unmap {
             arena.made = Made::Nothing;
         }
@@ -230,7 +230,9 @@ impl<O: Os> Arenas<O> {
         let arena = self.table.arena_mut(step.id);
         let bytes = pages_bytes(step.dropped & arena.touched);
         arena.touched &= !step.dropped;
-        arena.stranded |= step.split == Some(false) && step.dropped != 0;
+        if let Some(done) = step.split {
+            arena.unsplit = !done;
+        }
         if step.advised {
             arena.made = Made::Broken;
             arena.huge = false;
@@ -238,10 +240,10 @@ impl<O: Os> Arenas<O> {
         }
         if arena.touched == 0 {
             // Only the arena for small runs can have had no live run when the plan was made.
-            arena.stranded = false;
+            arena.unsplit = false;
             self.counters.arenas -= 1;
         }
-        self.sweep.news |= arena.stranded;
+        self.sweep.news |= arena.unsplit;
         if bytes > 0 {
             self.dropped(now, bytes);
         }
@@ -250,7 +252,7 @@ impl<O: Os> Arenas<O> {
 
     fn split_off(&mut self, step: &Step) -> bool {
         let arena = self.table.arena_mut(step.id);
-        arena.stranded &= step.result.is_err();
+        arena.unsplit &= step.result.is_err();
         step.result.is_ok()
     }
 
@@ -266,7 +268,7 @@ impl<O: Os> Arenas<O> {
         arena.huge = true;
         arena.touched = u128::MAX;
         self.counters.retained += holes;
-        arena.stranded = false;
+        arena.unsplit = false;
         self.counters.collapses += 1;
         true
     }

@@ -89,8 +89,8 @@ pub(crate) struct Arena {
     pub(crate) apart: bool,
     /// One huge page, as far as the kernel's answers tell: at the first touch, or to a collapse.
     pub(crate) huge: bool,
-    /// Parts of its huge page were dropped but the rest could not be split: all of it is still charged.
-    pub(crate) stranded: bool,
+    /// It was advised against huge pages, but its huge page could not be split: what was dropped of it is still charged.
+    pub(crate) unsplit: bool,
     /// Calls of maintenance that failed for this arena since one succeeded.
     pub(crate) failures: u8,
     /// Key of the list the arena is in (see `order`), so that it can be taken out.

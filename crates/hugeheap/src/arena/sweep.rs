@@ -57,7 +57,7 @@ impl<O: Os> Arenas<O> {
         if !used || arena.busy {
             return None;
         }
-        if arena.stranded {
+        if arena.unsplit {
             return Some((Action::Split { live: arena.in_use }, arena.retry_at));
         }
         if arena.huge || arena.apart || arena.live_pages() < DENSE || !self.may_collapse() {

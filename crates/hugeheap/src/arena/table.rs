@@ -190,7 +190,9 @@ impl Table {
     /// Whether a large block could take the arena.
     pub(crate) fn is_idle(&self, id: ArenaId) -> bool {
         let arena = self.arena(id);
-        !arena.busy && !arena.apart && matches!(arena.state, State::Unmapped | State::Empty | State::GivenBack)
+        !arena.busy
+            && !arena.apart
+            && matches!(arena.state, State::Unmapped | State::Empty | State::GivenBack)
     }
 
     /// Whether the arena lies where large blocks are.

@@ -83,7 +83,7 @@ impl<O: Os> Arenas<O> {
         check(!arena.huge || arena.touched == u128::MAX, "huge, and not touched throughout")?;
         check(!arena.huge || !matches!(arena.made, Made::Nothing | Made::Base | Made::Broken), "made huge?")?;
         check(arena.made != Made::Hugetlb || arena.huge, "from the pool and not huge")?;
-        check(!arena.stranded || arena.touched != 0, "stranded, and nothing is resident")?;
+        check(!arena.unsplit || arena.touched != 0, "not split, and nothing is resident")?;
         let has_memory = !matches!(arena.state, State::Unmapped | State::GivenBack);
         check(has_memory == (arena.touched != 0), "its state does not say whether it has memory")?;
         check(!has_memory || arena.made != Made::Nothing, "has memory and is not mapped")?;
@@ -91,7 +91,10 @@ impl<O: Os> Arenas<O> {
             State::Unmapped => check(arena.made == Made::Nothing && !arena.busy, "never used, but made"),
             State::GivenBack | State::Empty => {
                 check(arena.in_use == 0, "has live runs")?;
-                check(arena.made != Made::Broken || arena.state == State::Empty, "nothing is left to be broken")
+                check(
+                    arena.made != Made::Broken || arena.state == State::Empty,
+                    "nothing is left to be broken",
+                )
             }
             State::Partial | State::Full => {
                 check(arena.in_use != 0, "has no live runs")?;

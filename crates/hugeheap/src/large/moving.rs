@@ -79,7 +79,8 @@ impl<O: Os> Arenas<O> {
     /// How many arenas of a block from number `index` on, below `end`, can be moved by one call.
     fn alike(&self, first: ArenaId, index: u32, end: u32) -> u32 {
         let made = self.table.arena(self.nth(first, index)).made;
-        let same = (index + 1..end).take_while(|&other| self.table.arena(self.nth(first, other)).made == made);
+        let same =
+            (index + 1..end).take_while(|&other| self.table.arena(self.nth(first, other)).made == made);
         1 + same.count() as u32
     }
 
@@ -162,7 +163,7 @@ impl<O: Os> Arenas<O> {
             let bytes = pages_bytes(arena.touched);
             arena.touched = 0;
             arena.huge = false;
-            arena.stranded = false;
+            arena.unsplit = false;
             if bytes > 0 {
                 self.retain_less(bytes);
                 self.counters.given_back += bytes;
@@ -183,11 +184,11 @@ impl<O: Os> Arenas<O> {
         (arena.changed_at, arena.serial) = (content.changed_at, content.serial);
         (arena.retry_at, arena.failures) = (content.retry_at, content.failures);
         (arena.made, arena.state) = (content.made, content.state);
-        (arena.huge, arena.stranded) = (content.huge, content.stranded);
+        (arena.huge, arena.unsplit) = (content.huge, content.unsplit);
         // What stays behind is an empty mapping with the old advice.
         let arena = self.table.arena_mut(old);
         (arena.in_use, arena.starts, arena.touched) = (0, 0, 0);
-        (arena.huge, arena.stranded) = (false, false);
+        (arena.huge, arena.unsplit) = (false, false);
         self.file(old);
     }
 }
