@@ -102,7 +102,9 @@ impl Fallback {
             }
             Self::PoolRefused => "the kernel refused hugetlb pages; see dmesg and the cgroup's hugetlb limit",
             Self::PoolForks => "the process forks; policy thp suits it better than hugetlb",
-            Self::MemoryLimit => "the memory limit (the cgroup's or HUGEHEAP_LIMIT) is near; raise it to keep huge pages",
+            Self::MemoryLimit => {
+                "the memory limit (the cgroup's or HUGEHEAP_LIMIT) is near; raise it to keep huge pages"
+            }
             Self::CollapseNoPage => "no free huge page for a collapse; memory is fragmented or full",
             Self::CollapseBusy => "the cgroup or the kernel refused to collapse for now; it is tried again",
             Self::CollapseRefused => "the kernel refused to collapse an arena",
