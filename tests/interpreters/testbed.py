@@ -211,6 +211,11 @@ def pool(pages):
         yield
 
 
+def pool_size():
+    """Pages of 2 MiB in the hugetlb pool now; 0 where the kernel has none."""
+    return int(Path(POOL).read_text()) if os.path.exists(POOL) else 0
+
+
 @contextlib.contextmanager
 def pool_for(policy):
     """A pool of 8 pages for `hugetlb` where this is root; nothing otherwise.

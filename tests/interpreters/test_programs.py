@@ -1,0 +1,329 @@
+"""Whole programs on hugeheap: the same output and status as on stock, at every policy and on every installed version.
+
+Guarded for users: pip, venv, fork-heavy programs, worker pools, subinterpreters, threads, deep recursion, blocks that grow and shrink over
+the 1 MiB from which on hugeheap holds them, CPython's debugging modes; and that forking warns of no threads a program did not start.
+Every policy runs on 3.11 (or the oldest version found), `auto` on every other version.
+"""
+
+import pytest
+import testbed
+
+INTERPRETERS = testbed.find_interpreters()
+MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
+CASES = [(MAIN, policy) for policy in testbed.POLICIES] + [(one, "auto") for one in INTERPRETERS if one != MAIN]
+LABELS = [f"{major}.{minor}-{policy}" for (major, minor), policy in CASES]
+
+FORKS = """
+import os
+live = [[n, str(n), {n: bytes(8)}] for n in range(20_000)]
+big = bytearray(b"x") * (3 << 20)
+def verify(mark):
+    for n, (number, text, table) in enumerate(live):
+        assert (number, text, len(table[n])) == (n, str(n), mark), n
+good = 0
+for child in range(200):
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            for n in range(child % 7, len(live), 7):
+                live[n][2][n] = bytes(8)
+            big[child << 12] = 1
+            more = [(n, child) for n in range(3_000)]
+            del live[::2]
+            assert sum(n for n, _ in more) == 4_498_500 and all(row[2][row[0]] == bytes(8) for row in live)
+            assert big.count(1) == 1
+            status = 0
+        finally:
+            os._exit(status)
+    good += os.waitpid(pid, 0)[1] == 0
+    if child % 20 == 0:
+        live.append([len(live), str(len(live)), {len(live): bytes(8)}])
+verify(8)
+print(good, len(live), big.count(1))
+"""
+
+POOL = """
+import multiprocessing, sys
+def work(n):
+    rows = [(n, k, str(k)) for k in range(20_000)]
+    return sum(len(text) + k for _, k, text in rows), bytes([n % 256]) * (2 << 20)
+if __name__ == "__main__":
+    shared = [str(n) for n in range(100_000)]
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        for n, (total, data) in enumerate(pool.imap(work, range(12))):
+            assert data.count(n) == len(data)
+            print(n, total)
+    print(len(shared), shared[-1])
+"""
+
+SUBINTERPRETERS = """
+import threading
+try:
+    import _interpreters as interpreters
+    run = interpreters.run_string
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    run = interpreters.run_string
+code = '''
+rows = [[n, str(n)] for n in range(50_000)]
+assert sum(n for n, _ in rows) == 1_249_975_000
+del rows[::2]
+assert all(str(n) == text for n, text in rows)
+'''
+def one():
+    for _ in range(4):
+        interpreter = interpreters.create()
+        try:
+            failure = run(interpreter, code)
+            assert failure is None, failure
+        finally:
+            interpreters.destroy(interpreter)
+    done.append(1)
+done = []
+one()
+import sys
+if sys.version_info >= (3, 12):  # Before, subinterpreters in several threads are not safe on stock.
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(done) == 4
+print("done")
+"""
+
+THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+def work(n):
+    keep = []
+    for round in range(20):
+        keep.append([(n, round, str(k)) for k in range(3_000)])
+        if round % 3 == 2:
+            del keep[0]
+    assert all(row[0] == n for rows in keep for row in rows)
+    return n, sum(map(len, keep))
+with ThreadPoolExecutor(8) as pool:
+    print(list(pool.map(work, range(40))))
+"""
+
+RECURSION = """
+import sys, threading
+sys.setrecursionlimit(1_000_000)
+def deep(n, *rest):
+    return 0 if n == 0 else 1 + deep(n - 1, n, *rest[:3])
+def run():
+    for depth in (10, 20_000, 100, 20_000, 40_000):
+        print(depth, deep(depth))
+threading.stack_size(1 << 29)
+threads = [threading.Thread(target=run)]
+[(thread.start(), thread.join()) for thread in threads]
+"""
+
+LISTS = """
+import random
+random.seed(1)
+lists = [[] for _ in range(6)]
+expected = [0] * 6
+for step in range(400):
+    at = random.randrange(6)
+    if random.random() < 0.6:
+        more = random.randrange(60_000)
+        lists[at].extend(range(expected[at], expected[at] + more))
+        expected[at] += more
+    else:
+        expected[at] = random.randrange(expected[at] + 1)
+        del lists[at][expected[at]:]
+    one = lists[at]
+    assert len(one) == expected[at]
+    assert one[:1] in ([], [0]) and all(one[k] == k for k in range(0, len(one), 997))
+assert all(one == list(range(len(one))) for one in lists)
+table = {n: n * n for n in range(200_000)}
+for n in range(0, 200_000, 2):
+    del table[n]
+table.update((n, -n) for n in range(300_000, 500_000))
+print([len(one) for one in lists], len(table), sum(table.values()))
+import sys
+print(sys.getsizeof(lists[0]) > 0, max(map(len, lists)) * 8 > 2 << 20)
+"""
+
+BUFFERS = """
+import random
+random.seed(2)
+for near in (1 << 20, 2 << 20, 512 << 10):
+    data = bytearray()
+    model = 0
+    for size in [near - 60, near - 1, near, near + 1, 3 * near, near // 2, near // 2 - 60, 0] * 3 + [
+        random.randrange(3 * near) for _ in range(60)
+    ]:
+        if size > len(data):
+            old = len(data)
+            data.extend(bytes([k * 7 % 256 for k in range(old // 4096, size // 4096 + 1)])[:1] * (size - old))
+            data[old : old + 1], data[size - 1] = b"a", 122
+        else:
+            del data[size:]
+        assert len(data) == size
+        assert size == 0 or data[0] == 97
+        model = (model * 31 + sum(data[::4099])) % 1_000_000_007
+    print(near, model, len(data))
+whole = b""
+for k in range(40):
+    whole += bytes([k]) * 50_000
+assert all(whole[k * 50_000] == k and whole[(k + 1) * 50_000 - 1] == k for k in range(40))
+print(len(whole), len(bytes(3 << 20).replace(bytes(1), bytes(2))), bytes(5 << 20).count(0))
+"""
+
+# What the debugging modes check: many sizes, resized and freed, also above 1 MiB.
+ALLOCATIONS = """
+rows = [[n, str(n) * (n % 50), bytearray(n % 2000)] for n in range(20_000)]
+for row in rows:
+    row[2].extend(bytes(600))
+big = [bytearray(1 << 20) + b"x" for _ in range(8)]
+for one in big:
+    one.extend(bytes(1 << 20)); del one[1000:]
+del rows[::3]
+print(len(rows), sum(len(row[1]) for row in rows), sum(map(len, big)))
+"""
+
+TRACING = """
+import tracemalloc
+before = [bytes(2 << 20), [0] * 300_000, [str(n) for n in range(30_000)]]
+tracemalloc.start(5)
+rows = [str(n) for n in range(50_000)]
+big = bytearray(4 << 20)
+before[1].extend([1] * 300_000)
+size, peak = tracemalloc.get_traced_memory()
+assert size > (4 << 20) + 50_000 * 50, size
+del big, rows
+after, _ = tracemalloc.get_traced_memory()
+assert after < size - (4 << 20), (size, after)
+tracemalloc.stop()
+before[1].extend([2] * 600_000)
+print([len(one) for one in before], sum(before[1]))
+"""
+
+# Forks at once after much was freed: the maintenance thread then has work to do.
+FORK_AFTER_BURST = """
+import os, time
+for round in range(8):
+    rows = [(n, str(n)) for n in range(300_000)]
+    big = [bytearray(4 << 20) for _ in range(4)]
+    del rows, big
+    time.sleep(round * 0.05)
+    pid = os.fork()
+    if pid == 0:
+        more = [str(n) for n in range(50_000)]
+        os._exit(len(more) != 50_000)
+    assert os.waitpid(pid, 0)[1] == 0
+print("no warning")
+"""
+
+SCRIPTS = {
+    "forks": ([], FORKS),
+    "pool-fork": (["fork"], POOL),
+    "pool-spawn": (["spawn"], POOL),
+    "subinterpreters": ([], SUBINTERPRETERS),
+    "threads": ([], THREADS),
+    "recursion": ([], RECURSION),
+    "lists": ([], LISTS),
+    "buffers": ([], BUFFERS),
+    "tracing": ([], TRACING),
+}
+MODES = {
+    "malloc": ({"PYTHONMALLOC": "malloc"}, []),
+    "debug": ({"PYTHONMALLOC": "debug"}, []),
+    "pymalloc_debug": ({"PYTHONMALLOC": "pymalloc_debug"}, []),
+    "dev": ({}, ["-X", "dev"]),
+    "tracemalloc": ({"PYTHONTRACEMALLOC": "3"}, []),
+}
+
+
+@pytest.fixture(scope="module")
+def stock():
+    """Output of the same command without the library, once per command and version."""
+    known = {}
+
+    def stock(version, arguments, variables=()):
+        key = (version, tuple(map(str, arguments)), tuple(variables))
+        if key not in known:
+            known[key] = testbed.run([INTERPRETERS[version], *arguments], env=testbed.clean(**dict(variables)))
+        return known[key]
+
+    return stock
+
+
+def compare(stock, version, policy, arguments, directory, variables=()):
+    """Runs on hugeheap; output and status are stock's. Returns the records of all processes."""
+    expected = stock(version, arguments, variables)
+    if expected.returncode != 0:
+        pytest.skip(f"fails on stock as well: {expected.stderr.strip()[-300:]}")
+    records = directory / "records"
+    records.mkdir()
+    with testbed.pool_for(policy):
+        env = testbed.preloaded(policy, records, **dict(variables))
+        result = testbed.run([INTERPRETERS[version], *arguments], env=env)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout == expected.stdout
+    assert result.stderr == expected.stderr
+    return testbed.records(records).values()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
+def test_scripts(stock, version, policy, script, tmp_path):
+    words, text = SCRIPTS[script]
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    # The path differs from test to test, and no output contains it.
+    records = compare(stock, version, policy, [path, *words], tmp_path)
+    assert any(record["state"] == "hooked" and record["arenas_peak"] > 0 for record in records)
+    if script == "forks":
+        assert len(records) == 201, "every child has a record of its own"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
+def test_debugging_modes(stock, version, policy, mode, tmp_path):
+    variables, options = MODES[mode]
+    records = compare(stock, version, policy, [*options, "-c", ALLOCATIONS], tmp_path, tuple(variables.items()))
+    (record,) = records
+    assert record["state"] == ("other_allocator" if mode == "malloc" else "hooked")
+
+
+@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
+def test_pip(stock, version, policy, tmp_path):
+    compare(stock, version, policy, ["-m", "pip", "--version"], tmp_path)
+
+
+@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
+def test_a_venv_is_made_and_works(version, policy, tmp_path):
+    place = tmp_path / "venv"
+    without = [] if policy == "auto" else ["--without-pip"]
+    with testbed.pool_for(policy):
+        env = testbed.preloaded(policy)
+        made = testbed.run([INTERPRETERS[version], "-m", "venv", *without, place], env=env)
+        assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
+        used = testbed.run([place / "bin" / "python", "-c", "import sys; print(sys.prefix)"], env=env)
+    assert (used.returncode, used.stdout, used.stderr) == (0, f"{place}\n", "")
+    if policy == "auto":
+        listed = testbed.run([place / "bin" / "pip", "--version"], env=env)
+        assert listed.returncode == 0 and str(place) in listed.stdout
+
+
+@pytest.mark.parametrize("policy", testbed.POLICIES)
+@pytest.mark.parametrize("version", [one for one in INTERPRETERS if one >= (3, 12)], ids=lambda one: f"3.{one[1]}")
+@pytest.mark.parametrize("decay", ["0.001", "1"])
+def test_forking_warns_of_no_thread_the_program_did_not_start(stock, version, policy, decay, tmp_path):
+    arguments = ["-W", "error::DeprecationWarning", "-c", FORK_AFTER_BURST]
+    (*_, record) = compare(stock, version, policy, arguments, tmp_path, [("HUGEHEAP_DECAY", decay)])
+    assert record["state"] == "hooked"
+
+
+@pytest.mark.parametrize("version", [one for one in INTERPRETERS if one >= (3, 12)], ids=lambda one: f"3.{one[1]}")
+def test_the_warning_would_be_noticed(stock, version):
+    """On stock, with a thread of the program's own: what the test above looks for is there."""
+    thread = "import threading; end = threading.Event(); threading.Thread(target=end.wait, daemon=True).start()"
+    result = stock(version, ["-W", "error::DeprecationWarning", "-c", f"{thread}{FORK_AFTER_BURST}"])
+    assert "multi-threaded" in result.stderr
+
+
+def test_there_is_an_interpreter():
+    assert INTERPRETERS, "no CPython from 3.10 on with its `test` package found"
