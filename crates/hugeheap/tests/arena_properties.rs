@@ -1,5 +1,6 @@
 //! Arenas against a plain model, with operations at random. What is compared is said in `arena_model`.
 
+#[allow(unreachable_pub, reason = "the fuzz target is made of it too")]
 mod arena_model;
 
 use arena_model::{Code, Machine, Start};

@@ -114,7 +114,7 @@ impl Machine {
     }
 
     /// The end of a program: everything settles, first with what is live, then without.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let page = HEAP_PAGE_BYTES as u64;
         let settings = self.heap.settings();
         self.heap.set(Settings { limit: None, ..settings });

@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// One operation: its number and three parameters.
-pub type Code = [u8; 4];
+pub(crate) type Code = [u8; 4];
 
 /// The host and the settings at the start.
-pub type Start = [u8; 8];
+pub(crate) type Start = [u8; 8];
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -56,7 +56,7 @@ enum Pass {
 }
 
 /// See the module's text.
-pub struct Machine {
+pub(crate) struct Machine {
     kernel: Kernel,
     heap: Arenas<Kernel>,
     live: BTreeMap<usize, Live>,
@@ -72,7 +72,7 @@ pub struct Machine {
 
 impl Machine {
     /// A machine on the host that `start` describes. Without `faulty` no request may be refused.
-    pub fn new(start: Start, faulty: bool) -> Self {
+    pub(crate) fn new(start: Start, faulty: bool) -> Self {
         let mode = [ThpMode::Madvise, ThpMode::Madvise, ThpMode::Always, ThpMode::Never];
         let mode = mode[start[1] as usize % 4];
         let mut config = Config::default().with_pool(u64::from(start[2] % 24)).with_thp_mode(mode);
@@ -105,7 +105,7 @@ impl Machine {
     }
 
     /// Runs one operation.
-    pub fn step(&mut self, code: Code) {
+    pub(crate) fn step(&mut self, code: Code) {
         let [operation, a, b, c] = code;
         let wide = usize::from(a) << 8 | usize::from(b);
         self.kernel.advance(Duration::from_micros(10));
