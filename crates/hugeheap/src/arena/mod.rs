@@ -38,7 +38,7 @@ mod supply;
 mod sweep;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod verify;
 
 pub use arenas::{Arenas, BadFree};

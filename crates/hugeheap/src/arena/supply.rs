@@ -32,8 +32,11 @@ const MIN_LIMITED_REGION_BYTES: u64 = 64 << 20;
 
 /// What the first touch of an arena made resident.
 struct Touched {
+    /// What may be resident now, or at the program's own first touch.
     pages: u128,
     huge: bool,
+    /// The kernel said that it is not huge.
+    missing: bool,
 }
 
 impl<O: Os> Arenas<O> {
@@ -154,11 +157,11 @@ impl<O: Os> Arenas<O> {
             _ => false,
         };
         let touched = match made {
-            Made::Hugetlb => Touched { pages: u128::MAX, huge: true },
+            Made::Hugetlb => Touched { pages: u128::MAX, huge: true, missing: false },
             _ if may_be_huge => self.first_touch(id),
-            _ => Touched { pages: 0, huge: false },
+            _ => Touched { pages: 0, huge: false, missing: false },
         };
-        if may_be_huge && !touched.huge && choice.effective == Policy::Thp {
+        if touched.missing && choice.effective == Policy::Thp {
             fallback = fallback.or(Some(Fallback::NoHugePage));
         }
         if let Some(reason) = fallback {
@@ -258,12 +261,13 @@ impl<O: Os> Arenas<O> {
         let after = self.now();
         self.latency.record(after, after.saturating_sub(before));
         match populated.map(|()| self.os.residency(page)) {
-            Ok(Ok(residency)) if residency.huge() == 0 => Touched { pages: 1, huge: false },
-            // An old kernel, or one that does not answer: what the policy expects is assumed.
-            Ok(_) => Touched { pages: u128::MAX, huge: true },
+            Ok(Ok(residency)) if residency.huge() == 0 => Touched { pages: 1, huge: false, missing: true },
+            // A kernel that does not answer: what the policy expects is assumed.
+            Ok(_) => Touched { pages: u128::MAX, huge: true, missing: false },
+            // An old kernel, or one that is short of something. In the latter case a collapse makes sure.
             Err(error) => {
                 let old = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
-                Touched { pages: u128::MAX, huge: old }
+                Touched { pages: u128::MAX, huge: old, missing: false }
             }
         }
     }

@@ -13,6 +13,8 @@
 //! or the block grows (it was resized upwards: a list being appended to will fill the page).
 
 mod moving;
+#[cfg(test)]
+mod tests;
 
 use crate::arena::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use crate::arena::{ArenaId, Arenas, BadFree, MAX_REGION_ARENAS, State, pages_bytes};

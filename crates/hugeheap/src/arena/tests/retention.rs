@@ -1,0 +1,172 @@
+//! How much is kept: the demand of the recent past, a little more after a regret, nothing when idle.
+
+use super::*;
+
+#[test]
+fn a_burst_is_kept_for_the_decay_time_and_then_given_back() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.run(10.0);
+    let arenas = world.take_arenas(100);
+    world.run(2.0);
+    world.free_arenas(&arenas);
+    world.run(0.8);
+    assert_eq!(world.heap.snapshot().retained, 100 * ARENA);
+    world.run(0.5);
+    let snapshot = world.heap.snapshot();
+    assert_eq!((snapshot.retained, snapshot.arenas), (0, 0));
+    assert_eq!((snapshot.given_back, snapshot.arenas_given_back), (100 * ARENA, 100));
+    assert_eq!(world.kernel.charge(), 0);
+    assert_eq!(world.heap.maintain(), Wait::Idle);
+}
+
+#[test]
+fn half_of_a_burst_goes_when_half_is_needed() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let arenas = world.take_arenas(100);
+    world.free_arenas(&arenas[50..]);
+    world.run(3.0);
+    assert_eq!(world.kernel.charge(), 50 * ARENA);
+    assert_eq!(world.heap.snapshot().retained, 0);
+}
+
+#[test]
+fn a_steady_program_gives_nothing_back_and_faults_no_more() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    for _ in 0..50 {
+        let arenas = world.take_arenas(50);
+        world.run(0.1);
+        world.free_arenas(&arenas);
+        world.run(0.1);
+    }
+    assert_eq!(world.kernel.events().huge_faults, 50);
+    assert_eq!(world.heap.snapshot().given_back, 0);
+}
+
+#[test]
+fn a_cyclic_program_is_learnt_and_forgotten() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    for _ in 0..20 {
+        let arenas = world.take_arenas(50);
+        world.run(1.0);
+        world.free_arenas(&arenas);
+        world.run(4.0);
+    }
+    assert_eq!(world.kernel.events().huge_faults, 100, "once, and once regretted");
+    assert_eq!(world.heap.snapshot().regretted, 50 * ARENA);
+    world.run(40.0);
+    assert_eq!((world.heap.snapshot().retained, world.kernel.charge()), (0, 0));
+}
+
+#[test]
+fn a_small_regret_keeps_little() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let arenas = world.take_arenas(100);
+    world.free_arenas(&arenas[50..]);
+    world.run(3.0);
+    let regret = world.take_arenas(3);
+    world.free_arenas(&arenas[..50]);
+    world.free_arenas(&regret);
+    world.run(3.0);
+    assert_eq!(world.heap.snapshot().retained, 3 * ARENA);
+    assert_eq!(world.heap.snapshot().regretted, 3 * ARENA);
+    world.run(40.0);
+    assert_eq!(world.heap.snapshot().retained, 0);
+}
+
+#[test]
+fn what_was_dropped_of_a_broken_arena_and_is_needed_again_is_a_regret() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.sparse_arenas(4, 8);
+    world.run(3.0);
+    assert_eq!(world.heap.snapshot().breaks, 4);
+    (0..40).for_each(|_| {
+        world.take(1);
+    });
+    assert_eq!(world.heap.snapshot().regretted, 40 * PAGE);
+    world.check();
+}
+
+#[test]
+fn the_target_is_never_exceeded_after_maintenance() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let mut live = Vec::new();
+    let mut seed = 12345_u64;
+    for _ in 0..300 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let wanted = (seed >> 33) as usize % 60;
+        while live.len() < wanted {
+            live.push(world.take(HEAP_PAGES));
+        }
+        while live.len() > wanted {
+            let index = (seed >> 40) as usize % live.len();
+            let arena = live.swap_remove(index);
+            world.free(arena, HEAP_PAGES);
+        }
+        world.run((seed >> 50) as f64 / 8192.0);
+        world.heap.maintain();
+        let snapshot = world.heap.snapshot();
+        assert!(snapshot.retained <= snapshot.retention_target, "{snapshot:?}");
+        assert_eq!(world.kernel.charge(), snapshot.live + snapshot.retained);
+    }
+    assert!(world.heap.snapshot().given_back > 0);
+}
+
+#[test]
+fn the_longest_empty_go_first() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let arenas = world.take_arenas(20);
+    for &arena in &arenas {
+        world.free(arena, HEAP_PAGES);
+    }
+    // The demand that was: twelve.
+    world.heap.forget_demand();
+    world.heap.demand.record(world.heap.now(), 12 * ARENA);
+    world.heap.maintain();
+    let kept = world.take_arenas(12);
+    assert_eq!(kept, arenas[8..].iter().rev().copied().collect::<Vec<_>>());
+    assert_eq!(world.heap.snapshot().arenas_given_back, 8);
+}
+
+#[test]
+fn another_decay_time_forgets_the_demand_but_not_what_was_counted() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    for _ in 0..3 {
+        let arenas = world.take_arenas(10);
+        world.free_arenas(&arenas);
+        world.run(4.0);
+    }
+    let regretted = world.heap.snapshot().regretted;
+    assert_eq!(regretted, 10 * ARENA);
+    world.heap.set(Settings { decay: SECOND / 10, ..world.heap.settings() });
+    assert_eq!(world.heap.snapshot().regretted, regretted);
+    let arenas = world.take_arenas(10);
+    world.free_arenas(&arenas);
+    world.run(0.2);
+    assert_eq!(world.heap.snapshot().retained, 0);
+}
+
+#[test]
+fn two_arenas_start_no_thread_and_more_do() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let arenas = world.take_arenas(5);
+    world.free_arenas(&arenas[..2]);
+    assert!(!world.heap.maintenance_due());
+    world.free_arenas(&arenas[2..3]);
+    assert!(world.heap.maintenance_due());
+}
+
+#[test]
+fn blocks_are_kept_and_given_back_like_arenas() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let block = world.heap.allocate_large(20 * ARENA_BYTES, false).expect("there is memory").address.get();
+    world.use_all(block, 20 * ARENA_BYTES);
+    world.heap.free_large(block).expect("it is live");
+    world.run(0.5);
+    assert_eq!(world.heap.snapshot().retained, 20 * ARENA);
+    // Small arenas use what a block left.
+    let arenas = world.take_arenas(20);
+    assert_eq!(world.kernel.events().huge_faults, 20);
+    world.free_arenas(&arenas);
+    world.run(2.0);
+    assert_eq!((world.kernel.charge(), world.heap.snapshot().arenas), (0, 0));
+}

@@ -1,0 +1,159 @@
+//! Address space and memory that run out, and come back.
+
+use super::*;
+use hugeheap_os::simulated::Call;
+
+fn in_regions(bytes: usize) -> World {
+    let settings = Settings { policy: Policy::Thp, region: Some(bytes), ..Settings::DEFAULT };
+    World::with(settings, Config::default())
+}
+
+#[test]
+fn a_full_region_is_followed_by_another() {
+    let mut world = in_regions(4 * ARENA_BYTES);
+    let arenas = world.take_arenas(50);
+    assert_eq!(world.fallbacks(), []);
+    assert!(arenas.iter().all(|&arena| world.heap.owns(arena) && world.heap.owns(arena + ARENA_BYTES - 1)));
+    let block = world.heap.allocate_large(9 * ARENA_BYTES, true).expect("a region of its size");
+    world.use_all(block.address.get(), 9 * ARENA_BYTES);
+    arenas.iter().for_each(|&arena| world.check_contents(arena, ARENA_BYTES));
+    world.free_arenas(&arenas);
+    world.heap.free_large(block.address.get()).expect("it is live");
+    world.run(3.0);
+    assert_eq!(world.kernel.charge(), 0);
+}
+
+#[test]
+fn when_no_region_can_be_added_requests_are_refused_and_counted_until_something_is_freed() {
+    let mut world = in_regions(ARENA_BYTES);
+    let arenas = world.take_arenas(64);
+    let before = world.heap.snapshot();
+    assert_eq!(world.heap.allocate(1), None);
+    assert_eq!(world.heap.allocate_large(1, false), None);
+    assert_eq!(world.fallbacks(), [(Fallback::AddressSpace, 2)]);
+    let after = world.heap.snapshot();
+    assert_eq!((before.live, before.arenas, before.metadata), (after.live, after.arenas, after.metadata));
+    world.free_arenas(&arenas[7..8]);
+    assert_eq!(world.take(HEAP_PAGES), arenas[7]);
+    world.check();
+}
+
+#[test]
+fn under_a_limit_on_address_space_regions_are_small_and_the_rest_is_left_alone() {
+    let config = Config { address_space_limit: Some(1 << 30), ..Config::default() };
+    let mut world = World::new(Policy::Auto, config);
+    world.take_arenas(1);
+    let first = world.kernel.mapping_list().iter().map(|mapping| mapping.range.len).sum::<usize>();
+    assert!(first <= 140 << 20, "{first}");
+    let mut count = 1;
+    while let Some(arena) = world.heap.allocate(HEAP_PAGES) {
+        world.use_all(arena.get(), ARENA_BYTES);
+        count += 1;
+    }
+    assert!(count > 400, "nearly all of it can be used: {count} arenas");
+    assert_eq!(world.fallbacks(), [(Fallback::AddressSpace, 1)]);
+    assert_eq!(world.heap.allocate(1), None, "also not for small runs");
+    assert_eq!(world.fallbacks(), [(Fallback::AddressSpace, 2)], "one request, one reason");
+    world.kernel.set_address_space_limit(None);
+    world.take_arenas(1);
+    world.check();
+}
+
+#[test]
+fn room_left_behind_blocks_is_used_when_there_is_no_other() {
+    let settings = Settings { policy: Policy::Thp, region: Some(16 * ARENA_BYTES), ..Settings::DEFAULT };
+    let mut world = World::with(settings, Config::default());
+    // Half as much again is left behind it.
+    world.heap.allocate_large(8 * ARENA_BYTES, true).expect("there is memory");
+    world.kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+    world.take_arenas(8);
+    assert_eq!(world.fallbacks(), []);
+    assert_eq!(world.heap.allocate(HEAP_PAGES), None);
+    assert_eq!(world.fallbacks(), [(Fallback::AddressSpace, 1)]);
+    world.check();
+}
+
+#[test]
+fn a_block_that_fits_no_region_is_refused_and_takes_no_address_space() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.take(1);
+    let mappings = world.kernel.mapping_list().len();
+    let small = world.heap.allocate_large(100, false).expect("there is memory").address.get();
+    for bytes in [usize::MAX, usize::MAX / 2, 6 << 50, (2 << 40) + 1] {
+        assert_eq!(world.heap.allocate_large(bytes, true), None, "{bytes}");
+        assert_eq!(world.heap.resize_large(small, bytes), Ok(None));
+    }
+    assert_eq!(world.fallbacks(), [(Fallback::AddressSpace, 8)]);
+    assert!(world.kernel.mapping_list().len() <= mappings + 4);
+    assert_eq!(world.heap.large_bytes(small), Ok(100));
+    world.check();
+}
+
+#[test]
+fn a_region_of_just_the_size_needed_is_tried_last() {
+    let mut world = in_regions(64 * ARENA_BYTES);
+    // 64, 32, 16, 8: too much; 5 is possible, and 4 would be too little.
+    world.kernel.set_address_space_limit(Some(6 * ARENA));
+    let block = world.heap.allocate_large(5 * ARENA_BYTES, false).expect("five arenas and their metadata");
+    world.use_all(block.address.get(), 5 * ARENA_BYTES);
+    world.check();
+}
+
+#[test]
+fn metadata_that_cannot_be_had_leaves_no_reservation_behind() {
+    let mut world = in_regions(64 * ARENA_BYTES);
+    world.kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+    assert_eq!(world.heap.allocate(1), None);
+    assert_eq!(world.kernel.mapping_list().len(), 0);
+    world.kernel.fail_no_more();
+    world.take(1);
+    world.check();
+}
+
+#[test]
+fn a_system_out_of_memory_refuses_and_recovers() {
+    for policy in Policy::ALL {
+        let mut world = World::new(policy, Config::default());
+        let arenas = world.take_arenas(4);
+        world.kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+        for _ in 0..3 {
+            assert_eq!(world.heap.allocate(HEAP_PAGES), None);
+        }
+        assert_eq!(world.fallback(Fallback::OutOfMemory), 3, "{policy}");
+        // What is mapped is still of use.
+        world.free(arenas[0], HEAP_PAGES);
+        assert_eq!(world.take(HEAP_PAGES), arenas[0]);
+        world.kernel.fail_no_more();
+        world.take_arenas(4);
+        assert_eq!(world.fallback(Fallback::OutOfMemory), 3);
+        assert_eq!(world.heap.snapshot().arenas, 8);
+        world.check();
+    }
+}
+
+#[test]
+fn a_block_that_gets_half_of_its_memory_gives_it_back() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.take(HEAP_PAGES);
+    world.kernel.fail_every(Call::Map, 4, libc::ENOMEM);
+    assert_eq!(world.heap.allocate_large(10 * ARENA_BYTES, false), None);
+    assert_eq!(world.fallbacks(), [(Fallback::OutOfMemory, 1)]);
+    let snapshot = world.heap.snapshot();
+    assert_eq!((snapshot.live, snapshot.large), (ARENA, 0));
+    world.check();
+    world.run(3.0);
+    assert_eq!(world.kernel.charge(), ARENA);
+}
+
+#[test]
+fn unreadable_facts_are_no_reason_to_fail() {
+    let mut world = World::new(Policy::Auto, Config::default());
+    for call in [Call::Thp, Call::ThpDisabled, Call::MemoryLimits, Call::TotalMemory, Call::Name] {
+        world.kernel.fail_every(call, 1, libc::EACCES);
+    }
+    let arenas = world.take_arenas(3);
+    world.run(1.0);
+    world.free_arenas(&arenas);
+    world.run(3.0);
+    assert_eq!(world.kernel.charge(), 0);
+}

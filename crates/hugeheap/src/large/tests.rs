@@ -1,0 +1,335 @@
+//! Large blocks on the simulated kernel.
+
+use crate::arena::tests::{ARENA, MIB, PAGE, World};
+use crate::arena::{ARENA_BYTES, BadFree, HEAP_PAGE_BYTES, HEAP_PAGES, Policy, Settings, Wait};
+use crate::telemetry::Fallback;
+use hugeheap_os::Capabilities;
+use hugeheap_os::Facts;
+use hugeheap_os::simulated::{Call, Config};
+use std::time::Duration;
+
+fn world(policy: Policy) -> World {
+    World::new(policy, Config::default())
+}
+
+fn take(world: &mut World, bytes: usize, growing: bool) -> usize {
+    let block = world.heap.allocate_large(bytes, growing).expect("there is memory").address.get();
+    world.use_all(block, bytes);
+    block
+}
+
+fn resize(world: &mut World, address: usize, bytes: usize) -> usize {
+    world.heap.resize_large(address, bytes).expect("it is live").expect("there is memory").get()
+}
+
+#[test]
+fn a_block_is_counted_in_heap_pages() {
+    let mut world = world(Policy::Thp);
+    let block = take(&mut world, 3 * ARENA_BYTES + 1, false);
+    let snapshot = world.heap.snapshot();
+    assert_eq!((snapshot.live, snapshot.large), (3 * ARENA + PAGE, 3 * ARENA + PAGE));
+    assert_eq!((snapshot.arenas, snapshot.arenas_full), (4, 4));
+    assert_eq!(world.heap.large_bytes(block), Ok(3 * ARENA_BYTES + 1));
+    assert_eq!(world.heap.free_large(block), Ok(3 * ARENA_BYTES + 1));
+    assert_eq!(world.heap.free_large(block), Err(BadFree::NotLive));
+    assert_eq!(world.heap.snapshot().live, 0);
+    world.check();
+}
+
+#[test]
+fn a_tail_is_a_huge_page_only_where_that_wastes_little() {
+    let huge = |bytes: usize, growing: bool| {
+        let mut world = world(Policy::Thp);
+        take(&mut world, bytes, growing);
+        assert_eq!(world.kernel.charge() - world.huge_bytes(), world.kernel.charge() % ARENA);
+        world.huge_bytes() / ARENA
+    };
+    assert_eq!(huge(3 * MIB as usize, false), 1, "half a tail");
+    assert_eq!(huge(ARENA_BYTES + 112 * HEAP_PAGE_BYTES, false), 2, "seven eighths");
+    assert_eq!(huge(ARENA_BYTES + 111 * HEAP_PAGE_BYTES, false), 1);
+    assert_eq!(huge(16 * MIB as usize + 1, false), 9, "a waste of an eighth at most");
+    assert_eq!(huge(3 * MIB as usize, true), 2, "it grows");
+}
+
+#[test]
+fn a_block_grows_in_place_where_there_is_room() {
+    let mut world = world(Policy::Thp);
+    let block = take(&mut world, 4 * ARENA_BYTES, true);
+    let faults = world.kernel.events().huge_faults;
+    assert_eq!(resize(&mut world, block, 5 * ARENA_BYTES + 5), block);
+    assert_eq!(resize(&mut world, block, 6 * ARENA_BYTES), block);
+    assert_eq!(world.kernel.events().huge_faults, faults + 2);
+    assert_eq!(world.kernel.calls(Call::Relocate), 0);
+    world.check_contents(block, 4 * ARENA_BYTES);
+    assert_eq!(world.heap.snapshot().live, 6 * ARENA);
+    world.check();
+}
+
+#[test]
+fn a_block_without_room_moves_without_copying_and_stays_huge() {
+    let mut world = world(Policy::Thp);
+    let first = take(&mut world, 4 * ARENA_BYTES, false);
+    let below = take(&mut world, 4 * ARENA_BYTES, false);
+    assert!(below < first);
+    let moved = resize(&mut world, below, 6 * ARENA_BYTES);
+    assert_ne!(moved, below);
+    world.check_moved(below, moved, 4 * ARENA_BYTES);
+    let events = world.kernel.events();
+    assert_eq!((events.huge_faults, events.faults), (10, 0), "two new ones: nothing was copied");
+    assert_eq!(world.huge_bytes(), 10 * ARENA);
+    assert_eq!(world.heap.snapshot().live_peak, 10 * ARENA);
+    assert_eq!(world.heap.large_bytes(below), Err(BadFree::NotLive));
+    world.check_contents(first, 4 * ARENA_BYTES);
+    world.check();
+}
+
+#[test]
+fn a_tail_of_another_kind_does_not_keep_the_rest_from_being_moved() {
+    let mut world = world(Policy::Thp);
+    take(&mut world, ARENA_BYTES, false);
+    // Four huge pages and a tail of OS pages: two mappings.
+    let block = take(&mut world, 4 * ARENA_BYTES + 3 * HEAP_PAGE_BYTES, false);
+    assert_eq!(world.huge_bytes(), 5 * ARENA);
+    let moved = resize(&mut world, block, 8 * ARENA_BYTES);
+    assert_ne!(moved, block);
+    world.check_moved(block, moved, 4 * ARENA_BYTES + 3 * HEAP_PAGE_BYTES);
+    assert_eq!(world.kernel.calls(Call::Relocate), 2);
+    assert_eq!(world.kernel.failures(Call::Relocate), 0);
+    world.check();
+}
+
+#[test]
+fn where_pages_cannot_be_moved_they_are_copied() {
+    let mut world = world(Policy::Thp);
+    let capabilities = world.kernel.capabilities();
+    world.kernel.set_capabilities(Capabilities { relocate: false, ..capabilities });
+    take(&mut world, ARENA_BYTES, false);
+    let block = take(&mut world, 5 * ARENA_BYTES + 777, false);
+    let moved = resize(&mut world, block, 9 * ARENA_BYTES);
+    assert_ne!(moved, block);
+    world.check_moved(block, moved, 5 * ARENA_BYTES + 777);
+    assert!(world.kernel.calls(Call::Relocate) <= 3, "it is not asked again and again");
+    world.check();
+}
+
+#[test]
+fn a_move_that_fails_anywhere_changes_nothing() {
+    for policy in [Policy::Thp, Policy::Base, Policy::Hugetlb] {
+        for relocations in 0..4 {
+            for maps in 1..8 {
+                let mut world = World::new(policy, Config::default().with_pool(3));
+                take(&mut world, ARENA_BYTES, false);
+                let bytes = 4 * ARENA_BYTES + 3 * HEAP_PAGE_BYTES;
+                let block = take(&mut world, bytes, false);
+                let before = world.heap.snapshot();
+                if relocations > 0 {
+                    world.kernel.fail_every(Call::Relocate, relocations, libc::ENOMEM);
+                }
+                world.kernel.fail_every(Call::Map, maps, libc::ENOMEM);
+                let result = world.heap.resize_large(block, 9 * ARENA_BYTES).expect("it is live");
+                world.kernel.fail_no_more();
+                world.check();
+                let address = match result {
+                    Some(address) => address.get(),
+                    None => {
+                        let after = world.heap.snapshot();
+                        assert_eq!((before.live, before.large), (after.live, after.large));
+                        assert_eq!(world.heap.large_bytes(block), Ok(bytes));
+                        block
+                    }
+                };
+                world.check_moved(block, address, bytes);
+                let length = world.heap.large_bytes(address).expect("it is live");
+                world.use_all(address, length);
+                world.heap.free_large(address).expect("it is live");
+                world.run(3.0);
+                let one = if policy == Policy::Base { ARENA } else { world.kernel.charge() };
+                assert_eq!(world.kernel.charge(), one);
+                assert_eq!(world.heap.snapshot().live, ARENA);
+                assert_eq!(world.heap.snapshot().retained, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shrunk_block_stays_and_its_end_is_reused() {
+    let mut world = world(Policy::Thp);
+    let block = take(&mut world, 10 * ARENA_BYTES, false);
+    assert_eq!(resize(&mut world, block, 3 * ARENA_BYTES + 1), block);
+    let snapshot = world.heap.snapshot();
+    assert_eq!((snapshot.live, snapshot.retained), (3 * ARENA + PAGE, 7 * ARENA - PAGE));
+    world.check_contents(block, 3 * ARENA_BYTES);
+    let faults = world.kernel.events().huge_faults;
+    let arenas = world.take_arenas(6);
+    assert_eq!(world.kernel.events().huge_faults, faults);
+    assert!(arenas.iter().all(|arena| (block + 4 * ARENA_BYTES..block + 10 * ARENA_BYTES).contains(arena)));
+    // Now small arenas are in the way.
+    assert_ne!(resize(&mut world, block, 6 * ARENA_BYTES), block);
+    world.check();
+}
+
+#[test]
+fn shrinking_and_growing_within_an_arena_counts_pages() {
+    let mut world = world(Policy::Thp);
+    let block = take(&mut world, 2 * ARENA_BYTES, false);
+    for pages in [1, 100, 3, 128, 127] {
+        let bytes = ARENA_BYTES + pages * HEAP_PAGE_BYTES;
+        assert_eq!(resize(&mut world, block, bytes), block);
+        assert_eq!(world.heap.snapshot().live, bytes as u64);
+        assert_eq!(world.heap.snapshot().retained, 2 * ARENA - bytes as u64);
+        world.check();
+    }
+}
+
+#[test]
+fn a_block_of_nothing_is_a_block() {
+    let mut world = world(Policy::Thp);
+    let block = world.heap.allocate_large(0, false).expect("there is memory").address.get();
+    assert_eq!(world.heap.large_bytes(block), Ok(0));
+    assert_eq!(resize(&mut world, block, 5 * ARENA_BYTES) % ARENA_BYTES, 0);
+    let grown = world.heap.snapshot();
+    assert_eq!(grown.large, 5 * ARENA);
+    world.check();
+}
+
+#[test]
+fn memory_promised_to_be_zero_is_zero() {
+    for policy in Policy::ALL {
+        let mut world = World::new(policy, Config::default().with_pool(3));
+        let mut promised = 0;
+        for round in 0..30 {
+            let bytes = (1 + round % 5) * ARENA_BYTES + 5000;
+            let block = world.heap.allocate_large(bytes, round % 2 == 0).expect("there is memory");
+            let address = block.address.get();
+            if block.zeroed {
+                promised += 1;
+                for at in (address..address + bytes).step_by(4096) {
+                    // SAFETY: the block is this test's.
+                    assert_eq!(unsafe { (at as *const u8).read() }, 0, "{policy}");
+                }
+            }
+            world.use_all(address, bytes);
+            let address = resize(&mut world, address, bytes / 2);
+            if round % 3 == 0 {
+                let address = resize(&mut world, address, bytes * 2);
+                world.use_all(address, bytes * 2);
+                world.heap.free_large(address).expect("it is live");
+            } else {
+                world.heap.free_large(address).expect("it is live");
+            }
+            if round % 4 == 0 {
+                world.run(40.0);
+            }
+        }
+        assert!((8..30).contains(&promised), "{policy}: {promised}");
+    }
+}
+
+#[test]
+fn a_block_may_be_freed_resized_or_moved_while_it_is_collapsed() {
+    for performed in [false, true] {
+        for what in 0..5 {
+            let mut world = world(Policy::Dense);
+            let other = take(&mut world, ARENA_BYTES, false);
+            let block = take(&mut world, 4 * ARENA_BYTES, false);
+            world.kernel.advance(Duration::from_secs(3));
+            let mut plan = world.heap.plan();
+            assert!(!plan.is_empty());
+            if performed {
+                plan.perform(&world.kernel);
+            }
+            let mut kept = 4 * ARENA_BYTES;
+            let address = match what {
+                0 => {
+                    world.heap.free_large(block).expect("it is live");
+                    // Nothing is allocated from what is worked on.
+                    let arenas = world.take_arenas(4);
+                    assert!(arenas.iter().all(|arena| !(block..block + 4 * ARENA_BYTES).contains(arena)));
+                    0
+                }
+                1 => {
+                    kept = ARENA_BYTES + 9;
+                    resize(&mut world, block, kept)
+                }
+                2 => {
+                    world.heap.free_large(other).expect("it is live");
+                    resize(&mut world, block, 5 * ARENA_BYTES)
+                }
+                3 => resize(&mut world, block, 7 * ARENA_BYTES),
+                _ => {
+                    resize(&mut world, block, 3 * ARENA_BYTES);
+                    resize(&mut world, block, 4 * ARENA_BYTES)
+                }
+            };
+            if !performed {
+                plan.perform(&world.kernel);
+            }
+            assert!(matches!(world.heap.complete(plan), Wait::For(0)));
+            world.check();
+            if address != 0 {
+                world.check_moved(block, address, kept.min(3 * ARENA_BYTES));
+                let length = world.heap.large_bytes(address).expect("it is live");
+                world.use_all(address, length);
+                assert_eq!(world.heap.free_large(address), Ok(length));
+            }
+            world.run(5.0);
+            assert_eq!(world.kernel.charge(), world.heap.snapshot().live);
+        }
+    }
+}
+
+#[test]
+fn a_dense_block_is_collapsed_whether_it_was_born_dense_or_became_so() {
+    let mut world = world(Policy::Dense);
+    take(&mut world, 3 * ARENA_BYTES, false);
+    world.run(3.0);
+    assert_eq!(world.huge_bytes(), 3 * ARENA);
+    let block = take(&mut world, ARENA_BYTES + HEAP_PAGE_BYTES, false);
+    world.run(3.0);
+    assert_eq!(world.huge_bytes(), 4 * ARENA);
+    let grown = resize(&mut world, block, 2 * ARENA_BYTES);
+    world.use_all(grown, 2 * ARENA_BYTES);
+    world.run(3.0);
+    assert_eq!(world.huge_bytes(), 5 * ARENA);
+    assert_eq!(world.fallbacks(), []);
+}
+
+#[test]
+fn a_growing_list_seldom_moves_and_copies_nothing() {
+    let mut world = world(Policy::Auto);
+    let others: Vec<_> = (0..4).map(|_| take(&mut world, 3 * ARENA_BYTES, false)).collect();
+    let mut bytes = MIB as usize;
+    let mut block = take(&mut world, bytes, true);
+    let mut moves = 0;
+    while bytes < 200 * MIB as usize {
+        let more = bytes + bytes / 8 + 6;
+        let new = resize(&mut world, block, more);
+        world.check_moved(block, new, bytes);
+        moves += usize::from(new != block);
+        (block, bytes) = (new, more);
+        world.use_all(block, bytes);
+    }
+    assert!(moves < 15, "{moves} moves of 46 growths");
+    assert_eq!(world.kernel.events().faults, 0);
+    assert_eq!(world.heap.snapshot().live_peak, world.heap.snapshot().live);
+    others.iter().for_each(|&other| world.check_contents(other, 3 * ARENA_BYTES));
+    world.check();
+}
+
+#[test]
+fn blocks_in_regions_of_their_size_only() {
+    let settings = Settings { policy: Policy::Thp, region: Some(8 * ARENA_BYTES), ..Settings::DEFAULT };
+    let mut world = World::with(settings, Config::default());
+    let small = world.take(HEAP_PAGES);
+    let mut block = take(&mut world, 3 * ARENA_BYTES, true);
+    for arenas in 4..40 {
+        let new = resize(&mut world, block, arenas * ARENA_BYTES);
+        world.check_moved(block, new, (arenas - 1) * ARENA_BYTES);
+        world.use_all(new, arenas * ARENA_BYTES);
+        block = new;
+    }
+    world.check_contents(small, ARENA_BYTES);
+    assert_eq!(world.fallback(Fallback::AddressSpace), 0);
+    world.check();
+}
