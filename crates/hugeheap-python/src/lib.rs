@@ -131,7 +131,9 @@ fn status(python: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     result.set_item("level", Level::from_number(snapshot.level).map_or("unknown", Level::name))?;
     let policy = |number| Policy::from_number(number).map_or("unknown", Policy::name);
     result.set_item("policy", policy(snapshot.policy))?;
-    result.set_item("effective_policy", policy(snapshot.effective_policy))?;
+    // Before the first arena nothing was chosen yet: what was asked for is in force.
+    let effective = if snapshot.arenas_peak == 0 { snapshot.policy } else { snapshot.effective_policy };
+    result.set_item("effective_policy", policy(effective))?;
     result.set_item("python", snapshot.version_text())?;
     Ok(result)
 }

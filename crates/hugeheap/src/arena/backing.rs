@@ -11,7 +11,7 @@
 //! Why `auto` keeps small runs apart and does not simply begin with a base arena: CPython's first requests are one data-stack chunk of 16 KiB
 //! and one or two arenas of 1 MiB. In one arena the chunk cuts the second half, so the second MiB opens a second huge page: 4 MiB
 //! resident where 2 are enough. With the chunk on OS pages of its own, a whole `python -c pass` fits one huge page: 200 faults fewer
-//! than with a base arena first, and less memory than with `thp` (`tests/system` holds the start-up to 3 MiB above stock).
+//! than with a base arena first, and less memory than with `thp` (`tests/kernel` holds the start-up to 3 MiB above stock).
 //!
 //! A policy that cannot have what it wants says why: the [`Fallback`] is counted by the caller, once per arena.
 
@@ -132,6 +132,14 @@ pub(crate) fn choose(policy: Policy, host: &Host, heap: Situation) -> Choice {
     let unadvised = if host.thp == Some(ThpMode::Always) { Made::Base } else { Made::Plain };
     match policy {
         Policy::Base => Choice::new(Made::Base, Policy::Base, None),
+        // Nothing is advised, but nothing will be collapsed either where that cannot work.
+        Policy::Dense if !host.can_collapse() => {
+            let reason = match host.disabled {
+                ThpDisabled::Completely => Fallback::ThpDisabled,
+                _ => Fallback::ThpUnsupported,
+            };
+            Choice::new(Made::Base, Policy::Base, Some(reason))
+        }
         Policy::Dense => Choice::new(unadvised, Policy::Dense, None),
         Policy::Thp => advised(host, heap),
         Policy::Hugetlb if heap.forks > 0 => {
@@ -238,6 +246,14 @@ mod tests {
         assert_eq!(made(Policy::Auto, host, HEAP), (Made::Base, Some(Fallback::ThpDisabled)));
         let but_advised = Host { disabled: ThpDisabled::ExceptAdvised, ..HOST };
         assert_eq!(made(Policy::Auto, but_advised, HEAP), (Made::Thp, None));
+    }
+
+    #[test]
+    fn dense_says_when_nothing_can_be_collapsed() {
+        let off = Host { disabled: ThpDisabled::Completely, ..HOST };
+        assert_eq!(made(Policy::Dense, off, HEAP), (Made::Base, Some(Fallback::ThpDisabled)));
+        let old = Host { collapse: false, ..HOST };
+        assert_eq!(made(Policy::Dense, old, HEAP), (Made::Base, Some(Fallback::ThpUnsupported)));
     }
 
     #[test]

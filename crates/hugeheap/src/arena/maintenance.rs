@@ -135,7 +135,12 @@ impl<O: Os> Arenas<O> {
                 || arena.made == Made::Thp
                 || arena.made == Made::Plain && self.host.thp == Some(ThpMode::Always);
             let pages = arena.retained_pages();
-            let enough = if whole { sparse } else { SPARSE_WITHOUT_HUGE };
+            let enough = match whole {
+                // The arena for small runs, idle.
+                _ if arena.in_use == 0 => 1,
+                true => sparse,
+                false => SPARSE_WITHOUT_HUGE,
+            };
             if arena.busy || arena.made == Made::Hugetlb || pages < enough {
                 continue;
             }

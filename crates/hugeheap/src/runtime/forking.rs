@@ -29,8 +29,19 @@ extern "C" fn before() {
     let mut heap = runtime.heap.lock();
     let mut copies = COPIES.lock();
     *copies = heap.before_fork();
+    if copies.failed > 0 {
+        warn();
+    }
     core::mem::forget(copies);
     core::mem::forget(heap);
+}
+
+/// Says that the child is in danger. The fork itself cannot be refused from here.
+fn warn() {
+    const LINE: &[u8] = b"hugeheap: no memory to copy pages of the hugetlb pool for a forked child: \
+        it may die of SIGBUS when the pool is empty; use policy thp for programs that fork\n";
+    // SAFETY: the line is valid for its length; a failed write to stderr cannot be reported anywhere.
+    unsafe { libc::write(2, LINE.as_ptr().cast(), LINE.len()) };
 }
 
 extern "C" fn in_parent() {

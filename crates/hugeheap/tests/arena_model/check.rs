@@ -146,10 +146,8 @@ impl Machine {
         self.settle();
         let snapshot = self.heap.snapshot();
         assert_eq!((snapshot.live, snapshot.large), (0, 0));
-        // The arena for small runs keeps less than a sixteenth.
-        assert!(snapshot.retained < 8 * page, "{snapshot:?}");
-        assert!(snapshot.arenas <= 1, "{snapshot:?}");
-        assert!(self.kernel.charge() <= snapshot.retained, "{} charged: {snapshot:?}", self.kernel.charge());
+        assert_eq!((snapshot.retained, snapshot.arenas), (0, 0), "{snapshot:?}");
+        assert_eq!(self.kernel.charge(), 0, "{snapshot:?}");
         self.kernel.check().unwrap_or_else(|problem| panic!("the simulated kernel: {problem}"));
         assert_eq!(Policy::from_number(snapshot.policy), Some(settings.policy));
     }

@@ -136,11 +136,11 @@ fn the_arena_for_small_runs_is_not_taken_by_a_large_block() {
 #[test]
 fn the_arena_for_small_runs_counts_as_an_arena_while_it_has_memory() {
     let mut world = World::new(Policy::Auto, Config::default());
-    let small: Vec<_> = (0..40).map(|_| world.take(1)).collect();
+    let small: Vec<_> = (0..3).map(|_| world.take(1)).collect();
     assert_eq!(world.heap.snapshot().arenas, 1);
     small.into_iter().for_each(|run| world.free(run, 1));
-    world.heap.forget_demand();
-    world.run(3.0);
+    world.kernel.advance(Duration::from_secs(2));
+    world.run(1.0);
     assert_eq!((world.heap.snapshot().arenas, world.kernel.charge()), (0, 0));
     world.take(1);
     assert_eq!(world.heap.snapshot().arenas, 1);

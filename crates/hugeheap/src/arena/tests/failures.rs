@@ -74,8 +74,8 @@ fn survives(policy: Policy, fail: impl Fn(&Kernel)) {
     world.free_arenas(&arenas);
     world.run(1000.0);
     let snapshot = world.heap.snapshot();
-    assert!(snapshot.retained < 8 * PAGE, "{policy} keeps {}", snapshot.retained);
-    assert!(world.kernel.charge() <= snapshot.retained, "{policy}: {} charged", world.kernel.charge());
+    assert_eq!(snapshot.retained, 0, "{policy}");
+    assert_eq!(world.kernel.charge(), 0, "{policy}");
     assert_eq!(world.heap.maintain(), Wait::Idle);
 }
 
