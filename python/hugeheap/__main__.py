@@ -166,9 +166,9 @@ def _run_script(path: str) -> None:
         import runpy
 
         if _safe_path():
-            sys.path.insert(0, path)
+            sys.path.insert(0, os.path.abspath(path))
         else:
-            sys.path[0] = path
+            sys.path[0] = os.path.abspath(path)
 
         _new_main()
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]

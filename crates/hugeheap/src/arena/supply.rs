@@ -27,8 +27,9 @@ use hugeheap_os::{AddressRange, Advice, Backing, Error, ErrorKind, Os, Result as
 /// Least size of a region, for hosts with little memory.
 const MIN_REGION_BYTES: u64 = 64 << 30;
 
-/// Least size of a region under a limit on address space.
-const MIN_LIMITED_REGION_BYTES: u64 = 64 << 20;
+/// Least size of a region under a limit on address space. Small: under `ulimit -v 80000` regions of 64 MiB left the C library no
+/// room for a block of 700 KiB, and a program that needs 30 MB on stock failed. Not one arena: there is a table of 64 regions.
+const MIN_LIMITED_REGION_BYTES: u64 = 8 << 20;
 
 /// What the first touch of an arena made resident.
 struct Touched {

@@ -60,6 +60,17 @@ fn under_a_limit_on_address_space_regions_are_small_and_the_rest_is_left_alone()
 }
 
 #[test]
+fn a_small_limit_on_address_space_is_not_used_up_by_one_region() {
+    let config = Config { address_space_limit: Some(80 << 20), ..Config::default() };
+    let mut world = World::new(Policy::Auto, config);
+    world.take_arenas(1);
+    let reserved = world.kernel.mapping_list().iter().map(|mapping| mapping.range.len).sum::<usize>();
+    assert!(reserved <= 20 << 20, "{reserved}");
+    world.take_arenas(20);
+    world.check();
+}
+
+#[test]
 fn room_left_behind_blocks_is_used_when_there_is_no_other() {
     let settings = Settings { policy: Policy::Thp, region: Some(16 * ARENA_BYTES), ..Settings::DEFAULT };
     let mut world = World::with(settings, Config::default());
