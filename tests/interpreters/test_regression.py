@@ -12,8 +12,8 @@ Every version runs once without the library first. What fails or hangs there is 
 shows it) and left out of the runs that follow, method by method where a method failed, the whole file where it hung or crashed.
 """
 
-import contextlib
 import re
+import tempfile
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -64,7 +64,9 @@ def play(python, files, directory, env, timeout, leave_out=()):
     report = directory / "report.xml"
     ignored = [word for method in sorted(leave_out) for word in ("-i", method)]
     command = [python, "-m", "test", f"-j{JOBS}", "--timeout", timeout, "--junit-xml", report, *ignored, *files]
-    process = testbed.run(command, env={**env, "TMPDIR": str(directory)}, timeout=600, cwd=directory)
+    # Short, because the tests make sockets in it, whose paths have at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="hh", ignore_cleanup_errors=True) as temporary:
+        process = testbed.run(command, env={**env, "TMPDIR": temporary}, timeout=600, cwd=directory)
     return Outcome(process, report)
 
 
@@ -131,9 +133,7 @@ def test_every_policy(stock, policy, tmp_path):
 
 def test_hugetlb_without_a_pool(stock, tmp_path):
     stock(MAIN)
-    with contextlib.ExitStack() as stack:
-        if testbed.pool_size() != 0:
-            stack.enter_context(testbed.pool(0))
+    with testbed.no_pool():
         hooked = compare(stock, MAIN, "hugetlb", tmp_path, long=False)
     assert any("pool_empty" in record["fallbacks"] for record in hooked)
     assert all(record["arenas_hugetlb"] == 0 for record in hooked)

@@ -216,6 +216,31 @@ def pool_size():
     return int(Path(POOL).read_text()) if os.path.exists(POOL) else 0
 
 
+def free_pool():
+    return int((Path(POOL).parent / "free_hugepages").read_text())
+
+
+def reachable_python():
+    """An interpreter that every user can start; homes are often closed."""
+    for path in ["/usr/bin/python3", "/usr/local/bin/python3"]:
+        if os.path.exists(path):
+            return os.path.realpath(path)
+    pytest.skip("no interpreter outside of a home directory")
+
+
+@contextlib.contextmanager
+def no_pool():
+    """No hugetlb pool, for as long as this lasts. Needs root only where there is one."""
+    with contextlib.ExitStack() as stack:
+        if os.geteuid() == 0 and os.path.exists(POOL):
+            stack.enter_context(pool(0))
+        else:
+            stack.enter_context(host_lock(shared=True))
+            if pool_size():
+                pytest.skip("there is a hugetlb pool, and changing it needs root")
+        yield
+
+
 @contextlib.contextmanager
 def pool_for(policy):
     """A pool of 8 pages for `hugetlb` where this is root; nothing otherwise.
