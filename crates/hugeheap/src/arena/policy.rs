@@ -14,7 +14,7 @@ pub enum Policy {
     Dense = 2,
     /// Take pages from the explicit pool first; fall back to `thp` and count it.
     Hugetlb = 3,
-    /// First arena base, then the cheapest that works here.
+    /// The cheapest that works here; small runs on OS pages of their own.
     #[default]
     Auto = 4,
 }
