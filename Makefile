@@ -10,7 +10,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Versions that the tests were written for; newer ones of the same major number usually work.
 BUILD_TOOLS := 'maturin>=1.9,<2' 'pytest>=8,<10'
 
-.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests system-packages
+.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests regression system-packages
 
 ## build: the command at target/release/hugeheap and, with the Python package, at .venv/bin/hugeheap
 build: $(VENV)/.tools
@@ -47,7 +47,11 @@ fuzz:
 
 # Real interpreters, the real kernel, the commands, the samples of the documents.
 python-tests:
-	$(VENV)/bin/python -m pytest tests --durations=15
+	$(VENV)/bin/python -m pytest tests --durations=15 --ignore=tests/interpreters/test_regression.py
+
+# CPython's own regression tests, stock beside hugeheap: about seven minutes, apart until every version passes on a loaded machine.
+regression: build
+	$(VENV)/bin/python -m pytest tests/interpreters/test_regression.py -v
 
 # Real programs that tests need: installed as root, named otherwise; tests that miss one skip and say so.
 system-packages:
