@@ -267,6 +267,13 @@ class Group:
         name = "memory.usage_in_bytes" if self.version == 1 else "memory.current"
         return int((self.path / name).read_text())
 
+    def peak(self):
+        name = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
+        try:
+            return int((self.path / name).read_text())
+        except OSError:
+            pytest.skip("the kernel does not say a control group's peak")
+
     def limit(self, size):
         (self.path / ("memory.limit_in_bytes" if self.version == 1 else "memory.max")).write_text(str(size))
 

@@ -1,0 +1,164 @@
+"""The memory control group: what a process is charged for, and what happens near its limit.
+
+Guarded for users: after a burst the charge (which is what a container is billed and killed by, not RSS) goes back to what is live and what
+the retention rule keeps; `--summary` and the record say the same as the control group; a program that fits in its limit on stock fits on
+hugeheap. Needs root, for a control group of the test's own.
+"""
+
+import json
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+import testbed
+
+INTERPRETERS = testbed.find_interpreters()
+PYTHON = INTERPRETERS.get((3, 11)) or next(iter(INTERPRETERS.values()), None)
+MIB = 1 << 20
+# Page tables, the interpreter's malloc, and what the kernel charges in batches.
+SLACK = 12 * MIB
+
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="no CPython from 3.10 on with its `test` package found")
+
+# Stops after each phase until a line arrives.
+BURST = """
+import random, sys
+random.seed(7)
+def phase(name):
+    print(name, flush=True)
+    sys.stdin.readline()
+warm = [random.random() for _ in range(1000)]
+phase("start")
+rows = [bytes(n % 400) for n in range(1_000_000)]
+phase("full")
+random.shuffle(rows)
+del rows[100_000:]
+phase("tenth")
+rows.clear()
+phase("none")
+"""
+PHASES = ["start", "full", "tenth", "none"]
+# Decay times to wait: the short window, and as much again for the maintenance.
+WAIT = 3.0
+
+
+def burst(command, group, env, watch):
+    """Runs the burst in the group; `watch` is called at the end of each phase. Returns its answers, and stderr."""
+    process = subprocess.Popen(
+        [*command, PYTHON, "-c", BURST],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=group.enter,
+    )
+    seen = {}
+    try:
+        for name in PHASES:
+            ready, _, _ = select.select([process.stdout], [], [], testbed.TIMEOUT)
+            assert ready and process.stdout.readline() == f"{name}\n", "the program did not reach the phase"
+            if name in ("tenth", "none"):
+                time.sleep(WAIT)
+            seen[name] = watch()
+            process.stdin.write("\n")
+            process.stdin.flush()
+        _, err = process.communicate(timeout=testbed.TIMEOUT)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, err
+    return seen, err
+
+
+@pytest.fixture(scope="module")
+def stock_burst():
+    """The charge at each phase on stock."""
+    with testbed.host_lock(shared=True), testbed.memory_group("stock") as group:
+        seen, _ = burst([], group, testbed.clean(), group.charge)
+    return seen
+
+
+@pytest.mark.parametrize("policy", ["auto", "thp", "dense", "base"])
+def test_the_charge_follows_what_is_live(stock_burst, policy, tmp_path):
+    def watch():
+        return group.charge(), testbed.only_record(tmp_path)
+
+    with testbed.host_lock(shared=True), testbed.memory_group("burst") as group:
+        seen, _ = burst([], group, testbed.preloaded(policy, tmp_path), watch)
+    start, before = seen["start"]
+    assert seen["full"][0] > start + 200 * MIB, "there was no burst"
+    for phase in ("tenth", "none"):
+        charge, record = seen[phase]
+        # What is live, and what the rule keeps for reuse; `before` is in the charge at the start.
+        allowed = start + record["live"] - before["live"] + record["retention_target"] + SLACK
+        assert charge <= allowed, f"{phase}: {charge / MIB:.0f} MiB charged, {allowed / MIB:.0f} allowed: {record}"
+        assert charge <= stock_burst[phase] + record["retention_target"] + SLACK, f"{phase}: more than stock"
+    charge, record = seen["none"]
+    assert charge <= start + 0.2 * (seen["full"][0] - start), "the burst was never given back"
+    assert record["given_back"] >= 150 * MIB and record["retained"] <= record["retention_target"] + 4 * MIB
+
+
+def test_the_summary_says_what_the_control_group_says():
+    with testbed.host_lock(shared=True), testbed.memory_group("summary") as group:
+        command = [testbed.find_command(), "run", "--summary", "--json", "--"]
+        seen, err = burst(command, group, testbed.clean(), group.charge)
+    main = json.loads(err.strip().splitlines()[-1])["main"]
+    assert main["state"] == "hooked"
+    # hugeheap itself waits in the same group: it is part of both numbers.
+    assert main["charge"] == pytest.approx(seen["none"], abs=SLACK)
+    assert main["peak_charge"] == pytest.approx(seen["full"], rel=0.15)
+    assert main["given_back"] >= 150 * MIB
+
+
+FILL = """
+rows = [(n, str(n), [n]) for n in range(400_000)]
+del rows[::2]
+more = [bytes(300) for _ in range(60_000)]
+print(len(rows), sum(row[0] for row in rows), all(row[2] == [row[0]] for row in rows), sum(map(len, more)))
+"""
+FILLED = "200000 40000000000 True 18000000\n"
+
+
+def fill(limit, env):
+    with testbed.memory_group("limit") as group:
+        if limit:
+            group.limit(limit)
+        result = testbed.run([PYTHON, "-c", FILL], env=env, preexec_fn=group.enter)
+        return result, group.peak()
+
+
+@pytest.fixture(scope="module")
+def need():
+    """The least limit, in steps of 2 MiB, with which the program survives on stock, twice in a row."""
+    with testbed.host_lock(shared=True):
+        result, peak = fill(None, testbed.clean())
+        assert result.stdout == FILLED
+        for limit in range(peak // MIB // 2 * 2 - 20, peak // MIB + 60, 2):
+            if all(fill(limit * MIB, testbed.clean())[0].stdout == FILLED for _ in range(2)):
+                return limit * MIB
+    pytest.fail("no limit near its own peak lets the program survive on stock")
+
+
+@pytest.mark.parametrize("room", [2, 4, 8, 32])
+@pytest.mark.parametrize("policy", ["auto", "thp", "dense", "base"])
+def test_a_limit_a_little_above_stocks_need_is_survived(need, policy, room, tmp_path):
+    with testbed.host_lock(shared=True):
+        result, _ = fill(need + room * MIB, testbed.preloaded(policy, tmp_path))
+    assert result.returncode != -signal.SIGKILL, f"killed with {room} MiB more than stock needs"
+    assert (result.returncode, result.stdout, result.stderr) == (0, FILLED, "")
+    record = testbed.only_record(tmp_path)
+    # Near means less than 8 arenas from a small limit.
+    if policy in ("auto", "thp") and room <= 8:
+        assert record["fallbacks"].get("memory_limit", 0) > 0, "it took huge pages up to the limit"
+    assert set(record["fallbacks"]) <= {"memory_limit", "no_huge_page", "latency", "collapse_busy", "collapse_no_page"}
+
+
+def test_far_from_the_limit_it_plays_no_part(need, tmp_path):
+    with testbed.host_lock(shared=True):
+        result, _ = fill(4 * need, testbed.preloaded("auto", tmp_path))
+    assert (result.returncode, result.stdout, result.stderr) == (0, FILLED, "")
+    assert "memory_limit" not in testbed.only_record(tmp_path)["fallbacks"]
