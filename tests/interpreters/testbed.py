@@ -165,18 +165,28 @@ def need_root():
         pytest.skip("needs root: it changes settings of the host")
 
 
+# Whether the lock that this process holds is shared. It belongs to a descriptor: taken through a second one it would wait for itself.
+_held = []
+
+
 @contextlib.contextmanager
 def host_lock(shared=False):
     """Serialises what depends on the host's knobs with all other tests on this host.
 
-    Until it is released nobody else changes a knob.
+    Until it is released nobody else changes a knob. Who has it may take it again, shared or not as before.
     """
+    if _held:
+        assert shared or not _held[0], "a shared lock cannot become exclusive: two that wait for it wait for ever"
+        yield
+        return
     path = os.path.join(tempfile.gettempdir(), "hugeheap-host-knobs.lock")
     descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        _held.append(shared)
         yield
     finally:
+        _held.clear()
         os.close(descriptor)
 
 
