@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from ._errors import HugeheapError
 from ._native import native
@@ -93,7 +94,18 @@ class Stats:
 _Settings = tuple[str | None, float | None, int | None]
 
 
+def _refuse_kind(name: str, wanted: str, value: object) -> NoReturn:
+    raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
+
+
 def _checked(policy: str | None, decay: float | None, limit: int | None) -> _Settings:
+    # First what is no such thing at all: a comparison of text with a number would answer in the interpreter's words.
+    if policy is not None and not isinstance(policy, str):
+        _refuse_kind("policy", "a name such as 'thp'", policy)
+    if decay is not None and (isinstance(decay, bool) or not hasattr(type(decay), "__float__")):
+        _refuse_kind("decay", "a number of seconds", decay)
+    if limit is not None and (isinstance(limit, bool) or not hasattr(type(limit), "__index__")):
+        _refuse_kind("limit", "a whole number of bytes", limit)
     if policy is not None and policy not in native.POLICIES:
         raise HugeheapError(
             f"unknown policy {policy!r}", "unknown-policy", f"choose one of {', '.join(native.POLICIES)}"
@@ -142,4 +154,6 @@ def status() -> Status:
 def stats(*, measure: bool = True) -> Stats:
     """The heap's numbers. With ``measure`` the kernel is asked for resident memory, coverage and charge first,
     which takes from microseconds to a few milliseconds for a heap of OS pages."""
+    if not isinstance(measure, bool):
+        _refuse_kind("measure", "True or False", measure)
     return Stats(**native.stats(measure))

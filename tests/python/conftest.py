@@ -1,0 +1,89 @@
+"""The installed package, in every CPython it is made for.
+
+The extension is built once for the stable ABI, so the copy in the virtual environment serves all versions: a folder with
+nothing but a link to it is each interpreter's PYTHONPATH. Nothing of hugeheap runs in the process of pytest; each test
+starts interpreters of its own. A behaviour is one story told by one process, because starts are what costs.
+"""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interpreters"))
+
+import testbed  # noqa: E402  (in the neighbouring folder, whatever pytest's import mode)
+
+INTERPRETERS = testbed.find_interpreters()
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "every_version: runs in every installed CPython, without it only in one")
+
+
+def pytest_generate_tests(metafunc):
+    if "version" not in metafunc.fixturenames:
+        return
+    chosen = list(INTERPRETERS)
+    if not metafunc.definition.get_closest_marker("every_version"):
+        chosen = [(3, 11)] if (3, 11) in INTERPRETERS else chosen[:1]
+    metafunc.parametrize("version", chosen, ids=[f"{major}.{minor}" for major, minor in chosen], scope="session")
+
+
+@pytest.fixture
+def interpreter(version):
+    """The path of the interpreter under test."""
+    return INTERPRETERS[version]
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory):
+    """A folder with nothing but the package as it was installed."""
+    python = testbed.ROOT / ".venv" / "bin" / "python"
+    question = "import importlib.util; print(*importlib.util.find_spec('hugeheap').submodule_search_locations)"
+    if not python.exists():
+        pytest.fail("the Python package is not installed (make build)")
+    answer = subprocess.run(
+        [python, "-c", question], capture_output=True, text=True, check=False, cwd="/", env=testbed.clean()
+    )
+    if answer.returncode != 0:
+        pytest.fail(f"the Python package is not installed (make build): {answer.stderr.strip()}")
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "hugeheap").symlink_to(answer.stdout.strip())
+    return folder
+
+
+@pytest.fixture
+def variables(package):
+    """The environment of a shell that has the package and nothing set."""
+
+    def variables(**more):
+        return testbed.clean(**{"PYTHONPATH": str(package), **more})
+
+    return variables
+
+
+@pytest.fixture
+def start(interpreter, variables):
+    """Runs code and returns the completed process, whatever came of it."""
+
+    def start(code, *arguments, options=(), wrapper=(), **more):
+        command = [*wrapper, interpreter, *options, "-c", textwrap.dedent(code), *arguments]
+        return testbed.run(command, env=variables(**more))
+
+    return start
+
+
+@pytest.fixture
+def ask(start):
+    """Runs code that must succeed and say nothing on stderr; its last line of output, as JSON."""
+
+    def ask(code, *arguments, **more):
+        result = start(code, *arguments, **more)
+        assert (result.returncode, result.stderr) == (0, ""), f"status {result.returncode}:\n{result.stderr[-3000:]}"
+        return json.loads(result.stdout.splitlines()[-1])
+
+    return ask
