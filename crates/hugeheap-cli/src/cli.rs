@@ -243,12 +243,22 @@ pub(crate) struct LevelName(pub(crate) Level);
 
 impl ValueEnum for LevelName {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self(Level::Arenas)]
+        const ALL: [LevelName; Level::ALL.len()] = {
+            let mut all = [LevelName(Level::Arenas); Level::ALL.len()];
+            let mut index = 0;
+            while index < all.len() {
+                all[index] = LevelName(Level::ALL[index]);
+                index += 1;
+            }
+            all
+        };
+        &ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.0.name()).help(match self.0 {
             Level::Arenas => "CPython's pymalloc keeps its job; its arenas, and blocks of 1 MiB and more, come from hugeheap",
+            Level::Objects => "CPython's objects come from hugeheap's own allocator instead of pymalloc, too",
         }))
     }
 }

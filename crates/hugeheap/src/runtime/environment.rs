@@ -3,7 +3,7 @@
 //! | variable | value |
 //! |---|---|
 //! | `HUGEHEAP_POLICY` | `auto`, `thp`, `dense`, `hugetlb`, `base` |
-//! | `HUGEHEAP_LEVEL` | `arenas` |
+//! | `HUGEHEAP_LEVEL` | `arenas`, `objects` |
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
 //! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024); `0`: none |
 //! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit |
@@ -48,7 +48,7 @@ impl SettingError {
     pub const fn message(self) -> &'static str {
         match self.0 {
             Setting::Policy => "HUGEHEAP_POLICY must be one of auto, thp, dense, hugetlb, base",
-            Setting::Level => "HUGEHEAP_LEVEL must be arenas",
+            Setting::Level => "HUGEHEAP_LEVEL must be arenas or objects",
             Setting::Decay => "HUGEHEAP_DECAY must be seconds between 0.001 and 86400",
             Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
         }

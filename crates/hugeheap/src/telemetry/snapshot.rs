@@ -16,13 +16,20 @@ pub const SCHEMA: u32 = 1;
 pub enum Level {
     /// CPython's pymalloc keeps its job; its arenas, and blocks of 1 MiB and more, come from hugeheap.
     Arenas = 0,
+    /// CPython's objects come from hugeheap's object allocator instead of pymalloc. An interpreter that
+    /// lacks the hooks for it stays at [`Level::Arenas`].
+    Objects = 1,
 }
 
 impl Level {
+    /// All levels, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::Arenas, Self::Objects];
+
     /// The name on the command line and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Arenas => "arenas",
+            Self::Objects => "objects",
         }
     }
 
@@ -30,6 +37,7 @@ impl Level {
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "arenas" => Some(Self::Arenas),
+            "objects" => Some(Self::Objects),
             _ => None,
         }
     }
@@ -38,6 +46,7 @@ impl Level {
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             0 => Some(Self::Arenas),
+            1 => Some(Self::Objects),
             _ => None,
         }
     }
