@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hugeheap::arena::Policy;
 use hugeheap::telemetry::Level;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -153,28 +153,46 @@ Examples:
   hugeheap bench obmalloc
   hugeheap bench obmalloc --quick --workloads list_of_tuples,fragmentation
   hugeheap bench obmalloc --policies auto,thp,base --against none --runs 20
+  hugeheap bench obmalloc --level objects --policies auto
   hugeheap bench obmalloc --python /usr/bin/python3.13 --json result.json")]
 pub(crate) struct ObmallocArguments {
+    #[command(flatten)]
+    pub(crate) variants: VariantArguments,
+    /// Workloads to run. Default: all nine, and start-up.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) workloads: Vec<String>,
+    #[command(flatten)]
+    pub(crate) report: ReportArguments,
+}
+
+/// What an experiment runs on.
+#[derive(Debug, Args)]
+pub(crate) struct VariantArguments {
     /// hugeheap's policies to measure (all: every one). Default: auto, thp, and hugetlb when there is a pool.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) policies: Vec<String>,
+    /// Levels to measure each policy at: arenas (default), objects, or all. Level objects is measured beside arenas.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) level: Vec<String>,
     /// Peers to measure: mimalloc, jemalloc, tcmalloc, python-mimalloc, python-hugepages, all or none. Default: all
     /// that are found.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) against: Vec<String>,
-    /// Workloads to run. Default: all nine, and start-up.
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
-    pub(crate) workloads: Vec<String>,
     /// The interpreter. Default: the first CPython in PATH, looked up through wrappers such as pyenv's.
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
     /// A CPython built with --with-pymalloc-hugepages, to measure against.
     #[arg(long, value_name = "PATH")]
     pub(crate) hugepage_python: Option<PathBuf>,
+}
+
+/// How an experiment measures and reports.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
     /// Timed runs of each workload on each variant. Default: 10, with --quick 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) runs: Option<u32>,
-    /// A first look: fewer runs, less memory touched beforehand, no waiting. Not for conclusions.
+    /// A first look, smaller and with fewer runs, and less memory touched beforehand. Not for conclusions.
     #[arg(long)]
     pub(crate) quick: bool,
     /// How much free memory to touch once before measuring: bytes with suffix, all, or none.
@@ -189,6 +207,20 @@ pub(crate) struct ObmallocArguments {
     /// Exit with status 1 when a goal in the list at the end is missed.
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+impl ReportArguments {
+    /// `--json` before the command counts as one without a file.
+    pub(crate) fn json_too(&mut self, asked: bool) {
+        if asked && self.json.is_none() {
+            self.json = Some(None);
+        }
+    }
+
+    /// Files that are to be written.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.output.iter().chain(self.json.iter().flatten()).map(PathBuf::as_path)
+    }
 }
 
 /// How much memory to touch before measuring.
@@ -317,7 +349,7 @@ mod tests {
         let Command::Bench(BenchArguments { experiment: Experiment::Obmalloc(bench) }) = cli.command else {
             panic!("not bench")
         };
-        assert_eq!(bench.json, Some(Some("x.json".into())));
+        assert_eq!(bench.report.json, Some(Some("x.json".into())));
     }
 
     #[test]

@@ -6,18 +6,22 @@
 //! * [`touch`]: making the host hand out memory before a measurement needs it
 //! * [`charge`]: a memory cgroup for one process, so that its charge can be read
 //! * [`python`], [`peers`]: interpreters and allocators found on this machine
-//! * [`table`]: tables for a terminal
+//! * [`variant`]: what a workload runs on: stock, hugeheap at its levels and policies, peers
+//! * [`table`]: tables for a terminal; [`goal`]: claims checked; [`report`]: what is done before and after
 
 mod charge;
 mod counters;
+mod goal;
 mod interrupt;
 mod list;
 mod obmalloc;
 mod peers;
 mod process;
 mod python;
+mod report;
 mod table;
 mod touch;
+mod variant;
 
 use crate::Context;
 use crate::cli::{BenchArguments, Experiment};
@@ -30,9 +34,7 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
             list::list(context, &arguments)
         }
         Experiment::Obmalloc(mut arguments) => {
-            if json && arguments.json.is_none() {
-                arguments.json = Some(None);
-            }
+            arguments.report.json_too(json);
             obmalloc::obmalloc(context, &arguments)
         }
     }

@@ -1,5 +1,7 @@
 //! Tables for a terminal: one row per workload, one column per variant.
 
+use crate::output::change;
+use crate::statistics::Estimate;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
 
 /// A table with `head` as its first line of cells.
@@ -33,4 +35,17 @@ pub(crate) fn titled(title: &str, explanation: &str, table: &Table) -> String {
         text.push('\n');
     }
     format!("{text}{table}\n")
+}
+
+/// What stands for a figure that there is not.
+pub(crate) const NONE: &str = "–";
+
+/// A figure, or what stands for none.
+pub(crate) fn or_none(text: Option<String>) -> String {
+    text.unwrap_or_else(|| NONE.to_owned())
+}
+
+/// The interval of a change: `[−53.0, −51.2]`, in percent.
+pub(crate) fn interval(estimate: Estimate) -> String {
+    format!("[{}, {}]", change(estimate.low).replace(" %", ""), change(estimate.high).replace(" %", ""))
 }

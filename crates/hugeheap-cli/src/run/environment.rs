@@ -13,6 +13,8 @@ use std::process::Command;
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 /// The variable that names the directory of telemetry records.
 pub(crate) const TELEMETRY: &str = "HUGEHEAP_TELEMETRY";
+/// The variable that names the level.
+pub(crate) const LEVEL: &str = "HUGEHEAP_LEVEL";
 /// The variable that names the policy.
 pub(crate) const POLICY: &str = "HUGEHEAP_POLICY";
 
@@ -26,7 +28,7 @@ impl Environment {
         let mut environment = Self::default();
         environment.set(PRELOAD, preload(library, std::env::var_os(PRELOAD)));
         environment.set(POLICY, arguments.policy.0.name());
-        environment.set("HUGEHEAP_LEVEL", arguments.level.0.name());
+        environment.set(LEVEL, arguments.level.0.name());
         if let Some(decay) = arguments.decay {
             environment.set("HUGEHEAP_DECAY", decay.to_string());
         }

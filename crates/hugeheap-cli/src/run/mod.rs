@@ -34,7 +34,7 @@ use std::time::Instant;
 use summary::{Hindered, Summary};
 use target::{Hindrance, Target};
 
-pub(crate) use environment::{POLICY, PRELOAD, TELEMETRY};
+pub(crate) use environment::{LEVEL, POLICY, PRELOAD, TELEMETRY};
 pub(crate) use summary::snapshot_json;
 
 /// Runs the command. Returns only when it could not be started, or when a summary was asked for.

@@ -4,10 +4,10 @@
 //! be at hand), then the timed runs in turn, A B C A B C, each round beginning with another variant, so
 //! that no variant always follows the same one. Before each timed run the memory it needs is touched (see [`touch`]).
 
-use super::variant::{Kind, Variant};
 use super::workload::{PROGRAM, Workload};
 use crate::bench::charge::Group;
 use crate::bench::counters::{Counters, Counts};
+use crate::bench::variant::{Kind, Variant};
 use crate::bench::{interrupt, process, touch};
 use crate::output::{Output, seconds};
 use crate::run::{TELEMETRY, records};

@@ -1,7 +1,7 @@
 //! `hugeheap bench obmalloc`: CPython's small objects on stock and on huge pages.
 //!
 //! ```text
-//!   variant   what a workload runs on         workload (workloads.py)   what runs, and the published figures
+//!   bench::variant                            workload (workloads.py)   what runs, and the published figures
 //!        └──────────────┬───────────────────────────┘
 //!                    measure    which process when; raw runs
 //!                       │
@@ -16,58 +16,42 @@ mod measure;
 mod report;
 mod results;
 mod text;
-mod variant;
 pub(crate) mod workload;
 
 use super::python::Python;
-use super::{interrupt, touch};
-use crate::cli::{ObmallocArguments, Touch};
+use super::report::{Circumstances, deliver, ended, now, prepare, writable};
+use super::variant::{self, Refusal};
+use crate::cli::ObmallocArguments;
 use crate::output::seconds;
 use crate::{Context, exit, host};
 use measure::Plan;
-use report::Circumstances;
 use results::View;
-use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use variant::Refusal;
+use std::time::Instant;
 use workload::{WORKLOADS, Workload};
 
 const RUNS: u32 = 10;
 const QUICK_RUNS: u32 = 3;
 /// Longer than the time after which allocators give memory back by themselves, and the host after which it reclaims.
 const IDLE: f64 = 3.0;
-/// Enough for the largest workload.
-const QUICK_TOUCH: u64 = 1 << 30;
 
 /// Runs the experiment.
 pub(crate) fn obmalloc(context: &Context, arguments: &ObmallocArguments) -> u8 {
-    match run(context, arguments) {
-        Ok(code) => code,
-        Err(Refusal::Usage(why)) => {
-            context.out.error(&why);
-            exit::USAGE
-        }
-        Err(Refusal::Unsupported(why)) => {
-            context.out.error(&why);
-            exit::UNSUPPORTED
-        }
-    }
+    ended(&context.out, run(context, arguments))
 }
 
 fn run(context: &Context, arguments: &ObmallocArguments) -> Result<u8, Refusal> {
     let out = &context.out;
     let workloads = chosen(&arguments.workloads)?;
-    let python = Python::find(arguments.python.as_deref()).map_err(Refusal::Unsupported)?;
-    let variants = variant::choose(context, arguments, &python)?;
+    let python = Python::find(arguments.variants.python.as_deref()).map_err(Refusal::Unsupported)?;
+    let variants = variant::choose(context, &arguments.variants, &python)?;
+    let report = &arguments.report;
     let plan = Plan {
         workloads,
         variants,
-        runs: arguments.runs.unwrap_or(if arguments.quick { QUICK_RUNS } else { RUNS }),
-        idle: if arguments.quick { 0.0 } else { IDLE },
+        runs: report.runs.unwrap_or(if report.quick { QUICK_RUNS } else { RUNS }),
+        idle: if report.quick { 0.0 } else { IDLE },
     };
-    for file in arguments.output.iter().chain(arguments.json.iter().flatten()) {
-        writable(file)?;
-    }
+    writable(report.files())?;
     let host = host::facts(&context.facts);
     let names: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
     out.progress(
@@ -78,18 +62,8 @@ fn run(context: &Context, arguments: &ObmallocArguments) -> Result<u8, Refusal> 
         &format!("{} workloads × {} runs, in turn on {}", plan.workloads.len(), plan.runs, names.join(", ")),
         true,
     );
-    interrupt::watch();
-    let touchable = touch::touchable(&context.facts);
-    let touched = match arguments.touch {
-        Some(Touch::Bytes(len)) => len.min(touchable),
-        Some(Touch::All) => touchable,
-        None if arguments.quick => QUICK_TOUCH.min(touchable),
-        None => touchable,
-    };
-    if let Err(error) = touch::touch_once(touched, out) {
-        out.warning(&format!("free memory could not be touched beforehand: {error}; first runs may be slow"));
-    }
-    let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let touched = prepare(context, report);
+    let started = now();
     let start = Instant::now();
     let results = measure::measure(&plan, out).map_err(Refusal::Unsupported)?;
     out.progress(&format!("measured in {}", seconds(start.elapsed().as_secs_f64())), true);
@@ -100,30 +74,11 @@ fn run(context: &Context, arguments: &ObmallocArguments) -> Result<u8, Refusal> 
 
     let view = View { plan: &plan, results: &results };
     let goals = goals::goals(view);
-    let circumstances =
-        Circumstances { host, python: python.json(), touched, quick: arguments.quick, started };
-    let report = format!("{:#}\n", report::report(view, &circumstances, &goals));
-    let text = text::text(view, &goals);
-    if let Some(file) = &arguments.output {
-        write(file, &text)?;
-    }
-    match &arguments.json {
-        Some(None) => {
-            out.data(&report);
-        }
-        Some(Some(file)) => {
-            write(file, &report)?;
-            out.data(&text);
-        }
-        None => {
-            out.data(&text);
-        }
-    }
-    if arguments.quick {
-        out.warning("--quick is a first look: too few runs for conclusions");
-    }
+    let circumstances = Circumstances { host, python: python.json(), touched, quick: report.quick, started };
+    let value = report::report(view, &circumstances, &goals);
+    deliver(out, report, &value, &text::text(view, &goals), None)?;
     let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if arguments.check && missed { exit::FINDINGS } else { exit::OK })
+    Ok(if report.check && missed { exit::FINDINGS } else { exit::OK })
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Workload>, Refusal> {
@@ -146,33 +101,20 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Workload>, Refusal> {
     Ok(workloads)
 }
 
-/// Fails before minutes are spent on a report that cannot be written.
-fn writable(file: &Path) -> Result<(), Refusal> {
-    std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(file)
-        .map(drop)
-        .map_err(|error| Refusal::Usage(format!("{} cannot be written: {error}", file.display())))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), Refusal> {
-    std::fs::write(file, text)
-        .map_err(|error| Refusal::Unsupported(format!("{} could not be written: {error}", file.display())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::measure::{Look, Looks, Measurement, Memory, Results, Run};
-    use super::variant::{Kind, Variant};
     use super::*;
-    use hugeheap::telemetry::Snapshot;
+    use crate::bench::variant::{Kind, Variant};
+    use hugeheap::arena::Policy;
+    use hugeheap::telemetry::{Level, Snapshot};
 
     /// Three runs of two workloads on stock, hugeheap and a peer, with round figures.
     pub(super) fn sample() -> (Plan, Results) {
         let variant = |name: &str, kind| Variant {
             name: name.to_owned(),
             kind,
+            setting: (kind == Kind::Hugeheap).then_some((Policy::Auto, Level::Arenas)),
             python: "/usr/bin/python3".into(),
             environment: Vec::new(),
             version: None,

@@ -1,25 +1,17 @@
 //! The JSON of a measurement: every run, so that others can judge with other statistics.
 
-use super::goals::Goal;
 use super::measure::{Measurement, Run};
 use super::results::{STOCK, View, faults, time};
 use crate::bench::counters::NAMES;
+use crate::bench::goal::Goal;
+use crate::bench::report::{Circumstances, estimate};
+use crate::bench::variant::Variant;
 use crate::run::snapshot_json;
-use crate::statistics::{Estimate, half_spread};
+use crate::statistics::half_spread;
 use serde_json::{Map, Value, json};
 
 /// Name of the schema.
 pub(crate) const SCHEMA: &str = "hugeheap.bench.obmalloc/1";
-
-/// What was not measured but belongs into the report.
-pub(crate) struct Circumstances {
-    pub(crate) host: Value,
-    pub(crate) python: Value,
-    pub(crate) touched: u64,
-    pub(crate) quick: bool,
-    /// Seconds since 1970.
-    pub(crate) started: u64,
-}
 
 /// The whole report.
 pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goal]) -> Value {
@@ -36,7 +28,7 @@ pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goa
         "interrupted_by_signal": view.results.interrupted,
         "counters_unavailable": view.results.no_counters,
         "charge_unavailable": view.results.no_charge,
-        "variants": view.plan.variants.iter().map(super::variant::Variant::json).collect::<Vec<_>>(),
+        "variants": view.plan.variants.iter().map(Variant::json).collect::<Vec<_>>(),
         "geometric_mean": geometric_means(view),
         "workloads": view.workloads().map(|(place, workload)| json!({
             "name": workload.name,
@@ -63,10 +55,6 @@ fn geometric_means(view: View<'_>) -> Value {
         Some((variant.name.clone(), value))
     });
     Value::Object(means.collect())
-}
-
-fn estimate(estimate: Estimate) -> Value {
-    json!({"ratio": estimate.value, "low": estimate.low, "high": estimate.high})
 }
 
 fn measurement(view: View<'_>, workload: usize, variant: usize) -> Value {

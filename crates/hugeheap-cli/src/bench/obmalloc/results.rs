@@ -1,8 +1,8 @@
 //! Questions to the results: medians, ratios, coverage. The tables, the JSON and the goals ask the same ones here.
 
 use super::measure::{Measurement, Plan, Results, Run};
-use super::variant::Kind;
 use super::workload::{STARTUP, Workload};
+use crate::bench::variant::{self, Kind};
 use crate::statistics::{Estimate, geometric_mean_of_ratios, median, ratio_of_medians};
 
 /// Place of the stock variant: always the first.
@@ -44,9 +44,9 @@ impl<'a> View<'a> {
             .map(|(place, _)| place)
     }
 
-    /// The variant the goals are about: hugeheap's first policy.
+    /// The variant the goals are about.
     pub(crate) fn headline(self) -> Option<usize> {
-        self.variants(Kind::Hugeheap).next()
+        variant::headline(&self.plan.variants)
     }
 
     pub(crate) fn measurement(self, workload: usize, variant: usize) -> &'a Measurement {
@@ -64,7 +64,18 @@ impl<'a> View<'a> {
 
     /// A figure's ratio to stock.
     pub(crate) fn ratio(self, workload: usize, variant: usize, figure: Figure) -> Option<Estimate> {
-        ratio_of_medians(&self.values(workload, variant, figure), &self.values(workload, STOCK, figure))
+        self.ratio_to(workload, variant, STOCK, figure)
+    }
+
+    /// A figure's ratio to that of the variant `base`.
+    pub(crate) fn ratio_to(
+        self,
+        workload: usize,
+        variant: usize,
+        base: usize,
+        figure: Figure,
+    ) -> Option<Estimate> {
+        ratio_of_medians(&self.values(workload, variant, figure), &self.values(workload, base, figure))
     }
 
     /// Geometric mean of the time of `variant` to that of `base`, over those of the reference's seven workloads that were

@@ -1,17 +1,17 @@
 //! The tables of a measurement.
 
-use super::goals::Goal;
 use super::measure::Look;
 use super::results::{Figure, STOCK, View, faults, time};
-use super::variant::Kind;
 use crate::bench::counters::NAMES;
-use crate::bench::table::{self, titled};
+use crate::bench::goal::{self, Goal};
+use crate::bench::table::{self, NONE, interval, or_none, titled};
+use crate::bench::variant;
 use crate::output::{bytes, change, grouped, percent};
-use crate::statistics::{Estimate, half_spread, median};
+use crate::statistics::{half_spread, median};
 
 /// All tables, and the goals.
 pub(crate) fn text(view: View<'_>, goals: &[Goal]) -> String {
-    let mut text = variants(view);
+    let mut text = variant::described(&view.plan.variants);
     text.push('\n');
     text += &times(view);
     text.push('\n');
@@ -22,34 +22,8 @@ pub(crate) fn text(view: View<'_>, goals: &[Goal]) -> String {
     text += &counters(view);
     text.push('\n');
     text += &after(view);
-    if !goals.is_empty() {
-        let ours = view.headline().map_or("", |place| &view.plan.variants[place].name);
-        let met = goals.iter().filter(|goal| goal.met).count();
-        text += &format!("\nGoals of hugeheap's policy {ours}: {met} of {} met\n", goals.len());
-        for goal in goals {
-            text += &goal.line();
-            text.push('\n');
-        }
-    }
-    text
-}
-
-/// What the columns are.
-fn variants(view: View<'_>) -> String {
-    let mut text = "Variants\n".to_owned();
-    for variant in &view.plan.variants {
-        let settings: Vec<_> = variant
-            .environment
-            .iter()
-            .map(|(name, value)| format!("{name}={}", std::path::Path::new(value).display()))
-            .collect();
-        let what = match variant.kind {
-            Kind::Stock => variant.python.display().to_string(),
-            Kind::Hugeheap | Kind::Peer => settings.join(" "),
-        };
-        let version = variant.version.as_deref().unwrap_or("version unknown");
-        text += &format!("  {:<17}{version:<17}{what}\n", variant.name);
-    }
+    let ours = view.headline().map_or("", |place| &view.plan.variants[place].name);
+    text += &goal::text(goals, ours);
     text
 }
 
@@ -75,12 +49,6 @@ fn places(view: View<'_>) -> std::ops::Range<usize> {
     0..view.plan.variants.len()
 }
 
-const NONE: &str = "–";
-
-fn or_none(text: Option<String>) -> String {
-    text.unwrap_or_else(|| NONE.to_owned())
-}
-
 /// `0.060 −52.1 %` above `[−53.0 %, −51.2 %]`; for stock the median above the spread.
 fn timed(view: View<'_>, workload: usize, variant: usize, figure: Figure) -> String {
     let values = view.values(workload, variant, figure);
@@ -99,10 +67,6 @@ fn timed(view: View<'_>, workload: usize, variant: usize, figure: Figure) -> Str
         Some(ratio) => format!("{middle:.4} {}\n{}", change(ratio.value), interval(ratio)),
         None => format!("{middle:.4}"),
     }
-}
-
-fn interval(estimate: Estimate) -> String {
-    format!("[{}, {}]", change(estimate.low).replace(" %", ""), change(estimate.high).replace(" %", ""))
 }
 
 fn times(view: View<'_>) -> String {

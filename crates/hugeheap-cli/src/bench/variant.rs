@@ -1,15 +1,15 @@
-//! The variants: what a workload runs on.
+//! The variants: what a workload runs on, in every experiment.
 //!
 //! Each is an interpreter and an environment, tried once before anything is measured: an allocator that cannot be
 //! loaded, or a hook that was not installed, would else give figures of something else.
 
 use crate::bench::peers::PEERS;
 use crate::bench::python::{self, Python};
-use crate::cli::ObmallocArguments;
-use crate::run::{POLICY, PRELOAD, TELEMETRY, records};
+use crate::cli::VariantArguments;
+use crate::run::{LEVEL, POLICY, PRELOAD, TELEMETRY, records};
 use crate::{Context, run};
 use hugeheap::arena::Policy;
-use hugeheap::telemetry::HookState;
+use hugeheap::telemetry::{HookState, Level};
 use hugeheap_os::Facts;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -33,6 +33,8 @@ pub(crate) enum Kind {
 pub(crate) struct Variant {
     pub(crate) name: String,
     pub(crate) kind: Kind,
+    /// Policy and level, of hugeheap's variants.
+    pub(crate) setting: Option<(Policy, Level)>,
     pub(crate) python: PathBuf,
     pub(crate) environment: Vec<(&'static str, OsString)>,
     pub(crate) version: Option<String>,
@@ -43,6 +45,7 @@ impl Variant {
         Self {
             name: name.to_owned(),
             kind,
+            setting: None,
             python: python.to_path_buf(),
             environment: Vec::new(),
             version: None,
@@ -71,6 +74,8 @@ impl Variant {
         json!({
             "name": self.name,
             "kind": format!("{:?}", self.kind).to_lowercase(),
+            "policy": self.setting.map(|(policy, _)| policy.name()),
+            "level": self.setting.map(|(_, level)| level.name()),
             "python": self.python,
             "environment": environment,
             "version": self.version,
@@ -105,7 +110,7 @@ pub(crate) enum Refusal {
 /// The variants `arguments` ask for, stock first, then hugeheap's, then peers.
 pub(crate) fn choose(
     context: &Context,
-    arguments: &ObmallocArguments,
+    arguments: &VariantArguments,
     python: &Python,
 ) -> Result<Vec<Variant>, Refusal> {
     let mut variants = vec![Variant::new("stock", Kind::Stock, &python.path)];
@@ -117,14 +122,17 @@ pub(crate) fn choose(
 
 fn hugeheap(
     context: &Context,
-    arguments: &ObmallocArguments,
+    arguments: &VariantArguments,
     python: &Python,
 ) -> Result<Vec<Variant>, Refusal> {
     let mut policies = Vec::new();
     for name in &arguments.policies {
         match (name.as_str(), Policy::parse(name)) {
             ("all", _) => policies.extend(Policy::ALL),
-            ("none", _) => return Ok(Vec::new()),
+            ("none", _) => {
+                levels(&arguments.level)?;
+                return Ok(Vec::new());
+            }
             (_, Some(policy)) => policies.push(policy),
             (_, None) => {
                 let known: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
@@ -151,19 +159,24 @@ fn hugeheap(
     }
     let library = run::library::find(context.library.as_deref())
         .map_err(|missing| Refusal::Unsupported(missing.to_string()))?;
+    let levels = levels(&arguments.level)?;
     let mut variants: Vec<Variant> = Vec::new();
     for policy in policies {
-        let variant = Variant::new(policy.name(), Kind::Hugeheap, &python.path)
-            .with(PRELOAD, &library)
-            .with(POLICY, policy.name());
-        if variants.iter().all(|known| known.name != variant.name) {
-            variants.push(variant);
+        for &level in &levels {
+            let mut variant = Variant::new(&named(policy, level), Kind::Hugeheap, &python.path)
+                .with(PRELOAD, &library)
+                .with(POLICY, policy.name())
+                .with(LEVEL, level.name());
+            variant.setting = Some((policy, level));
+            if variants.iter().all(|known| known.name != variant.name) {
+                variants.push(variant);
+            }
         }
     }
     for variant in &mut variants {
         hooked(variant).map_err(|why| {
             Refusal::Unsupported(format!(
-                "policy {}: {} was preloaded into {}, but {why}",
+                "{}: {} was preloaded into {}, but {why}",
                 variant.name,
                 library.display(),
                 python.path.display()
@@ -174,19 +187,93 @@ fn hugeheap(
     Ok(variants)
 }
 
+/// The levels to measure, in their order. Level `arenas` is always among them: what `objects` brings is a claim against it.
+fn levels(names: &[String]) -> Result<Vec<Level>, Refusal> {
+    let mut highest = Level::Arenas;
+    for name in names {
+        let level = match name.as_str() {
+            "all" => Some(Level::Objects),
+            name => Level::parse(name),
+        };
+        let Some(level) = level else {
+            let known: Vec<_> = Level::ALL.iter().map(|level| level.name()).collect();
+            return Err(Refusal::Usage(format!(
+                "--level: there is no level '{name}'; the levels are {}, or all",
+                known.join(", ")
+            )));
+        };
+        if level as u32 > highest as u32 {
+            highest = level;
+        }
+    }
+    Ok(Level::ALL.into_iter().filter(|level| *level as u32 <= highest as u32).collect())
+}
+
+/// `auto` at level arenas, `auto/objects` at level objects.
+fn named(policy: Policy, level: Level) -> String {
+    match level {
+        Level::Arenas => policy.name().to_owned(),
+        Level::Objects => format!("{}/{}", policy.name(), level.name()),
+    }
+}
+
+/// The variant the goals are about: hugeheap's first policy, at the highest level measured.
+pub(crate) fn headline(variants: &[Variant]) -> Option<usize> {
+    let (policy, _) = variants.iter().find_map(|variant| variant.setting)?;
+    let ours = variants.iter().enumerate().filter_map(|(place, variant)| {
+        let (own, level) = variant.setting?;
+        (own == policy).then_some((level as u32, place))
+    });
+    ours.max().map(|(_, place)| place)
+}
+
+/// The variant with the policy of the one at `place`, at `level`; `None` when that is the same one.
+pub(crate) fn beside(variants: &[Variant], place: usize, level: Level) -> Option<usize> {
+    let (policy, own) = variants[place].setting?;
+    if own == level {
+        return None;
+    }
+    variants.iter().position(|variant| variant.setting == Some((policy, level)))
+}
+
+/// What the columns of the tables are.
+pub(crate) fn described(variants: &[Variant]) -> String {
+    let mut text = "Variants\n".to_owned();
+    for variant in variants {
+        let settings: Vec<_> = variant
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={}", Path::new(value).display()))
+            .collect();
+        let what = match variant.kind {
+            Kind::Stock => variant.python.display().to_string(),
+            Kind::Hugeheap | Kind::Peer => settings.join(" "),
+        };
+        let version = variant.version.as_deref().unwrap_or("version unknown");
+        text += &format!("  {:<17}{version:<17}{what}\n", variant.name);
+    }
+    text
+}
+
 /// Fails with the reason when the hook is not installed.
 fn hooked(variant: &Variant) -> Result<(), String> {
     let records = records::Records::new().map_err(|error| error.to_string())?;
     let variant = variant.clone().with(TELEMETRY, records.path());
     variant.answer("pass")?;
-    match records.read().snapshots.first().and_then(hugeheap::telemetry::Snapshot::hook_state) {
-        Some(HookState::Hooked) => Ok(()),
-        Some(state) => Err(state.explain().to_owned()),
-        None => Err("it told nothing; is it of the same version as this program?".to_owned()),
+    let found = records.read();
+    let snapshot =
+        found.snapshots.first().ok_or("it told nothing; is it of the same version as this program?")?;
+    match (snapshot.hook_state(), Level::from_number(snapshot.level), variant.setting) {
+        (Some(HookState::Hooked), Some(real), Some((_, asked))) if real != asked => {
+            Err(format!("it runs at level {}, not {}", real.name(), asked.name()))
+        }
+        (Some(HookState::Hooked), _, _) => Ok(()),
+        (Some(state), _, _) => Err(state.explain().to_owned()),
+        (None, _, _) => Err("it told a state this program does not know".to_owned()),
     }
 }
 
-fn peers(context: &Context, arguments: &ObmallocArguments, python: &Python) -> Result<Vec<Variant>, Refusal> {
+fn peers(context: &Context, arguments: &VariantArguments, python: &Python) -> Result<Vec<Variant>, Refusal> {
     let names: Vec<&str> =
         PEERS.iter().map(|peer| peer.name).chain([PYTHON_MIMALLOC, PYTHON_HUGEPAGES]).collect();
     let asked: Vec<&str> =
@@ -221,7 +308,7 @@ fn peers(context: &Context, arguments: &ObmallocArguments, python: &Python) -> R
     Ok(variants)
 }
 
-fn peer(name: &str, arguments: &ObmallocArguments, python: &Python) -> Result<Variant, String> {
+fn peer(name: &str, arguments: &VariantArguments, python: &Python) -> Result<Variant, String> {
     match name {
         PYTHON_MIMALLOC => {
             if python.version < [3, 13, 0] {
@@ -257,5 +344,43 @@ fn peer(name: &str, arguments: &ObmallocArguments, python: &Python) -> Result<Va
             variant.version = Some(variant.answer(&peer.question())?);
             Ok(variant)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_measured_beside_those_below_it() {
+        let levels = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            levels(&names).map_err(|refusal| match refusal {
+                Refusal::Usage(why) | Refusal::Unsupported(why) => why,
+            })
+        };
+        assert_eq!(levels(&[]), Ok(vec![Level::Arenas]));
+        assert_eq!(levels(&["arenas"]), Ok(vec![Level::Arenas]));
+        assert_eq!(levels(&["objects"]), Ok(vec![Level::Arenas, Level::Objects]));
+        assert_eq!(levels(&["all"]), levels(&["arenas", "objects"]));
+        let why = levels(&["cells"]).unwrap_err();
+        assert!(why.contains("cells") && why.contains("arenas, objects"), "{why}");
+    }
+
+    #[test]
+    fn the_goals_are_about_the_first_policy_at_the_highest_level() {
+        let variant = |setting| Variant { setting, ..Variant::new("x", Kind::Hugeheap, Path::new("python")) };
+        let variants = [
+            variant(None),
+            variant(Some((Policy::Auto, Level::Arenas))),
+            variant(Some((Policy::Auto, Level::Objects))),
+            variant(Some((Policy::Thp, Level::Objects))),
+        ];
+        assert_eq!(headline(&variants), Some(2));
+        assert_eq!(headline(&variants[..1]), None);
+        assert_eq!(beside(&variants, 2, Level::Arenas), Some(1));
+        assert_eq!(beside(&variants, 1, Level::Arenas), None);
+        assert_eq!(beside(&variants, 3, Level::Arenas), None);
+        assert_eq!(named(Policy::Thp, Level::Objects), "thp/objects");
     }
 }

@@ -1,0 +1,115 @@
+//! What every experiment does before and after it measures: files it will write, free memory touched, tables and JSON handed out.
+
+use super::variant::Refusal;
+use super::{interrupt, touch};
+use crate::cli::{ReportArguments, Touch};
+use crate::output::Output;
+use crate::statistics::Estimate;
+use crate::{Context, exit};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Enough for the largest workload.
+const QUICK_TOUCH: u64 = 1 << 30;
+
+/// What was not measured but belongs into the report.
+pub(crate) struct Circumstances {
+    pub(crate) host: Value,
+    pub(crate) python: Value,
+    pub(crate) touched: u64,
+    pub(crate) quick: bool,
+    /// Seconds since 1970.
+    pub(crate) started: u64,
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The exit code of an experiment that was refused, after the reason was told.
+pub(crate) fn ended(out: &Output, result: Result<u8, Refusal>) -> u8 {
+    match result {
+        Ok(code) => code,
+        Err(Refusal::Usage(why)) => {
+            out.error(&why);
+            exit::USAGE
+        }
+        Err(Refusal::Unsupported(why)) => {
+            out.error(&why);
+            exit::UNSUPPORTED
+        }
+    }
+}
+
+/// Touches free memory once, as `arguments` say; how much. From here on signals are noted.
+pub(crate) fn prepare(context: &Context, arguments: &ReportArguments) -> u64 {
+    interrupt::watch();
+    let touchable = touch::touchable(&context.facts);
+    let touched = match arguments.touch {
+        Some(Touch::Bytes(len)) => len.min(touchable),
+        Some(Touch::All) => touchable,
+        None if arguments.quick => QUICK_TOUCH.min(touchable),
+        None => touchable,
+    };
+    if let Err(error) = touch::touch_once(touched, &context.out) {
+        context.out.warning(&format!(
+            "free memory could not be touched beforehand: {error}; first runs may be slow"
+        ));
+    }
+    touched
+}
+
+/// Fails before minutes are spent on a report that cannot be written.
+pub(crate) fn writable<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(), Refusal> {
+    for file in files {
+        std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)
+            .map_err(|error| Refusal::Usage(format!("{} cannot be written: {error}", file.display())))?;
+    }
+    Ok(())
+}
+
+/// Writes a file of the report.
+pub(crate) fn write(file: &Path, text: &str) -> Result<(), Refusal> {
+    std::fs::write(file, text)
+        .map_err(|error| Refusal::Unsupported(format!("{} could not be written: {error}", file.display())))
+}
+
+/// Hands tables and JSON out as asked for. `shown`: the tables as standard output gets them, where that differs (colours).
+pub(crate) fn deliver(
+    out: &Output,
+    arguments: &ReportArguments,
+    report: &Value,
+    text: &str,
+    shown: Option<&str>,
+) -> Result<(), Refusal> {
+    let report = format!("{report:#}\n");
+    if let Some(file) = &arguments.output {
+        write(file, text)?;
+    }
+    match &arguments.json {
+        Some(None) => {
+            out.data(&report);
+        }
+        Some(Some(file)) => {
+            write(file, &report)?;
+            out.data(shown.unwrap_or(text));
+        }
+        None => {
+            out.data(shown.unwrap_or(text));
+        }
+    }
+    if arguments.quick {
+        out.warning("--quick is a first look: too few runs for conclusions");
+    }
+    Ok(())
+}
+
+/// An estimate as JSON.
+pub(crate) fn estimate(estimate: Estimate) -> Value {
+    json!({"ratio": estimate.value, "low": estimate.low, "high": estimate.high})
+}
