@@ -75,7 +75,6 @@ def test_answers_have_the_documented_fields_types_and_units(ask, version):
     assert stats["resident"] >= 0.9 * stats["live"]
 
 
-@pytest.mark.every_version
 def test_settings_change_alone_and_memory_is_given_back_when_asked(ask):
     policies, full, kept, given, after, limited = ask(
         """
@@ -131,7 +130,6 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.every_version
 def test_bad_arguments_are_refused_and_nothing_is_done(ask):
     answers, state = ask(
         f"""
@@ -183,8 +181,7 @@ def test_a_setting_of_the_environment_that_is_not_understood_is_not_passed_over(
     assert state == "hooked"
 
 
-@pytest.mark.every_version
-def test_the_switch_off_is_above_the_program(ask, tmp_path):
+def test_the_switch_off_is_above_the_program(ask):
     answer = ask(
         """
         import hugeheap, json

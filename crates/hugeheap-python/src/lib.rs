@@ -4,6 +4,9 @@
 //! started, by the first function that needs it. If the process was started with the preload library, its runtime
 //! is the one that is used (see `hugeheap_cpython::interface`).
 //!
+//! Only the main interpreter may load it: the runtime serves the process, and PyO3's modules share their objects between
+//! interpreters. CPython refuses that itself since 3.12, earlier versions load whatever they are told to.
+//!
 //! Only CPython with a GIL loads this module: built for the stable ABI, whose objects other builds lay out differently. The
 //! package looks before it imports.
 
@@ -12,7 +15,7 @@ use hugeheap::arena::Policy;
 use hugeheap::runtime::settings_from_environment;
 use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
 use hugeheap_cpython::interface::{Interface, Options, connect};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::OnceLock;
@@ -144,9 +147,20 @@ fn hint(reason: &str) -> Option<&'static str> {
     Fallback::ALL.into_iter().find(|known| known.name() == reason).map(Fallback::hint)
 }
 
+/// Whether this is the interpreter that the process began with. Its number is 0 in every version.
+fn is_main_interpreter(_: Python<'_>) -> bool {
+    // SAFETY: the token says that this thread is attached to an interpreter.
+    unsafe { pyo3::ffi::PyInterpreterState_GetID(pyo3::ffi::PyInterpreterState_Get()) == 0 }
+}
+
 /// The process's runtime.
 #[pymodule]
 fn _hugeheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    if !is_main_interpreter(module.py()) {
+        return Err(PyImportError::new_err(
+            "a subinterpreter cannot import hugeheap; what the main interpreter enables serves all interpreters",
+        ));
+    }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("POLICIES", Policy::ALL.map(Policy::name).to_vec())?;
     module.add_function(wrap_pyfunction!(environment_mistake, module)?)?;
