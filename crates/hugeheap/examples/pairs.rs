@@ -1,19 +1,77 @@
 //! Allocates and frees in a loop, for counting instructions: `pairs KIND COUNT`.
 //!
 //! The difference between two counts, divided by the difference of the loops, is the cost of one pair without start-up.
-//! Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks whose address it is.
+//! Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks whose address it is; `block` and
+//! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator;
+//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random.
 
 use hugeheap::arena::{Arenas, Settings};
+use hugeheap::object::{GlobalHeap, ProcessHeap, space};
 use hugeheap_os::linux::Linux;
+use std::alloc::{GlobalAlloc, Layout};
+use std::hint::black_box;
+
+fn blocks(heap: &mut ProcessHeap, count: u32) {
+    for _ in 0..count {
+        let block = black_box(heap.allocate(48).expect("memory"));
+        // SAFETY: just allocated and used by nobody.
+        unsafe { heap.free(block) };
+    }
+}
+
+fn sized(heap: &mut ProcessHeap, count: u32) {
+    for _ in 0..count {
+        let block = black_box(heap.allocate(48).expect("memory"));
+        // SAFETY: as above.
+        unsafe { heap.free_sized(block, 48) };
+    }
+}
+
+fn global(count: u32) {
+    let layout = Layout::new::<[u64; 6]>();
+    for _ in 0..count {
+        // SAFETY: the layout is not empty; the block is freed with it and used by nobody.
+        unsafe {
+            let block = black_box(GlobalHeap.alloc(layout));
+            GlobalHeap.dealloc(block, layout);
+        }
+    }
+}
+
+fn replace(heap: &mut ProcessHeap, count: u32) {
+    // A linear congruential generator: the same sequence every time.
+    let mut state = 1u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize
+    };
+    let mut blocks: Vec<_> = (0..1000).map(|_| heap.allocate(16 + random() % 497).expect("memory")).collect();
+    for _ in 0..count {
+        let index = random() % blocks.len();
+        // SAFETY: the block is live, and replaced at once.
+        unsafe { heap.free(blocks[index]) };
+        blocks[index] = heap.allocate(16 + random() % 497).expect("memory");
+    }
+}
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let (Some(kind), Some(count)) =
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
-        eprintln!("usage: pairs run|large|owns COUNT");
+        eprintln!("usage: pairs run|large|owns|block|sized|global|random COUNT");
         std::process::exit(2);
     };
+    if let "block" | "sized" | "random" = kind.as_str() {
+        let mut heap = space().acquire().expect("memory");
+        return match kind.as_str() {
+            "block" => blocks(&mut heap, count),
+            "sized" => sized(&mut heap, count),
+            _ => replace(&mut heap, count),
+        };
+    } else if kind == "global" {
+        return global(count);
+    }
     let mut arenas = Arenas::new(Linux::new(), Settings::DEFAULT);
     // Neighbours keep the arena from becoming empty, as in a program that runs.
     let keep: Vec<_> = (0..9).filter_map(|_| arenas.allocate(64)).collect();
@@ -30,8 +88,8 @@ fn main() {
                 arenas.free_large(block.address.get()).expect("just allocated");
                 sum ^= block.address.get();
             }
-            _ => sum += usize::from(arenas.owns(std::hint::black_box(keep[0].get()))),
+            _ => sum += usize::from(arenas.owns(black_box(keep[0].get()))),
         }
     }
-    std::hint::black_box(sum);
+    black_box(sum);
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   runtime     one per process: the lock, the maintenance thread, fork handlers, the exported interface
+//!   object      blocks of size classes in heap pages
 //!   large       blocks of whole arenas
 //!   arena       arenas and heap pages: what to fill, what to keep, what to give back
 //!   telemetry   what a heap tells about itself
@@ -9,7 +10,13 @@
 //!
 //! Memory comes from the traits of `hugeheap_os`, so that every decision here can be driven by a simulated kernel.
 pub mod arena;
+#[cfg(target_os = "linux")]
+pub mod complain;
 pub mod large;
+#[cfg(target_os = "linux")]
+pub mod lock;
+#[cfg(target_os = "linux")]
+pub mod object;
 #[cfg(target_os = "linux")]
 pub mod runtime;
 pub mod telemetry;

@@ -151,6 +151,11 @@ impl<O: Os> Arenas<O> {
         self.table.find(address).is_some()
     }
 
+    /// The region that contains an address.
+    pub(crate) fn region_of(&self, address: usize) -> Option<hugeheap_os::AddressRange> {
+        self.table.region_of(address)
+    }
+
     pub(crate) fn count(&mut self, reason: Fallback) {
         self.counters.fallbacks[reason as usize] += 1;
     }

@@ -52,4 +52,4 @@ pub use settings::Settings;
 pub(crate) use arenas::pages_bytes;
 pub(crate) use list::ArenaId;
 pub(crate) use record::{Made, State};
-pub(crate) use table::MAX_REGION_ARENAS;
+pub(crate) use table::{MAX_REGION_ARENAS, MAX_REGIONS};

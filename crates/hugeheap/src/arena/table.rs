@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 use hugeheap_os::{AddressRange, Backing, Pages, Result};
 
 /// Most regions of a table. Reached only where `ulimit -v` makes regions small; 64 of at least 32 arenas are 4 GiB.
-const MAX_REGIONS: usize = 64;
+pub(crate) const MAX_REGIONS: usize = 64;
 
 /// Bits of an [`ArenaId`] that are the index in the region.
 const INDEX_BITS: u32 = 20;
@@ -136,6 +136,11 @@ impl Table {
                 ArenaId((number << INDEX_BITS | index) as u32)
             })
         })
+    }
+
+    /// The region that contains an address.
+    pub(crate) fn region_of(&self, address: usize) -> Option<AddressRange> {
+        self.find(address).map(|id| self.region(id).range)
     }
 
     /// A small arena never used before, or `None` when the regions are full.

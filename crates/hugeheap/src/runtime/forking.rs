@@ -1,16 +1,17 @@
 //! What happens around `fork`.
 //!
 //! ```text
-//!   before: end the maintenance thread ─▶ lock the heap ─▶ copy hugetlb arenas
+//!   before: end the maintenance thread ─▶ lock blocks and heap ─▶ copy hugetlb arenas
 //!   parent: drop the copies ─▶ unlock            child: copies into place ─▶ own record ─▶ unlock
 //! ```
 //!
 //! The order of the locks (thread, then heap) is that of the maintenance thread itself. The child's handler makes system calls only:
 //! no allocation, no lock that another thread could have held.
 
-use super::lock::Lock;
 use super::runtime;
 use crate::arena::ForkCopies;
+use crate::lock::Lock;
+use crate::object;
 
 /// Copies between the handlers. Its own lock is leaked over the fork like the heap's.
 static COPIES: Lock<ForkCopies> = Lock::new(ForkCopies::NONE);
@@ -26,6 +27,8 @@ pub(super) fn register() {
 extern "C" fn before() {
     let runtime = runtime();
     runtime.thread.stop_and_hold();
+    // Before the heap's lock, as on the way of a thread that needs a page.
+    object::space().lock_for_fork();
     let mut heap = runtime.heap.lock();
     let mut copies = COPIES.lock();
     *copies = heap.before_fork();
@@ -52,6 +55,7 @@ extern "C" fn in_parent() {
         runtime.heap.leaked_mut().after_fork_in_parent(copies);
         COPIES.unlock_leaked();
         runtime.heap.unlock_leaked();
+        object::space().unlock_after_fork();
         runtime.thread.resume();
     }
 }
@@ -67,6 +71,8 @@ extern "C" fn in_child() {
         runtime.publisher.publish(runtime.heap.leaked_mut(), 0, true);
         COPIES.unlock_leaked();
         runtime.heap.unlock_leaked();
+        object::space().unlock_after_fork();
+        object::space().after_fork_in_child(&[object::thread_number()]);
         runtime.thread.resume();
     }
 }

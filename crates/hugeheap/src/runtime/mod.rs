@@ -15,12 +15,11 @@
 
 mod environment;
 mod forking;
-mod lock;
 mod publisher;
 mod thread;
 
+pub use crate::lock::{Guard, Lock};
 pub use environment::{Setting, SettingError, settings_from_environment};
-pub use lock::{Guard, Lock};
 
 use crate::arena::{Arenas, BadFree, HEAP_PAGES, Settings, layout};
 use crate::large::LargeBlock;
@@ -53,7 +52,7 @@ static RUNTIME: Runtime = Runtime {
 };
 
 /// The runtime of this process.
-pub fn runtime() -> &'static Runtime {
+pub const fn runtime() -> &'static Runtime {
     &RUNTIME
 }
 
@@ -65,6 +64,22 @@ impl Runtime {
             forking::register();
             self.listen();
         }
+    }
+
+    /// Starts with the settings in force, if nobody did: for a program that allocates before it is configured.
+    pub(crate) fn ensure_started(&'static self) {
+        if !self.started.load(Ordering::Acquire) {
+            let settings = settings_from_environment().map_or(Settings::DEFAULT, |(settings, _)| settings);
+            self.start(settings);
+        }
+    }
+
+    /// Works on the arenas; afterwards publishes, and sees to it that maintenance happens.
+    pub(crate) fn work<R>(&'static self, work: impl FnOnce(&mut Arenas<Linux>) -> R) -> R {
+        let mut heap = self.heap.lock();
+        let result = work(&mut heap);
+        self.after_event(heap);
+        result
     }
 
     /// Opens the published record if the environment asks for one; all that a process without hugeheap's memory does.

@@ -4,8 +4,8 @@
 //! own and leaves its parent's alone. Every event writes the counters (some 50 ns); the classification of arenas, which needs a
 //! walk over their metadata, is renewed at most every [`WALK_PAUSE`].
 
-use super::lock::Lock;
 use crate::arena::Arenas;
+use crate::lock::Lock;
 use crate::telemetry::publish::Record;
 use crate::telemetry::{HookState, Level, Snapshot};
 use core::ffi::CStr;

@@ -8,9 +8,9 @@
 //!
 //! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only.
 
-use super::lock::Lock;
 use super::{Linux, Runtime};
 use crate::arena::Wait;
+use crate::lock::Lock;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 

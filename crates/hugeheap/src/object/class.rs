@@ -1,0 +1,198 @@
+//! Size classes: which block a request gets.
+//!
+//! ```text
+//!   bytes       1 … 512            513 … 8192                    8193 … 1 MiB     above
+//!   block       next multiple      next of 14 sizes that         whole heap       whole
+//!               of 16              cut a heap page without rest  pages            arenas
+//!   granule     16 bytes           128 bytes                     –                –
+//!   window      1 KiB              8 KiB
+//! ```
+//!
+//! A heap page is cut into blocks of one class, from its beginning. Its bitmap has a bit per *granule*, not per block, so that the bit of
+//! an address is found by a shift, without a division, and an address inside a block meets a bit that no block begins at. 64
+//! neighbouring granules are a *window*: one word of the bitmap.
+
+use crate::arena::HEAP_PAGE_BYTES;
+
+/// Largest request, in bytes, that gets a block; larger ones get page runs. Two blocks to a heap page.
+pub const MAX_BLOCK: usize = 8 << 10;
+
+/// Largest block, in bytes, with granules of 16 bytes: pymalloc's range, in its steps.
+pub const MAX_SMALL: usize = 512;
+
+/// Bytes of a granule of small blocks, as a power of two. The alignment of every block.
+pub(crate) const SMALL_SHIFT: u32 = 4;
+
+/// Bytes of a granule of medium blocks, as a power of two.
+pub(crate) const MEDIUM_SHIFT: u32 = 7;
+
+/// Number of small classes; class `n` has blocks of `16 n` bytes. Class 0 does not exist, so that a zeroed tag means nothing.
+pub(crate) const SMALL: usize = MAX_SMALL >> SMALL_SHIFT;
+
+/// Blocks of the medium classes in bytes: the largest multiple of 128 that fits a heap page 25, 21, 18, … 2 times. So at most a sixteenth
+/// of a page is left over. Powers of two are among them for requests that are aligned.
+const MEDIUM: [u16; 14] = [640, 768, 896, 1024, 1152, 1280, 1536, 1792, 2048, 2688, 3200, 4096, 5376, 8192];
+
+/// Number of classes, and one more than the highest.
+pub const CLASSES: usize = 1 + SMALL + MEDIUM.len();
+
+/// Windows of a heap page of small blocks.
+pub(crate) const WINDOWS: usize = HEAP_PAGE_BYTES >> (SMALL_SHIFT + 6);
+
+const _: () = assert!(WINDOWS == 16, "a u16 is a bitmap over the windows of a page");
+const _: () = assert!(CLASSES < 63, "a class fits six bits, and 63 is left for page runs");
+
+/// A size class: 1 to [`CLASSES`] − 1.
+pub(crate) type Class = usize;
+
+/// What the allocator needs to know of a class. One cache line with the patterns of the first windows.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Shape {
+    /// Bytes of a block.
+    pub(crate) bytes: u32,
+    /// Blocks in a heap page.
+    pub(crate) blocks: u16,
+    /// Windows in which a block begins, as a bitmap.
+    pub(crate) windows: u16,
+    /// Granule as a power of two.
+    pub(crate) shift: u32,
+    /// For each window the granules at which a block begins.
+    pub(crate) starts: [u64; WINDOWS],
+}
+
+const fn bytes_of(class: Class) -> usize {
+    if class <= SMALL { class << SMALL_SHIFT } else { MEDIUM[class - SMALL - 1] as usize }
+}
+
+const fn shape_of(class: Class) -> Shape {
+    let bytes = bytes_of(class);
+    let shift = if class <= SMALL { SMALL_SHIFT } else { MEDIUM_SHIFT };
+    let mut shape = Shape { bytes: bytes as u32, blocks: 0, windows: 0, shift, starts: [0; WINDOWS] };
+    if class == 0 {
+        return shape;
+    }
+    let mut start = 0;
+    while start + bytes <= HEAP_PAGE_BYTES {
+        let granule = start >> shift;
+        shape.starts[granule / 64] |= 1 << (granule % 64);
+        shape.windows |= 1 << (granule / 64);
+        shape.blocks += 1;
+        start += bytes;
+    }
+    shape
+}
+
+const fn shapes() -> [Shape; CLASSES] {
+    let mut shapes = [shape_of(0); CLASSES];
+    let mut class = 1;
+    while class < CLASSES {
+        shapes[class] = shape_of(class);
+        class += 1;
+    }
+    shapes
+}
+
+/// All classes. 8 KiB, of which a program that uses few classes touches few lines.
+pub(crate) static SHAPES: [Shape; CLASSES] = shapes();
+
+/// Class of each size above [`MAX_SMALL`], in steps of 128 bytes.
+const MEDIUM_CLASSES: [u8; MAX_BLOCK / 128 + 1] = {
+    let mut classes = [0; MAX_BLOCK / 128 + 1];
+    let mut step = 0;
+    while step < classes.len() {
+        let mut class = SMALL + 1;
+        while bytes_of(class) < step * 128 {
+            class += 1;
+        }
+        classes[step] = class as u8;
+        step += 1;
+    }
+    classes
+};
+
+/// The class of a request of at most [`MAX_SMALL`] bytes; 0 for 0 bytes, which the slow path makes 1.
+#[inline(always)]
+pub(crate) const fn small_class_of(bytes: usize) -> Class {
+    (bytes + 15) >> SMALL_SHIFT
+}
+
+/// The class of a request of at most [`MAX_BLOCK`] bytes. 0 bytes are 1.
+pub(crate) const fn class_of(bytes: usize) -> Class {
+    if bytes == 0 {
+        1
+    } else if bytes <= MAX_SMALL {
+        small_class_of(bytes)
+    } else {
+        MEDIUM_CLASSES[(bytes + 127) >> 7] as Class
+    }
+}
+
+/// The class of a request with an alignment of at most a heap page; `None` when no class has it.
+///
+/// A block is aligned as its size is, because a heap page is cut from its beginning.
+pub(crate) const fn aligned_class_of(bytes: usize, align: usize) -> Option<Class> {
+    let mut bytes = if bytes > 0 { bytes } else { 1 };
+    if align > 16 {
+        bytes = match bytes.checked_next_multiple_of(align) {
+            Some(bytes) => bytes,
+            None => return None,
+        };
+    }
+    if bytes > MAX_BLOCK || align > MAX_BLOCK {
+        return None;
+    }
+    let mut class = class_of(bytes);
+    // Ends at the latest at 8192.
+    while bytes_of(class) & (align - 1) != 0 {
+        class += 1;
+        if class == CLASSES {
+            return None;
+        }
+    }
+    Some(class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        for bytes in 0..=MAX_BLOCK {
+            let class = class_of(bytes);
+            assert!(bytes_of(class) >= bytes, "{bytes}");
+            assert!(class == 1 || bytes_of(class - 1) < bytes, "{bytes} fits a smaller class than {class}");
+        }
+        assert_eq!(bytes_of(CLASSES - 1), MAX_BLOCK);
+    }
+
+    #[test]
+    fn alignment_is_that_of_the_block() {
+        for shift in 0..=13 {
+            let align = 1 << shift;
+            for bytes in (0..=MAX_BLOCK).step_by(7) {
+                let class =
+                    aligned_class_of(bytes, align).expect("8192 is aligned to everything up to itself");
+                assert!(
+                    bytes_of(class) >= bytes && bytes_of(class) % align.min(HEAP_PAGE_BYTES) == 0
+                        || align <= 16
+                );
+            }
+        }
+        assert_eq!(aligned_class_of(MAX_BLOCK + 1, 16), None);
+        assert_eq!(aligned_class_of(usize::MAX, 64), None);
+        assert_eq!(aligned_class_of(1, HEAP_PAGE_BYTES), None);
+    }
+
+    #[test]
+    fn a_page_is_cut_almost_without_rest() {
+        for (class, shape) in SHAPES.iter().enumerate().skip(1) {
+            let used = shape.bytes as usize * shape.blocks as usize;
+            let starts: u32 = shape.starts.iter().map(|word| word.count_ones()).sum();
+            assert_eq!(starts, u32::from(shape.blocks), "class {class}");
+            assert!(HEAP_PAGE_BYTES - used < shape.bytes as usize, "class {class}: room for one more");
+            assert!(used * 16 >= HEAP_PAGE_BYTES * 15, "class {class}: {used} bytes used of a page");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The process's heaps: one per thread, behind Rust's `GlobalAlloc`, over the process's runtime.
+//!
+//! ```text
+//!   thread ──thread pointer──▶ slot ──▶ Core, or null: acquire one, and have it dropped when the thread ends
+//! ```
+//!
+//! The slot is a thread-local variable that is reached without a call into the dynamic linker. Rust's own `thread_local!` in a shared library
+//! calls `__tls_get_addr`, 12 instructions and a possible allocation of the block by malloc, which may be us. On x86-64 the slot
+//! is defined and read by hand with TLS descriptors: in a program they become one instruction at link time; in a
+//! preloaded library four; in a library opened later they need no static TLS. On other processors it is `thread_local!`.
+
+use super::heap::{Core, Heap};
+use super::space::{Source, Space};
+use crate::arena::Arenas;
+use crate::runtime::{Runtime, runtime};
+use core::alloc::{GlobalAlloc, Layout};
+use core::mem::ManuallyDrop;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicU32, Ordering};
+use hugeheap_os::linux::Linux;
+
+impl Source for Runtime {
+    type Os = Linux;
+
+    fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Linux>) -> R) -> R {
+        self.work(work)
+    }
+
+    fn os(&self) -> &Linux {
+        const LINUX: Linux = Linux::new();
+        &LINUX
+    }
+}
+
+/// The blocks of this process's runtime.
+pub type ProcessHeap = Heap<Runtime>;
+
+static SPACE: Space<Runtime> = Space::new(runtime());
+
+/// The metadata of this process's blocks.
+pub fn space() -> &'static Space<Runtime> {
+    &SPACE
+}
+
+#[cfg(target_arch = "x86_64")]
+mod slot {
+    use super::{Core, Runtime};
+
+    core::arch::global_asm!(
+        ".pushsection .tbss.hugeheap_thread_heap,\"awT\",@nobits",
+        ".p2align 3",
+        ".hidden hugeheap_thread_heap",
+        ".globl hugeheap_thread_heap",
+        ".type hugeheap_thread_heap,@object",
+        ".size hugeheap_thread_heap,8",
+        "hugeheap_thread_heap:",
+        ".zero 8",
+        ".popsection",
+    );
+
+    /// The thread's slot, as an offset from the thread pointer.
+    #[inline(always)]
+    fn offset() -> usize {
+        let offset;
+        // SAFETY: the sequence of the x86-64 TLS descriptor ABI, in the exact form that linkers know: it changes rax and flags only.
+        unsafe {
+            core::arch::asm!(
+                "lea rax, [rip + hugeheap_thread_heap@TLSDESC]",
+                "call qword ptr [rax + hugeheap_thread_heap@TLSCALL]",
+                out("rax") offset,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        offset
+    }
+
+    #[inline(always)]
+    pub(super) fn get() -> *mut Core<Runtime> {
+        let core;
+        // SAFETY: the slot has 8 bytes at that offset from the thread pointer.
+        unsafe {
+            core::arch::asm!(
+                "mov {}, qword ptr fs:[{}]",
+                out(reg) core,
+                in(reg) offset(),
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        core
+    }
+
+    pub(super) fn set(core: *mut Core<Runtime>) {
+        // SAFETY: as in `get`.
+        unsafe {
+            core::arch::asm!(
+                "mov qword ptr fs:[{}], {}",
+                in(reg) offset(),
+                in(reg) core,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod slot {
+    use super::{Core, Runtime};
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static CORE: Cell<*mut Core<Runtime>> = const { Cell::new(core::ptr::null_mut()) };
+    }
+
+    pub(super) fn get() -> *mut Core<Runtime> {
+        CORE.with(Cell::get)
+    }
+
+    pub(super) fn set(core: *mut Core<Runtime>) {
+        CORE.with(|slot| slot.set(core));
+    }
+}
+
+/// pthread key + 1 whose destructor leaves the thread's heap; 0: not made yet, `u32::MAX`: none to be had.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Sees to it that the heap of this thread is left when the thread ends.
+fn leave_at_end(core: NonNull<Core<Runtime>>) {
+    let mut key = KEY.load(Ordering::Acquire);
+    if key == 0 {
+        let mut made: libc::pthread_key_t = 0;
+        // SAFETY: the destructor is a function of this library, which is never unloaded once it is in use.
+        let answer = unsafe { libc::pthread_key_create(&raw mut made, Some(leave)) };
+        let wanted = if answer == 0 { made + 1 } else { u32::MAX };
+        key = match KEY.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => wanted,
+            Err(theirs) => {
+                if answer == 0 {
+                    // SAFETY: just made and used by nobody.
+                    unsafe { libc::pthread_key_delete(made) };
+                }
+                theirs
+            }
+        };
+    }
+    if key != u32::MAX {
+        // SAFETY: the key exists. A failure leaves the heap owned by nobody for good: its blocks stay valid.
+        unsafe { libc::pthread_setspecific(key - 1, core.as_ptr().cast_const().cast()) };
+    }
+}
+
+/// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and are called again.
+unsafe extern "C" fn leave(core: *mut libc::c_void) {
+    slot::set(null_mut());
+    if let Some(core) = NonNull::new(core.cast()) {
+        drop(Heap::<Runtime> { core });
+    }
+}
+
+/// The heap of this thread, not to be dropped by the caller; `None` when there is no memory for its metadata.
+#[inline(always)]
+pub fn thread_heap() -> Option<ManuallyDrop<ProcessHeap>> {
+    match NonNull::new(slot::get()) {
+        // The thread owns the heap through its slot, and has no other handle in use: every function below takes one for one call.
+        Some(core) => Some(ManuallyDrop::new(Heap { core })),
+        None => acquire(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
+    runtime().ensure_started();
+    let heap = ManuallyDrop::new(SPACE.acquire()?);
+    slot::set(heap.core.as_ptr());
+    // After the slot is set: the C library may allocate for the key's value.
+    leave_at_end(heap.core);
+    Some(heap)
+}
+
+/// The number of this thread's heap, if it has one.
+pub(crate) fn thread_number() -> Option<u32> {
+    NonNull::new(slot::get()).map(|core| ManuallyDrop::new(Heap::<Runtime> { core }).number())
+}
+
+/// hugeheap as the allocator of a Rust program:
+///
+/// ```
+/// #[global_allocator]
+/// static HEAP: hugeheap::object::GlobalHeap = hugeheap::object::GlobalHeap;
+/// # assert_eq!(vec![1, 2, 3].iter().sum::<i32>(), 6);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GlobalHeap;
+
+// SAFETY: blocks are at least as large and as aligned as asked for, live until they are freed, and owned by one request.
+unsafe impl GlobalAlloc for GlobalHeap {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(mut heap) = thread_heap() else { return null_mut() };
+        let block = if layout.align() <= 16 {
+            heap.allocate(layout.size())
+        } else {
+            heap.allocate_aligned(layout.size(), layout.align())
+        };
+        block.map_or(null_mut(), NonNull::as_ptr)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: by the contract of `GlobalAlloc` the address came from `alloc`, with this layout, and is given up.
+        unsafe {
+            let address = NonNull::new_unchecked(address);
+            match thread_heap() {
+                Some(mut heap) if layout.align() <= 16 => heap.free_sized(address, layout.size()),
+                Some(mut heap) => heap.free(address),
+                // Without memory for a heap of its own a thread can still free in those of others.
+                None => SPACE.free(address),
+            }
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some(mut heap) = thread_heap() else { return null_mut() };
+        let block = if layout.align() <= 16 {
+            heap.allocate_zeroed(layout.size())
+        } else {
+            heap.allocate_aligned(layout.size(), layout.align()).inspect(|block| {
+                // SAFETY: just handed out with that many bytes.
+                unsafe { block.write_bytes(0, layout.size()) }
+            })
+        };
+        block.map_or(null_mut(), NonNull::as_ptr)
+    }
+
+    unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: by the contract of `GlobalAlloc`.
+        unsafe {
+            if layout.align() <= 16 {
+                let Some(mut heap) = thread_heap() else { return null_mut() };
+                let moved = heap.reallocate(NonNull::new_unchecked(address), size);
+                return moved.map_or(null_mut(), NonNull::as_ptr);
+            }
+            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !moved.is_null() {
+                core::ptr::copy_nonoverlapping(address, moved, size.min(layout.size()));
+                self.dealloc(address, layout);
+            }
+            moved
+        }
+    }
+}

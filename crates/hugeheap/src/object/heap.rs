@@ -1,0 +1,422 @@
+//! A heap of blocks: what its owner does, in as few instructions as can be.
+//!
+//! ```text
+//!   allocate ─▶ bin of the class ─▶ a bit of its current window        here
+//!                              └──▶ none left                          refill
+//!   free ─▶ index of the granule ─▶ tag of its page: ours, small       here
+//!              │                      └─▶ current window: set the bit  here
+//!              │                                └─▶ other window       release
+//!              └─▶ tag of somebody else, page run, large, foreign      elsewhere
+//! ```
+//!
+//! A heap has one owner at a time: a thread, or whoever holds the lock under which it is used. The owner reaches [`Own`]; others
+//! only [`Shared`] and the metadata of pages.
+//!
+//! Invariants, for a page with a heap and a class in its tag:
+//! * A bit of `vacant` is 0 exactly where a live block begins, but for the current window of a bin, whose word is in the bin, and for
+//!   blocks freed by other threads that were not collected yet.
+//! * `free` has a bit for each window with a free block (and perhaps for some without), but for the current one.
+//! * `empty` has a bit for each window of the class whose word is all ones, but for the current one.
+//! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
+
+use super::bin::Bin;
+use super::class::{
+    CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, class_of, small_class_of,
+};
+use super::mistake::{self, Mistake};
+use super::space::{Mark, Page, Region, Source, Space};
+use super::tag;
+use crate::arena::HEAP_PAGE_BYTES;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Heap pages without blocks that a heap keeps: 128 KiB, so that a program at the border of a page does not take the lock
+/// at every step.
+pub(crate) const SPARES: usize = 8;
+
+/// The owner's part of a heap.
+#[repr(C, align(128))]
+pub(crate) struct Own<S: Source> {
+    /// First, so that a class in a tag is the way to its bin.
+    pub(crate) bins: [Bin; CLASSES],
+    /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
+    pub(super) base: usize,
+    /// Granules of 16 bytes in that region.
+    pub(super) granules: usize,
+    pub(super) marks: *const Mark,
+    pub(super) vacant: *const AtomicU64,
+    /// What the tags of this heap's pages have in common.
+    pub(crate) tag: u32,
+    pub(crate) spare_count: u32,
+    pub(crate) spares: [usize; SPARES],
+    pub(crate) space: &'static Space<S>,
+}
+
+/// What other threads reach of a heap.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Shared {
+    /// See `registry`.
+    pub(crate) state: AtomicU32,
+    /// The owner changes lists: a child forked now cannot use the heap.
+    pub(crate) busy: AtomicU32,
+    /// First page in which other threads freed, as an address.
+    pub(crate) inbox: AtomicUsize,
+}
+
+/// A heap's memory. Two parts, so that the owner's exclusive reference never covers what others read.
+#[repr(C)]
+pub(crate) struct Core<S: Source> {
+    pub(crate) own: Own<S>,
+    pub(crate) shared: Shared,
+}
+
+/// A heap of blocks, used by its owner.
+///
+/// Dropping it leaves its blocks live: the heap waits for another owner, and other threads may free in it meanwhile.
+pub struct Heap<S: Source> {
+    pub(crate) core: NonNull<Core<S>>,
+}
+
+// SAFETY: a heap may change its owner; only one has the handle at a time.
+unsafe impl<S: Source> Send for Heap<S> {}
+
+impl<S: Source> Heap<S> {
+    /// The owner's part.
+    #[inline(always)]
+    pub(crate) fn own(&mut self) -> &mut Own<S> {
+        // SAFETY: the handle is the only way to `own`, and `&mut self` makes this its only use; `shared` is another field.
+        unsafe { &mut (*self.core.as_ptr()).own }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: cores are never unmapped, and nobody has an exclusive reference to `shared`.
+        unsafe { &(*self.core.as_ptr()).shared }
+    }
+
+    /// A block, page run or large block of at least `bytes` bytes, aligned to 16. 0 bytes are 1. Contents undefined.
+    /// `None` when the system has no memory.
+    #[inline(always)]
+    pub fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes <= MAX_SMALL {
+            // SAFETY: at most the highest small class.
+            return unsafe { self.allocate_small(small_class_of(bytes)) };
+        }
+        self.allocate_more(bytes)
+    }
+
+    /// A block of a class of small blocks.
+    ///
+    /// # Safety
+    /// `class` is at most [`SMALL`]. Class 0, of no bytes, has a bin without blocks.
+    #[inline(always)]
+    unsafe fn allocate_small(&mut self, class: Class) -> Option<NonNull<u8>> {
+        // SAFETY: by the contract above the class has a bin.
+        let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
+        match bin.take(SMALL_SHIFT) {
+            Some(address) => NonNull::new(address as *mut u8),
+            None => self.refill(class),
+        }
+    }
+
+    /// Requests above [`MAX_SMALL`].
+    #[inline(never)]
+    fn allocate_more(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes > MAX_BLOCK {
+            return self.own().space.allocate_pages(bytes);
+        }
+        let class = class_of(bytes);
+        match self.own().bins[class].take(SHAPES[class].shift) {
+            Some(address) => NonNull::new(address as *mut u8),
+            None => self.refill(class),
+        }
+    }
+
+    #[inline(never)]
+    fn refill(&mut self, class: Class) -> Option<NonNull<u8>> {
+        if class == 0 {
+            return self.allocate(1);
+        }
+        if let Some(address) = self.own().retake_recent(class) {
+            return NonNull::new(address as *mut u8);
+        }
+        let _busy = self.busy();
+        let core = self.core;
+        // SAFETY: as in `own` and `shared`; two fields.
+        let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        NonNull::new(own.refill(shared, class)? as *mut u8)
+    }
+
+    /// Frees what begins at `address`.
+    ///
+    /// A mistake is reported with one line on standard error and ends the process.
+    ///
+    /// # Safety
+    /// Nobody uses the block any more. (That it is one is checked.)
+    #[inline(always)]
+    pub unsafe fn free(&mut self, address: NonNull<u8>) {
+        // SAFETY: by the contract above.
+        if let Err(mistake) = unsafe { self.try_free(address) } {
+            mistake::abort("free", address.as_ptr() as usize, mistake);
+        }
+    }
+
+    /// Frees what begins at `address`, or says why that cannot be.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins there. Nothing is changed.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn try_free(&mut self, address: NonNull<u8>) -> Result<(), Mistake> {
+        let own = self.own();
+        let address = address.as_ptr() as usize;
+        // Foreign addresses and those that are not at a granule give a number that is too large, both at once.
+        let granule = address.wrapping_sub(own.base).rotate_right(SMALL_SHIFT);
+        if granule < own.granules {
+            let page = granule >> (HEAP_PAGE_BYTES.trailing_zeros() - SMALL_SHIFT);
+            // SAFETY: the granule lies in the first region, so its page has a mark.
+            let mark = unsafe { &*own.marks.add(page) };
+            // The way to the bin, if the page is this heap's, its class is small, and nobody else freed in it.
+            let way = (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize;
+            if way <= tag::tag(0, SMALL) as usize {
+                // SAFETY: tags hold multiples of a bin's size, this one of a small class.
+                let bin = unsafe { &mut *own.bins.as_mut_ptr().byte_add(way) };
+                if granule / 64 == bin.window && bin.vacant >> (granule % 64) & 1 == 0 {
+                    bin.vacant = with_bit(bin.vacant, granule);
+                    return Ok(());
+                }
+                // SAFETY: the granule lies in the first region, in a page of this heap and class.
+                return unsafe { self.free_in_window(granule, way >> tag::CLASS_SHIFT, address) };
+            }
+        }
+        self.free_elsewhere(address)
+    }
+
+    /// Frees a block outside the current window of its class.
+    ///
+    /// # Safety
+    /// `granule` is the address's in the first region, and its page has this heap's tag and `class`.
+    #[inline(never)]
+    unsafe fn free_in_window(&mut self, granule: usize, class: Class, address: usize) -> Result<(), Mistake> {
+        let own = self.own();
+        // SAFETY: by the contract above; a class has a bin.
+        let (word, mark, bin) = unsafe {
+            let mark = &*own.marks.add(granule / (64 * WINDOWS));
+            (&*own.vacant.add(granule / 64), mark, own.bins.get_unchecked_mut(class))
+        };
+        let (was, bit) = (word.load(Ordering::Relaxed), 1 << (granule % 64));
+        if was & bit != 0 || granule / 64 == bin.window {
+            return Err(not_live(class, granule));
+        }
+        let now = was | bit;
+        word.store(now, Ordering::Relaxed);
+        bin.remember(address);
+        let free = mark.free.load(Ordering::Relaxed);
+        mark.free.store(free | 1 << (granule / 64 % WINDOWS), Ordering::Relaxed);
+        // The two rare cases: the page had no free block, or the window has no live one now.
+        if free == 0 || now == u64::MAX {
+            self.released(address, class, now);
+        }
+        Ok(())
+    }
+
+    /// Frees a block of which the caller knows the size it was requested with.
+    ///
+    /// A mistake, a size of another class included, is reported with one line on standard error and ends the process.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_sized(&mut self, address: NonNull<u8>, bytes: usize) {
+        if bytes <= MAX_SMALL {
+            // SAFETY: at most the highest small class.
+            let bin = unsafe { self.own().bins.get_unchecked_mut(small_class_of(bytes)) };
+            // A granule of the current window of its class: then the page is this heap's and of that class.
+            let granule = (address.as_ptr() as usize).wrapping_sub(bin.base).rotate_right(SMALL_SHIFT);
+            if granule < 64 && bin.vacant >> granule & 1 == 0 {
+                bin.vacant = with_bit(bin.vacant, granule);
+                return;
+            }
+        }
+        // SAFETY: by the contract above.
+        unsafe { self.free_sized_elsewhere(address, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    unsafe fn free_sized_elsewhere(&mut self, address: NonNull<u8>, bytes: usize) {
+        let start = address.as_ptr() as usize;
+        // SAFETY: by the contract above.
+        let result =
+            self.own().space.check_size(start, bytes).and_then(|()| unsafe { self.try_free(address) });
+        if let Err(mistake) = result {
+            mistake::abort("sized free", start, mistake);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn released(&mut self, address: usize, class: Class, word: u64) {
+        let _busy = self.busy();
+        let core = self.core;
+        // SAFETY: as in `own`.
+        let own = unsafe { &mut (*core.as_ptr()).own };
+        if let Some(page) = own.space.page(address) {
+            own.released(page, class, address, word);
+        }
+    }
+
+    /// Frees what the fast path does not know: medium blocks, other regions, other owners, page runs, large blocks.
+    #[inline(never)]
+    fn free_elsewhere(&mut self, address: usize) -> Result<(), Mistake> {
+        let core = self.core;
+        // SAFETY: as in `own` and `shared`; two fields.
+        let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        let Some(page) = own.space.page(address) else { return own.space.free_pages(address) };
+        let tag = page.tag();
+        if tag == 0 {
+            return own.space.free_pages(address);
+        }
+        if tag::heap(tag) == tag::heap(own.tag) {
+            let _busy = self.busy();
+            if tag::is_pending(tag) {
+                own.collect(shared);
+            }
+            return own.free_in(page, address);
+        }
+        own.space.free_remote(page, tag, address)
+    }
+
+    /// Marks the heap busy until the guard is dropped, for a fork by another thread.
+    pub(crate) fn busy(&self) -> Busy {
+        Busy::new(self.core)
+    }
+}
+
+/// See [`Heap::busy`].
+pub(crate) struct Busy(*const AtomicU32);
+
+impl Busy {
+    fn new<S: Source>(core: NonNull<Core<S>>) -> Self {
+        // SAFETY: cores are never unmapped.
+        let busy = unsafe { &(*core.as_ptr()).shared.busy };
+        busy.store(1, Ordering::Relaxed);
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        Self(busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        // SAFETY: cores are never unmapped.
+        unsafe { (*self.0).store(0, Ordering::Relaxed) };
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn not_live(class: Class, granule: usize) -> Mistake {
+    let shape = &SHAPES[class];
+    let window = granule / 64 % WINDOWS;
+    let bytes = shape.bytes as usize;
+    if shape.starts[window] >> (granule % 64) & 1 == 0 {
+        Mistake::Interior { bytes }
+    } else {
+        Mistake::NotLive { bytes }
+    }
+}
+
+/// `word` with the bit `index % 64` set.
+///
+/// One instruction; from `word | 1 << index` the compiler makes four on the paths above, because it hoists the shift over the test of the
+/// same bit.
+#[inline(always)]
+fn with_bit(mut word: u64, index: usize) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: changes a register.
+    unsafe {
+        core::arch::asm!("bts {}, {}", inout(reg) word, in(reg) index, options(pure, nomem, nostack));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        word |= 1 << (index % 64);
+    }
+    word
+}
+
+impl Bin {
+    /// A block of the current window.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, shift: u32) -> Option<usize> {
+        let free = self.vacant & self.starts;
+        if free == 0 {
+            return None;
+        }
+        let granule = free.trailing_zeros();
+        self.vacant &= !(1 << granule);
+        Some(self.base + ((granule as usize) << shift))
+    }
+}
+
+impl<S: Source> Own<S> {
+    pub(crate) const fn new(space: &'static Space<S>, number: u32) -> Self {
+        Self {
+            base: 0,
+            granules: 0,
+            marks: core::ptr::null(),
+            vacant: core::ptr::null(),
+            tag: tag::tag(number, 0),
+            spare_count: 0,
+            bins: [const { Bin::EMPTY }; CLASSES],
+            spares: [0; SPARES],
+            space,
+        }
+    }
+
+    /// Takes over where the first region is, once it is known.
+    pub(crate) fn learn(&mut self) {
+        if let (0, Some(first)) = (self.granules, self.space.regions().first()) {
+            let Region { start, bytes, marks, vacant, .. } = *first;
+            self.base = start;
+            self.granules = bytes >> SMALL_SHIFT;
+            self.marks = marks;
+            self.vacant = vacant.cast::<AtomicU64>();
+        }
+    }
+
+    /// Number of a window of the first region; `usize::MAX` for others, which the fast path does not look for.
+    pub(crate) fn window_number(&self, class: Class, base: usize) -> usize {
+        let granule = base.wrapping_sub(self.base) >> SMALL_SHIFT;
+        if class <= SMALL && granule < self.granules { granule / 64 } else { usize::MAX }
+    }
+
+    /// The tag of this heap's pages of a class.
+    pub(crate) fn tag_of(&self, class: Class) -> u32 {
+        self.tag | tag::tag(0, class)
+    }
+}
+
+/// Where an address is in its page.
+pub(crate) struct Place {
+    pub(crate) class: Class,
+    pub(crate) window: usize,
+    pub(crate) bit: u64,
+}
+
+impl Place {
+    /// The place of an address in a page of `class`, where a block begins.
+    pub(crate) fn of(page: Page, class: Class, address: usize) -> Result<Self, Mistake> {
+        let shape = &SHAPES[class];
+        let offset = address - page.address();
+        let granule = offset >> shape.shift;
+        let (window, bit) = (granule / 64, 1 << (granule % 64));
+        if offset % (1 << shape.shift) != 0 || shape.starts[window] & bit == 0 {
+            return Err(Mistake::Interior { bytes: shape.bytes as usize });
+        }
+        Ok(Self { class, window, bit })
+    }
+}

@@ -1,0 +1,48 @@
+//! The object allocator: blocks of size classes in heap pages, bitmaps outside them, every free checked exactly.
+//!
+//! ```text
+//!   Heap (one owner) ──▶ Bin per class ──▶ window: one word of a page's bitmap
+//!     │                                        ▲
+//!     │ page wanted, page empty                │ address → metadata: subtraction and shifts
+//!     ▼                                        │
+//!   Source: arenas behind a lock            Space: marks, bitmaps, links of all heap pages
+//! ```
+//!
+//! | file | concept |
+//! |---|---|
+//! | `class` | size classes and how a heap page is cut |
+//! | `tag` | whose a heap page is, and how it is cut |
+//! | `space` | metadata of heap pages; address → metadata |
+//! | `bin` | where the next block of a class comes from |
+//! | `heap` | allocating and freeing: the fast paths |
+//! | `refill` | the way to the next window, page, arena |
+//! | `release` | blocks and pages that come back, from other threads too |
+//! | `remote` | the lock-free steps of that |
+//! | `registry` | all heaps; ended threads and forked children |
+//! | `pages` | page runs and large blocks |
+//! | `resize` | aligned, zeroed, resized requests |
+//! | `mistake` | what a wrong free is told |
+//! | `global` | a heap per thread, over the process's runtime |
+
+mod bin;
+mod class;
+mod global;
+mod heap;
+mod mistake;
+mod pages;
+mod refill;
+mod registry;
+mod release;
+mod remote;
+mod resize;
+mod space;
+mod tag;
+#[cfg(test)]
+mod tests;
+
+pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};
+pub(crate) use global::thread_number;
+pub use global::{GlobalHeap, ProcessHeap, space, thread_heap};
+pub use heap::Heap;
+pub use mistake::Mistake;
+pub use space::{Source, Space};

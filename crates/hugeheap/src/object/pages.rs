@@ -1,0 +1,79 @@
+//! Requests that get no block: page runs and large blocks, for which the arenas keep all metadata.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8193 to 1 MiB | a page run: whole heap pages |
+//! | above, or aligned to more than a heap page | a large block: whole arenas |
+//!
+//! Both may be freed by any thread; the arenas' lock orders it.
+
+use super::mistake::Mistake;
+use super::space::{Source, Space};
+use crate::arena::{ARENA_BYTES, Arenas, BadFree, HEAP_PAGE_BYTES, layout};
+use core::ptr::NonNull;
+use hugeheap_os::Os;
+
+/// Largest request, in bytes, that gets a page run. Half an arena: a longer one would cut arenas so that the rest is of little use.
+pub(super) const MAX_RUN: usize = ARENA_BYTES / 2;
+
+/// Memory from the arenas, and whether all of it is known to be zero.
+pub(super) struct Fresh {
+    pub(super) address: NonNull<u8>,
+    pub(super) zeroed: bool,
+}
+
+impl<S: Source> Space<S> {
+    /// A page run or large block.
+    pub(super) fn allocate_pages(&self, bytes: usize) -> Option<NonNull<u8>> {
+        self.allocate_fresh(bytes, false).map(|fresh| fresh.address)
+    }
+
+    /// The same, with whether it is zero. `whole`: at the beginning of an arena.
+    pub(super) fn allocate_fresh(&self, bytes: usize, whole: bool) -> Option<Fresh> {
+        self.source().with(|arenas| {
+            if bytes <= MAX_RUN && !whole {
+                let pages = layout::heap_pages_for(bytes)? as u32;
+                let zeroed = false;
+                let address = arenas.allocate(pages)?;
+                return Some(Fresh { address: NonNull::new(address.get() as *mut u8)?, zeroed });
+            }
+            let block = arenas.allocate_large(bytes, false)?;
+            Some(Fresh { address: NonNull::new(block.address.get() as *mut u8)?, zeroed: block.zeroed })
+        })
+    }
+
+    /// Frees the page run or large block that begins at `address`.
+    pub(super) fn free_pages(&self, address: usize) -> Result<(), Mistake> {
+        self.source().with(|arenas| match arenas.run_bytes(address) {
+            Ok(bytes) => Ok(arenas.free(address, (bytes / HEAP_PAGE_BYTES) as u32)?),
+            Err(BadFree::WrongSize { .. }) => Ok(arenas.free_large(address).map(|_| ())?),
+            Err(bad) => Err(bad.into()),
+        })
+    }
+
+    /// Bytes of the page run or large block that begins at `address`.
+    pub(super) fn pages_bytes(&self, address: usize) -> Result<usize, Mistake> {
+        self.source().with(|arenas| Ok(bytes_at(arenas, address)?))
+    }
+
+    /// Gives a page run or large block another size where it is, or by moving its pages. `None`: it has to be copied.
+    pub(super) fn resize_pages(&self, address: usize, bytes: usize) -> Result<Option<NonNull<u8>>, Mistake> {
+        self.source().with(|arenas| {
+            let have = bytes_at(arenas, address)?;
+            let large = arenas.large_bytes(address).is_ok();
+            if large && bytes > MAX_RUN {
+                let moved = arenas.resize_large(address, bytes)?;
+                return Ok(moved.and_then(|moved| NonNull::new(moved.get() as *mut u8)));
+            }
+            let same = !large && bytes.div_ceil(HEAP_PAGE_BYTES) * HEAP_PAGE_BYTES == have;
+            Ok(if same { NonNull::new(address as *mut u8) } else { None })
+        })
+    }
+}
+
+fn bytes_at<O: Os>(arenas: &Arenas<O>, address: usize) -> Result<usize, BadFree> {
+    match arenas.run_bytes(address) {
+        Err(BadFree::WrongSize { actual }) => Ok(actual),
+        result => result,
+    }
+}

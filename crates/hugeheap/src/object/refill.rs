@@ -1,0 +1,292 @@
+//! Where a bin's next block comes from when its current window has none: recent blocks, windows, pages.
+//!
+//! The order keeps pages and arenas full so that others drain: what was freed last, then the page at hand, then pages with few free
+//! windows, then those that are mostly free, and new pages last, which the arenas take from their fullest arena.
+
+use super::class::{CLASSES, Class, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
+use super::heap::{Own, Shared};
+use super::space::{Page, Source};
+use super::tag::{self, SPARE};
+use crate::arena::HEAP_PAGE_BYTES;
+use core::sync::atomic::Ordering;
+
+/// Pages of the list of partial ones looked at to find one that is not sparse. Each look is a cache miss; after this many the
+/// list is sparse throughout, and any page will do.
+const LOOK: u32 = 8;
+
+impl<S: Source> Own<S> {
+    /// The block freed last outside the current window, if it is still free.
+    #[inline]
+    pub(super) fn retake_recent(&mut self, class: Class) -> Option<usize> {
+        while let Some(address) = self.bins[class].recall() {
+            if self.retake(class, address) {
+                return Some(address);
+            }
+        }
+        None
+    }
+
+    /// Takes the free block at `address`, in a page of this heap and `class`; says no if it is not free any more, or in the
+    /// current window.
+    #[inline]
+    fn retake(&mut self, class: Class, address: usize) -> bool {
+        let granule = address.wrapping_sub(self.base) >> SMALL_SHIFT;
+        if class <= SMALL && granule < self.granules {
+            // SAFETY: the granule lies in the first region, whose arrays have an element for it.
+            let (word, mark) =
+                unsafe { (&*self.vacant.add(granule / 64), &*self.marks.add(granule / (64 * WINDOWS))) };
+            let (was, bit) = (word.load(Ordering::Relaxed), 1 << (granule % 64));
+            if was & bit == 0 {
+                return false;
+            }
+            word.store(was & !bit, Ordering::Relaxed);
+            if was == u64::MAX {
+                let empty = mark.empty.load(Ordering::Relaxed);
+                mark.empty.store(empty & !(1 << (granule / 64 % WINDOWS)), Ordering::Relaxed);
+            }
+            return true;
+        }
+        self.retake_anywhere(class, address)
+    }
+
+    /// The same for medium blocks and further regions.
+    #[inline(never)]
+    fn retake_anywhere(&mut self, class: Class, address: usize) -> bool {
+        // Address 0: the page was released since.
+        let Some(page) = self.space.page(address) else { return false };
+        let granule = (address - page.address()) >> SHAPES[class].shift;
+        let (window, bit) = (granule / 64, 1 << (granule % 64));
+        let word = &page.vacant()[window];
+        let was = word.load(Ordering::Relaxed);
+        if was & bit == 0 {
+            return false;
+        }
+        word.store(was & !bit, Ordering::Relaxed);
+        let empty = page.mark().empty.load(Ordering::Relaxed);
+        page.mark().empty.store(empty & !(1 << window), Ordering::Relaxed);
+        true
+    }
+
+    /// A block from the next window or page. `None` when the system has no memory.
+    #[cold]
+    pub(super) fn refill(&mut self, shared: &Shared, class: Class) -> Option<usize> {
+        self.leave_window(class);
+        loop {
+            if self.next_window(class) {
+                return self.bins[class].take(SHAPES[class].shift);
+            }
+            if shared.inbox.load(Ordering::Relaxed) != 0 {
+                self.collect(shared);
+                continue;
+            }
+            if !self.next_page(class) && !self.new_page(class) {
+                return None;
+            }
+        }
+    }
+
+    /// Writes the current window's word back to its page.
+    pub(super) fn leave_window(&mut self, class: Class) {
+        let bin = &mut self.bins[class];
+        if !bin.has_window() {
+            return;
+        }
+        if let Some(page) = self.space.page(bin.base) {
+            let window = window_of(page, class, bin.base);
+            page.vacant()[window].store(bin.vacant, Ordering::Relaxed);
+            let mark = page.mark();
+            if bin.vacant & bin.starts != 0 {
+                mark.free.store(mark.free.load(Ordering::Relaxed) | 1 << window, Ordering::Relaxed);
+            }
+            if bin.vacant == u64::MAX {
+                mark.empty.store(mark.empty.load(Ordering::Relaxed) | 1 << window, Ordering::Relaxed);
+            }
+        }
+        bin.close();
+    }
+
+    /// Opens the next window with a free block in the current page.
+    fn next_window(&mut self, class: Class) -> bool {
+        let Some(page) = self.current_page(class) else { return false };
+        let (mark, shape) = (page.mark(), &SHAPES[class]);
+        loop {
+            let free = mark.free.load(Ordering::Relaxed);
+            if free == 0 {
+                return false;
+            }
+            let window = free.trailing_zeros() as usize;
+            mark.free.store(free & !(1 << window), Ordering::Relaxed);
+            let word = &page.vacant()[window];
+            let (vacant, starts) = (word.load(Ordering::Relaxed), shape.starts[window]);
+            if vacant & starts == 0 {
+                continue;
+            }
+            // For other threads all blocks of the window are live now.
+            word.store(!starts, Ordering::Relaxed);
+            mark.empty.store(mark.empty.load(Ordering::Relaxed) & !(1 << window), Ordering::Relaxed);
+            let base = page.address() + (window << (shape.shift + 6));
+            let number = self.window_number(class, base);
+            let bin = &mut self.bins[class];
+            (bin.vacant, bin.starts, bin.base, bin.window) = (vacant, starts, base, number);
+            return true;
+        }
+    }
+
+    fn current_page(&self, class: Class) -> Option<Page> {
+        match self.bins[class].page {
+            0 => None,
+            address => self.space.page(address),
+        }
+    }
+
+    /// Makes a page with free blocks the current one; the one before has none left.
+    fn next_page(&mut self, class: Class) -> bool {
+        self.bins[class].page = 0;
+        for look in 0.. {
+            let Some(page) = self.space.page(self.bins[class].partial) else { break };
+            self.unlink(class, page);
+            let empty = page.mark().empty.load(Ordering::Relaxed);
+            // Three quarters of its windows are empty: it is left to drain as long as there is another.
+            let sparse = empty.count_ones() * 4 >= SHAPES[class].windows.count_ones() * 3;
+            if !sparse || look == LOOK {
+                self.bins[class].page = page.address();
+                return true;
+            }
+            self.link(class, page, Listed::Sparse);
+        }
+        let Some(page) = self.space.page(self.bins[class].sparse) else { return false };
+        self.unlink(class, page);
+        self.bins[class].page = page.address();
+        true
+    }
+
+    /// Makes a page without live blocks the current one.
+    fn new_page(&mut self, class: Class) -> bool {
+        let address = match self.spare_count {
+            0 => match self.space.source().with(|arenas| arenas.allocate(1)) {
+                Some(address) => address.get(),
+                None => return false,
+            },
+            count => {
+                self.spare_count = count - 1;
+                self.spares[count as usize - 1]
+            }
+        };
+        let Some(page) = self.space.page_or_add(address) else {
+            // No memory for metadata: the page cannot be used.
+            let _ = self.space.source().with(|arenas| arenas.free(address, 1));
+            return false;
+        };
+        self.learn();
+        let shape = &SHAPES[class];
+        for window in 0..WINDOWS {
+            page.vacant()[window].store(u64::MAX, Ordering::Relaxed);
+        }
+        page.mark().free.store(shape.windows, Ordering::Relaxed);
+        page.mark().empty.store(shape.windows, Ordering::Relaxed);
+        page.links().listed.store(0, Ordering::Relaxed);
+        page.mark().tag.store(self.tag_of(class), Ordering::Release);
+        self.bins[class].page = address;
+        true
+    }
+
+    /// Gives back what the heap keeps without live blocks: spare pages, and pages that bins hold. Returns the pages given back.
+    pub(super) fn trim(&mut self, shared: &Shared) -> usize {
+        self.collect(shared);
+        let mut count = 0;
+        for class in 1..CLASSES {
+            self.leave_window(class);
+            let Some(page) = self.current_page(class) else { continue };
+            self.bins[class].page = 0;
+            if page.mark().free.load(Ordering::Relaxed) != 0 {
+                self.link(class, page, Listed::Partial);
+            }
+            count += usize::from(self.release_if_empty(page, class));
+        }
+        count + self.give_spares(self.spare_count as usize)
+    }
+
+    /// Gives the `count` oldest spare pages back to the arenas.
+    pub(super) fn give_spares(&mut self, count: usize) -> usize {
+        let kept = self.spare_count as usize - count;
+        for &address in &self.spares[..count] {
+            if let Some(page) = self.space.page(address) {
+                page.mark().tag.store(0, Ordering::Release);
+            }
+        }
+        let spares = &self.spares[..count];
+        self.space.source().with(|arenas| {
+            for &address in spares {
+                let freed = arenas.free(address, 1);
+                debug_assert!(freed.is_ok(), "spare pages are runs of one page");
+            }
+        });
+        self.spares.copy_within(count..count + kept, 0);
+        self.spare_count = kept as u32;
+        count
+    }
+
+    /// Keeps a page without live blocks, or gives older ones back.
+    pub(super) fn keep_spare(&mut self, page: Page) {
+        if self.spare_count as usize == self.spares.len() {
+            self.give_spares(self.spares.len() / 2);
+        }
+        self.spares[self.spare_count as usize] = page.address();
+        self.spare_count += 1;
+    }
+
+    /// The tag of this heap's pages without blocks.
+    pub(super) fn spare_tag(&self) -> u32 {
+        self.tag | tag::tag(0, SPARE)
+    }
+}
+
+/// The lists of a bin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listed {
+    Partial = 1,
+    Sparse = 2,
+}
+
+impl<S: Source> Own<S> {
+    fn head(&mut self, class: Class, list: usize) -> &mut usize {
+        let bin = &mut self.bins[class];
+        if list == Listed::Sparse as usize { &mut bin.sparse } else { &mut bin.partial }
+    }
+
+    /// Puts a page at the front of a list.
+    pub(super) fn link(&mut self, class: Class, page: Page, list: Listed) {
+        let links = page.links();
+        let head = self.head(class, list as usize);
+        let next = core::mem::replace(head, page.address());
+        links.next.store(next, Ordering::Relaxed);
+        links.previous.store(0, Ordering::Relaxed);
+        links.listed.store(list as usize, Ordering::Relaxed);
+        if let Some(next) = self.space.page(next) {
+            next.links().previous.store(page.address(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a page out of the list it is in, if it is in one.
+    pub(super) fn unlink(&mut self, class: Class, page: Page) {
+        let links = page.links();
+        let list = links.listed.swap(0, Ordering::Relaxed);
+        if list == 0 {
+            return;
+        }
+        let (next, previous) = (links.next.load(Ordering::Relaxed), links.previous.load(Ordering::Relaxed));
+        match self.space.page(previous) {
+            Some(previous) => previous.links().next.store(next, Ordering::Relaxed),
+            None => *self.head(class, list) = next,
+        }
+        if let Some(next) = self.space.page(next) {
+            next.links().previous.store(previous, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The window of an address in its page.
+pub(super) fn window_of(page: Page, class: Class, address: usize) -> usize {
+    debug_assert!(address - page.address() < HEAP_PAGE_BYTES);
+    (address - page.address()) >> (SHAPES[class].shift + 6)
+}

@@ -1,0 +1,226 @@
+//! All heaps over a source, who owns them, and what happens to those whose owner is gone.
+//!
+//! ```text
+//!            acquire                    drop of the handle
+//!   (new) ───────────▶ Owned ──────────────────────────────▶ Waiting
+//!                        ▲          acquire: adopted            │ ▲
+//!                        └──────────────────────────────────────┤ │ collected
+//!                                                                ▼ │
+//!   Lost ◀── a fork left it in the middle of a change          Visited: by a thread that freed in it
+//! ```
+//!
+//! A heap is never destroyed: its live blocks belong to the program. A thread that ends leaves its heap *waiting*; the next thread that
+//! needs one adopts it with everything in it. A thread that frees in a waiting heap collects for it, so that memory does not stay
+//! because nobody came. Both sides first write (the inbox; the state) and then look (at the state; at the inbox), with sequential
+//! consistency, so one of them sees the other.
+//!
+//! After a fork the child has one thread. The heaps of the others are waiting there, unless they were in the middle of a change of their lists
+//! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
+
+use super::heap::{Core, Heap, Own, Shared};
+use super::space::{Source, Space, map_metadata};
+use super::tag;
+use crate::lock::Lock;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// States of a heap.
+const WAITING: u32 = 0;
+const OWNED: u32 = 1;
+const VISITED: u32 = 2;
+const LOST: u32 = 3;
+
+/// Heaps of a table, the first of which is no heap: number 0 means none. A thread has one; 65,535 threads at a time.
+const HEAPS: usize = 1 << 16;
+
+const _: () = assert!(HEAPS <= tag::MAX_HEAPS);
+
+/// Heaps made from one mapping.
+const CHUNK: usize = 8;
+
+/// The heaps of a [`Space`].
+pub(super) struct Registry {
+    /// One pointer per heap, in a mapping of its own.
+    table: AtomicPtr<AtomicPtr<u8>>,
+    /// Heaps made, and one.
+    count: AtomicUsize,
+    /// Heaps that may be waiting: what `acquire` looks for.
+    waiting: AtomicUsize,
+    /// Held while heaps are made: the room that is left in the last mapping.
+    making: Lock<(usize, usize)>,
+}
+
+impl Registry {
+    pub(super) const NEW: Self = Self {
+        table: AtomicPtr::new(core::ptr::null_mut()),
+        count: AtomicUsize::new(1),
+        waiting: AtomicUsize::new(0),
+        making: Lock::new((0, 0)),
+    };
+
+    fn slot(&self, number: u32) -> Option<&AtomicPtr<u8>> {
+        let table = self.table.load(Ordering::Acquire);
+        if table.is_null() || number as usize >= HEAPS {
+            return None;
+        }
+        // SAFETY: the table has HEAPS zeroed elements and is never unmapped.
+        Some(unsafe { &*table.add(number as usize) })
+    }
+
+    fn core<S: Source>(&self, number: u32) -> Option<NonNull<Core<S>>> {
+        NonNull::new(self.slot(number)?.load(Ordering::Acquire).cast())
+    }
+
+    /// What other threads reach of heap `number`.
+    pub(super) fn shared<S: Source>(&self, number: u32) -> Option<&'static Shared> {
+        // SAFETY: cores are never unmapped; nobody has an exclusive reference to `shared`.
+        self.core::<S>(number).map(|core| unsafe { &(*core.as_ptr()).shared })
+    }
+
+    /// Numbers of all heaps.
+    pub(super) fn numbers(&self) -> core::ops::Range<u32> {
+        1..self.count.load(Ordering::Acquire) as u32
+    }
+}
+
+impl<S: Source> Space<S> {
+    /// A heap: one that waits for an owner, else a new one. `None` when the system has no memory for its metadata.
+    pub fn acquire(&'static self) -> Option<Heap<S>> {
+        if self.registry.waiting.load(Ordering::Acquire) > 0 {
+            let adopted = self.registry.numbers().find_map(|number| self.claim(number, OWNED));
+            if adopted.is_some() {
+                return adopted;
+            }
+        }
+        self.make_heap()
+    }
+
+    /// Takes a waiting heap into another state.
+    fn claim(&self, number: u32, state: u32) -> Option<Heap<S>> {
+        let core = self.registry.core::<S>(number)?;
+        let shared = self.registry.shared::<S>(number)?;
+        shared.state.compare_exchange(WAITING, state, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        self.registry.waiting.fetch_sub(1, Ordering::AcqRel);
+        Some(Heap { core })
+    }
+
+    fn make_heap(&'static self) -> Option<Heap<S>> {
+        let mut making = self.registry.making.lock();
+        let number = self.registry.count.load(Ordering::Relaxed);
+        if number == HEAPS {
+            return None;
+        }
+        if self.registry.table.load(Ordering::Relaxed).is_null() {
+            let table = map_metadata(self.source().os(), HEAPS * size_of::<AtomicPtr<u8>>())?;
+            self.registry.table.store(table.start as *mut AtomicPtr<u8>, Ordering::Release);
+        }
+        let bytes = size_of::<Core<S>>().next_multiple_of(align_of::<Core<S>>());
+        if making.1 < bytes {
+            let chunk = map_metadata(self.source().os(), CHUNK * bytes)?;
+            *making = (chunk.start, chunk.len);
+        }
+        let core = making.0 as *mut Core<S>;
+        *making = (making.0 + bytes, making.1 - bytes);
+        // SAFETY: fresh memory of the chunk, aligned (chunks begin at 64 KiB and cores follow each other), given to nobody else.
+        unsafe {
+            let own = Own::new(self, number as u32);
+            core.write(Core { own, shared: Shared::new(OWNED) });
+        }
+        let slot = self.registry.slot(number as u32)?;
+        slot.store(core.cast(), Ordering::Release);
+        self.registry.count.store(number + 1, Ordering::Release);
+        Some(Heap { core: NonNull::new(core)? })
+    }
+
+    /// Collects for heap `number` if nobody owns it: called after its inbox got a page.
+    pub(super) fn collect_ownerless(&self, number: u32) {
+        let Some(shared) = self.registry.shared::<S>(number) else { return };
+        if shared.state.load(Ordering::SeqCst) != WAITING {
+            return;
+        }
+        if let Some(mut visit) = self.claim(number, VISITED) {
+            visit.collect_all();
+            // Dropping the handle makes it wait again, and looks at the inbox once more.
+        }
+    }
+
+    /// In a forked child: the heaps of threads that do not exist here. `own`: the heaps that are still owned.
+    pub(crate) fn after_fork_in_child(&self, own: &[Option<u32>]) {
+        for number in self.registry.numbers() {
+            let Some(shared) = self.registry.shared::<S>(number) else { continue };
+            let state = shared.state.load(Ordering::Relaxed);
+            if own.contains(&Some(number)) || state == WAITING || state == LOST {
+                continue;
+            }
+            if shared.busy.load(Ordering::Relaxed) != 0 || state == VISITED {
+                shared.state.store(LOST, Ordering::Relaxed);
+            } else {
+                shared.state.store(WAITING, Ordering::Relaxed);
+                self.registry.waiting.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Before a fork: keeps the locks of this layer, so that the child finds them free.
+    pub(crate) fn lock_for_fork(&self) {
+        core::mem::forget(self.registry.making.lock());
+        self.lock_regions();
+    }
+
+    /// After a fork, in parent and child.
+    ///
+    /// # Safety
+    /// [`lock_for_fork`](Self::lock_for_fork) was called by this thread, or by the one that forked this process.
+    pub(crate) unsafe fn unlock_after_fork(&self) {
+        // SAFETY: by the contract above.
+        unsafe {
+            self.unlock_regions();
+            self.registry.making.unlock_leaked();
+        }
+    }
+}
+
+impl<S: Source> Heap<S> {
+    /// The heap's number.
+    pub(crate) fn number(&mut self) -> u32 {
+        tag::heap(self.own().tag)
+    }
+
+    fn collect_all(&mut self) {
+        let _busy = self.busy();
+        let core = self.core;
+        // SAFETY: two fields, and `&mut self` makes this the only use of `own`.
+        let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        own.collect(shared);
+    }
+
+    /// Gives back what the heap keeps without live blocks. Returns the bytes given back to the arenas.
+    pub fn trim(&mut self) -> usize {
+        let _busy = self.busy();
+        let core = self.core;
+        // SAFETY: as in `collect_all`.
+        let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        own.trim(shared) * crate::arena::HEAP_PAGE_BYTES
+    }
+}
+
+impl Shared {
+    fn new(state: u32) -> Self {
+        Self { state: AtomicU32::new(state), busy: AtomicU32::new(0), inbox: AtomicUsize::new(0) }
+    }
+}
+
+impl<S: Source> Drop for Heap<S> {
+    fn drop(&mut self) {
+        let number = self.number();
+        let space = self.own().space;
+        // All it keeps for itself: the next owner may come late, or never.
+        self.trim();
+        let shared = self.shared();
+        space.registry.waiting.fetch_add(1, Ordering::AcqRel);
+        shared.state.store(WAITING, Ordering::SeqCst);
+        if shared.inbox.load(Ordering::SeqCst) != 0 {
+            space.collect_ownerless(number);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Taking blocks back: by the owner away from its current windows, and from other threads.
+//!
+//! ```text
+//!   other thread                                   owner
+//!   remote[window] |= bit       (twice: mistake)
+//!   tag |= PENDING ── was not set ─▶ inbox ──────▶ collect: tag &= !PENDING, take the bits, free them
+//! ```
+//!
+//! The tag is changed by compare-and-swap. It fails when the owner changed it since: then the bit was taken, and the page may be
+//! somebody else's by now. A page that is pending stays in its heap, because it is in the inbox: the owner's own
+//! compare-and-swap to the spare tag fails, and the next collection releases it.
+//!
+//! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
+
+use super::class::{Class, SHAPES};
+use super::heap::{Own, Place, Shared};
+use super::mistake::{self, Mistake};
+use super::refill::{Listed, window_of};
+use super::remote;
+use super::space::{Page, Source, Space};
+use super::tag::{self, SPARE};
+use crate::arena::HEAP_PAGE_BYTES;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+
+impl<S: Source> Own<S> {
+    /// After a block was freed in a window that has the word `word` now, if that is all ones or the page had no free block.
+    pub(super) fn released(&mut self, page: Page, class: Class, address: usize, word: u64) {
+        let mark = page.mark();
+        if word == u64::MAX {
+            let bit = 1 << window_of(page, class, address);
+            mark.empty.store(mark.empty.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+        }
+        if self.bins[class].page == page.address() {
+            return;
+        }
+        if page.links().listed.load(Ordering::Relaxed) == 0 {
+            self.link(class, page, Listed::Partial);
+        }
+        self.release_if_empty(page, class);
+    }
+
+    /// Takes a page without live blocks out of its bin.
+    pub(super) fn release_if_empty(&mut self, page: Page, class: Class) -> bool {
+        if page.mark().empty.load(Ordering::Relaxed) != SHAPES[class].windows
+            || self.bins[class].page == page.address()
+        {
+            return false;
+        }
+        let (tag, spare) = (self.tag_of(class), self.spare_tag());
+        // Fails when another thread's free is announced: the collection comes back to the page.
+        if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        self.unlink(class, page);
+        self.bins[class].forget(page.address());
+        self.keep_spare(page);
+        true
+    }
+
+    /// Frees the block at `address` in a page of this heap.
+    pub(super) fn free_in(&mut self, page: Page, address: usize) -> Result<(), Mistake> {
+        let class = tag::class(page.tag());
+        if class == SPARE {
+            return Err(Mistake::NotLive { bytes: 0 });
+        }
+        let place = Place::of(page, class, address)?;
+        if !self.set_vacant(page, &place, place.bit) {
+            return Err(Mistake::NotLive { bytes: SHAPES[class].bytes as usize });
+        }
+        if !self.is_current(page, &place) {
+            self.bins[class].remember(address);
+            self.settle(page, &place);
+        }
+        Ok(())
+    }
+
+    fn is_current(&self, page: Page, place: &Place) -> bool {
+        let base = page.address() + (place.window << (SHAPES[place.class].shift + 6));
+        self.bins[place.class].base == base
+    }
+
+    /// Marks blocks of a window vacant; says no, with nothing changed, if one of them was.
+    fn set_vacant(&mut self, page: Page, place: &Place, bits: u64) -> bool {
+        if self.is_current(page, place) {
+            let bin = &mut self.bins[place.class];
+            let free = bin.vacant & bits == 0;
+            bin.vacant |= if free { bits } else { 0 };
+            return free;
+        }
+        let word = &page.vacant()[place.window];
+        let was = word.load(Ordering::Relaxed);
+        if was & bits != 0 {
+            return false;
+        }
+        word.store(was | bits, Ordering::Relaxed);
+        true
+    }
+
+    /// Brings the summary of a page up to date after blocks of a window became vacant, and releases the page if it has none left.
+    fn settle(&mut self, page: Page, place: &Place) {
+        let mark = page.mark();
+        mark.free.store(mark.free.load(Ordering::Relaxed) | 1 << place.window, Ordering::Relaxed);
+        let word = page.vacant()[place.window].load(Ordering::Relaxed);
+        let address = page.address() + (place.window << (SHAPES[place.class].shift + 6));
+        self.released(page, place.class, address, word);
+    }
+
+    /// Frees what other threads freed.
+    #[cold]
+    pub(super) fn collect(&mut self, shared: &Shared) {
+        let mut next = remote::take_all(&shared.inbox);
+        while let Some(page) = self.space.page(next) {
+            next = page.links().inbox.load(Ordering::Relaxed);
+            self.collect_page(page);
+        }
+    }
+
+    fn collect_page(&mut self, page: Page) {
+        let class = tag::class(remote::acknowledge(&page.mark().tag));
+        let shape = &SHAPES[class];
+        for window in 0..super::class::WINDOWS {
+            if shape.windows >> window & 1 == 0 {
+                continue;
+            }
+            let bits = remote::take(&page.remote()[window]);
+            if bits == 0 {
+                continue;
+            }
+            let place = Place { class, window, bit: bits };
+            if !self.set_vacant(page, &place, bits) {
+                let granule = (window * 64 + bits.trailing_zeros() as usize) << shape.shift;
+                let mistake = Mistake::TwoThreads { bytes: shape.bytes as usize };
+                mistake::abort("free", page.address() + granule, mistake);
+            }
+            if !self.is_current(page, &place) {
+                self.settle(page, &place);
+            }
+        }
+        if page.tag() == self.tag_of(class) {
+            self.release_if_empty(page, class);
+        }
+    }
+}
+
+impl<S: Source> Space<S> {
+    /// Frees a block in a page of another heap, or of a heap that has no owner now.
+    pub(super) fn free_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
+        let class = tag::class(tag);
+        if class == SPARE {
+            return Err(Mistake::NotLive { bytes: 0 });
+        }
+        let bytes = SHAPES[class].bytes as usize;
+        let place = Place::of(page, class, address)?;
+        if page.vacant()[place.window].load(Ordering::Relaxed) & place.bit != 0 {
+            return Err(Mistake::NotLive { bytes });
+        }
+        if !remote::free(&page.remote()[place.window], place.bit) {
+            return Err(Mistake::TwoThreads { bytes });
+        }
+        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return Ok(()) };
+        if remote::announce(&page.mark().tag, tag) {
+            remote::push(&shared.inbox, page.address(), &page.links().inbox);
+            self.collect_ownerless(tag::heap(tag));
+        }
+        Ok(())
+    }
+
+    /// Frees what begins at `address` from a thread without a heap of its own.
+    ///
+    /// # Safety
+    /// Nobody uses the block any more. (That it is one is checked: a mistake ends the process with one line.)
+    pub unsafe fn free(&self, address: NonNull<u8>) {
+        let start = address.as_ptr() as usize;
+        let result = match self.page(start).map(|page| (page, page.tag())) {
+            None | Some((_, 0)) => self.free_pages(start),
+            Some((page, tag)) => self.free_remote(page, tag, start),
+        };
+        if let Err(mistake) = result {
+            mistake::abort("free", start, mistake);
+        }
+    }
+
+    /// Bytes that may be used of what begins at `address`.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins there.
+    pub fn usable_size(&self, address: usize) -> Result<usize, Mistake> {
+        let Some((page, class)) = self.block_page(address)? else {
+            return self.pages_bytes(address);
+        };
+        let place = Place::of(page, class, address)?;
+        let bytes = SHAPES[class].bytes as usize;
+        let gone = page.vacant()[place.window].load(Ordering::Relaxed)
+            | page.remote()[place.window].load(Ordering::Relaxed);
+        if gone & place.bit != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
+    }
+
+    /// The page of a block and its class; `None` where no blocks are cut.
+    pub(super) fn block_page(&self, address: usize) -> Result<Option<(Page, Class)>, Mistake> {
+        let Some(page) = self.page(address) else { return Ok(None) };
+        match tag::class(page.tag()) {
+            0 => Ok(None),
+            SPARE => Err(Mistake::NotLive { bytes: 0 }),
+            class => Ok(Some((page, class))),
+        }
+    }
+
+    /// Whether something of the given size's class begins at `address`.
+    pub(super) fn check_size(&self, address: usize, given: usize) -> Result<(), Mistake> {
+        let (bytes, fits) = match self.block_page(address)? {
+            Some((_, class)) => {
+                let fits = given <= super::class::MAX_BLOCK && super::class::class_of(given) == class;
+                (SHAPES[class].bytes as usize, fits)
+            }
+            None => {
+                let bytes = self.pages_bytes(address)?;
+                let run = bytes.is_multiple_of(HEAP_PAGE_BYTES)
+                    && given.div_ceil(HEAP_PAGE_BYTES) * HEAP_PAGE_BYTES == bytes;
+                (bytes, bytes == given || run && given > super::class::MAX_BLOCK)
+            }
+        };
+        if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }
+    }
+}

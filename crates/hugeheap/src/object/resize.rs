@@ -1,0 +1,131 @@
+//! Aligned, zeroed and resized requests.
+
+use super::class::{MAX_BLOCK, SHAPES, aligned_class_of, class_of};
+use super::heap::Heap;
+use super::mistake::Mistake;
+use super::pages::MAX_RUN;
+use super::space::Source;
+use super::tag;
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use core::ptr::NonNull;
+
+impl<S: Source> Heap<S> {
+    /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None` for others.
+    pub fn allocate_aligned(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if align <= 16 {
+            return self.allocate(bytes);
+        }
+        if !align.is_power_of_two() || align > ARENA_BYTES {
+            return None;
+        }
+        if let Some(class) = aligned_class_of(bytes, align) {
+            return self.allocate(SHAPES[class].bytes as usize);
+        }
+        let space = self.own().space;
+        if align <= HEAP_PAGE_BYTES {
+            return space.allocate_pages(bytes.max(MAX_BLOCK + 1));
+        }
+        space.allocate_fresh(bytes, true).map(|fresh| fresh.address)
+    }
+
+    /// Like [`allocate`](Self::allocate), all of it zero. Memory that is known to be fresh from the system is not written.
+    pub fn allocate_zeroed(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let (address, zeroed) = if bytes <= MAX_BLOCK {
+            (self.allocate(bytes)?, false)
+        } else {
+            let fresh = self.own().space.allocate_fresh(bytes, false)?;
+            (fresh.address, fresh.zeroed)
+        };
+        if !zeroed {
+            // SAFETY: just handed out with at least `bytes` bytes.
+            unsafe { address.write_bytes(0, bytes) };
+        }
+        Some(address)
+    }
+
+    /// `count` elements of `size` bytes, all zero. `None` also when that is more than the address space.
+    pub fn allocate_array(&mut self, count: usize, size: usize) -> Option<NonNull<u8>> {
+        self.allocate_zeroed(count.checked_mul(size)?)
+    }
+
+    /// Gives what begins at `address` another size. Contents stay up to the lesser size. It is moved unless its class stays the same, or its
+    /// pages can be resized where they are. `Ok(None)`: the system has no memory, nothing has changed.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins at `address`.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free): after success nobody uses the old address any more.
+    pub unsafe fn try_reallocate(
+        &mut self,
+        address: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<Option<NonNull<u8>>, Mistake> {
+        let start = address.as_ptr() as usize;
+        let space = self.own().space;
+        let have = match space.block_page(start)? {
+            Some((page, class)) => {
+                super::heap::Place::of(page, class, start)?;
+                self.check_live(start)?;
+                if bytes <= MAX_BLOCK && class_of(bytes) == class {
+                    return Ok(Some(address));
+                }
+                SHAPES[class].bytes as usize
+            }
+            None => {
+                let have = space.pages_bytes(start)?;
+                if bytes > MAX_BLOCK {
+                    if let Some(resized) = space.resize_pages(start, bytes)? {
+                        return Ok(Some(resized));
+                    }
+                    // A run that shrinks to fewer pages, grows, or crosses the border to large blocks.
+                    debug_assert!(bytes != have || bytes <= MAX_RUN);
+                }
+                have
+            }
+        };
+        let Some(moved) = self.allocate(bytes) else { return Ok(None) };
+        // SAFETY: both are live and apart, and have at least the bytes copied; the caller gives the old one up.
+        unsafe {
+            core::ptr::copy_nonoverlapping(address.as_ptr(), moved.as_ptr(), have.min(bytes));
+            self.try_free(address)?;
+        }
+        Ok(Some(moved))
+    }
+
+    /// [`try_reallocate`](Self::try_reallocate), but a mistake ends the process with one line on standard error.
+    ///
+    /// # Safety
+    /// As for [`try_reallocate`](Self::try_reallocate).
+    pub unsafe fn reallocate(&mut self, address: NonNull<u8>, bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: by the contract above.
+        match unsafe { self.try_reallocate(address, bytes) } {
+            Ok(moved) => moved,
+            Err(mistake) => super::mistake::abort("reallocate", address.as_ptr() as usize, mistake),
+        }
+    }
+
+    /// Bytes that may be used of what begins at `address`.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins there.
+    pub fn usable_size(&mut self, address: NonNull<u8>) -> Result<usize, Mistake> {
+        let start = address.as_ptr() as usize;
+        self.check_live(start)?;
+        self.own().space.usable_size(start)
+    }
+
+    /// The bitmap does not know which blocks of a current window are live; its owner does.
+    fn check_live(&mut self, address: usize) -> Result<(), Mistake> {
+        let own = self.own();
+        let Some((page, class)) = own.space.block_page(address)? else { return Ok(()) };
+        if tag::heap(page.tag()) == tag::heap(own.tag) {
+            let bin = &own.bins[class];
+            let granule = address.wrapping_sub(bin.base) >> SHAPES[class].shift;
+            if granule < 64 && bin.vacant >> granule & 1 == 1 {
+                return Err(Mistake::NotLive { bytes: SHAPES[class].bytes as usize });
+            }
+        }
+        own.space.usable_size(address).map(|_| ())
+    }
+}

@@ -1,0 +1,253 @@
+//! The metadata of heap pages, and how an address finds it without a lock.
+//!
+//! ```text
+//!   region    ├─ arenas ─────────────────────────────────────────────────────┤  owned by `arena`
+//!             page 0   page 1   page 2 …                                        index = (address − start) / 16 KiB
+//!   marks     ├ 8 B ─┤                tag and summary: all that a free of the owner needs
+//!   vacant    ├ 128 B ─────┤          bitmap: 1 where no live block begins; changed by the owner only
+//!   remote    ├ 128 B ─────┤          bitmap: 1 where another thread freed; not resident before it is needed
+//!   links     ├ 32 B ──┤              lists of pages
+//! ```
+//!
+//! Four arrays per region, reserved beside it when its first heap page is cut into blocks, and never given back: 1.8 % of the
+//! address space, of which what is touched becomes resident: 168 bytes per page of small blocks, 1.0 % of the heap, and 128 more when
+//! other threads free in the page.
+//!
+//! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
+
+use super::class::WINDOWS;
+use crate::arena::{Arenas, HEAP_PAGE_BYTES, MAX_REGIONS};
+use crate::lock::Lock;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use hugeheap_os::{AddressRange, Backing, Os, Pages};
+
+/// Where heap pages come from: arenas behind a lock.
+///
+/// The process's runtime is one; a test has arenas on a simulated kernel.
+pub trait Source: Sync + 'static {
+    /// The operating system under the arenas.
+    type Os: Os;
+    /// Works on the arenas, locked; afterwards sees to it that maintenance happens.
+    fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R;
+    /// The operating system.
+    fn os(&self) -> &Self::Os;
+}
+
+/// Tag and summary of a heap page.
+///
+/// The tag (see `tag`) is written by the owner; another thread only sets its pending bit. The other fields are the owner's; others may
+/// read them for statistics.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Mark {
+    pub(crate) tag: AtomicU32,
+    /// Windows that may have a free block, without the one that a bin works on.
+    pub(crate) free: AtomicU16,
+    /// Windows without a live block, among those of the class.
+    pub(crate) empty: AtomicU16,
+}
+
+/// Neighbours of a heap page in the lists it is in, as addresses of pages; 0: none.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(crate) next: AtomicUsize,
+    pub(crate) previous: AtomicUsize,
+    /// Next page with remote frees.
+    pub(crate) inbox: AtomicUsize,
+    /// 1 + number of the list of the bin the page is in; 0: in none.
+    pub(crate) listed: AtomicUsize,
+}
+
+/// A bitmap over a heap page: a word per window.
+pub(crate) type Bitmap = [AtomicU64; WINDOWS];
+
+const _: () = assert!(size_of::<Mark>() == 8);
+const _: () = assert!(size_of::<Links>() == 32);
+const _: () = assert!(size_of::<Bitmap>() == 128);
+
+/// Bytes of metadata per heap page.
+const PAGE_METADATA: usize = size_of::<Mark>() + size_of::<Links>() + 2 * size_of::<Bitmap>();
+
+/// A region as the allocator of blocks sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) start: usize,
+    pub(crate) bytes: usize,
+    pub(crate) marks: *const Mark,
+    pub(crate) vacant: *const Bitmap,
+    remote: *const Bitmap,
+    links: *const Links,
+}
+
+impl Region {
+    pub(crate) const NONE: Self = Self {
+        start: 0,
+        bytes: 0,
+        marks: core::ptr::null(),
+        vacant: core::ptr::null(),
+        remote: core::ptr::null(),
+        links: core::ptr::null(),
+    };
+}
+
+/// The metadata of one heap page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    region: Region,
+    index: usize,
+}
+
+impl Page {
+    pub(crate) fn address(self) -> usize {
+        self.region.start + self.index * HEAP_PAGE_BYTES
+    }
+
+    pub(crate) fn mark(self) -> &'static Mark {
+        // SAFETY: a Page is made by `Space::page` for an address inside a region; its arrays have an initialised (zeroed) element for
+        // each of the region's pages and are never unmapped.
+        unsafe { &*self.region.marks.add(self.index) }
+    }
+
+    pub(crate) fn vacant(self) -> &'static Bitmap {
+        // SAFETY: as in `mark`.
+        unsafe { &*self.region.vacant.add(self.index) }
+    }
+
+    pub(crate) fn remote(self) -> &'static Bitmap {
+        // SAFETY: as in `mark`.
+        unsafe { &*self.region.remote.add(self.index) }
+    }
+
+    pub(crate) fn links(self) -> &'static Links {
+        // SAFETY: as in `mark`.
+        unsafe { &*self.region.links.add(self.index) }
+    }
+
+    pub(crate) fn tag(self) -> u32 {
+        self.mark().tag.load(Ordering::Acquire)
+    }
+}
+
+/// All metadata of heap pages over one source of arenas.
+pub struct Space<S: 'static> {
+    source: &'static S,
+    regions: UnsafeCell<[Region; MAX_REGIONS]>,
+    count: AtomicUsize,
+    /// Held while a region is added.
+    adding: Lock<()>,
+    metadata: AtomicUsize,
+    pub(super) registry: super::registry::Registry,
+}
+
+// SAFETY: `regions` is written under `adding` beyond `count`, and read below it; everything behind its pointers is atomic.
+unsafe impl<S: Source> Sync for Space<S> {}
+// SAFETY: as above; nothing in it belongs to a thread.
+unsafe impl<S: Source> Send for Space<S> {}
+
+impl<S: Source> Space<S> {
+    /// No heap page is cut yet.
+    pub const fn new(source: &'static S) -> Self {
+        Self {
+            source,
+            regions: UnsafeCell::new([Region::NONE; MAX_REGIONS]),
+            count: AtomicUsize::new(0),
+            adding: Lock::new(()),
+            metadata: AtomicUsize::new(0),
+            registry: super::registry::Registry::NEW,
+        }
+    }
+
+    pub(crate) fn source(&self) -> &'static S {
+        self.source
+    }
+
+    /// Bytes of metadata reserved.
+    pub fn metadata_bytes(&self) -> usize {
+        self.metadata.load(Ordering::Relaxed)
+    }
+
+    /// The regions that are known.
+    pub(crate) fn regions(&self) -> &[Region] {
+        let count = self.count.load(Ordering::Acquire);
+        // SAFETY: elements below `count` were written before it was raised and are never written again.
+        unsafe { core::slice::from_raw_parts(self.regions.get().cast::<Region>(), count) }
+    }
+
+    /// The heap page that contains an address, if it lies in a known region.
+    pub(crate) fn page(&self, address: usize) -> Option<Page> {
+        self.regions().iter().find_map(|region| {
+            let offset = address.wrapping_sub(region.start);
+            (offset < region.bytes).then(|| Page { region: *region, index: offset / HEAP_PAGE_BYTES })
+        })
+    }
+
+    /// The same for a page that was just taken from the arenas: its region may be new. `None`: no memory for metadata.
+    pub(crate) fn page_or_add(&self, address: usize) -> Option<Page> {
+        self.page(address).or_else(|| {
+            let _adding = self.adding.lock();
+            if self.page(address).is_none() {
+                let range = self.source.with(|arenas| arenas.region_of(address))?;
+                self.add(range)?;
+            }
+            self.page(address)
+        })
+    }
+
+    /// Keeps regions from being added during a fork.
+    pub(super) fn lock_regions(&self) {
+        core::mem::forget(self.adding.lock());
+    }
+
+    /// # Safety
+    /// [`lock_regions`](Self::lock_regions) was called by this thread, or by the one that forked this process.
+    pub(super) unsafe fn unlock_regions(&self) {
+        // SAFETY: by the contract above.
+        unsafe { self.adding.unlock_leaked() };
+    }
+
+    /// Adds a region. Under `adding`.
+    fn add(&self, range: AddressRange) -> Option<()> {
+        let count = self.count.load(Ordering::Relaxed);
+        if count == MAX_REGIONS {
+            return None;
+        }
+        let pages = range.len / HEAP_PAGE_BYTES;
+        let metadata = map_metadata(self.source.os(), pages * PAGE_METADATA)?;
+        self.metadata.fetch_add(metadata.len, Ordering::Relaxed);
+        // The arrays with the greatest alignment first: pages are a multiple of 128.
+        let vacant = metadata.start;
+        let remote = vacant + pages * size_of::<Bitmap>();
+        let links = remote + pages * size_of::<Bitmap>();
+        let marks = links + pages * size_of::<Links>();
+        let region = Region {
+            start: range.start,
+            bytes: range.len,
+            marks: marks as *const Mark,
+            vacant: vacant as *const Bitmap,
+            remote: remote as *const Bitmap,
+            links: links as *const Links,
+        };
+        // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.
+        unsafe { self.regions.get().cast::<Region>().add(count).write(region) };
+        self.count.store(count + 1, Ordering::Release);
+        Some(())
+    }
+}
+
+/// Zeroed memory for metadata, which is never given back.
+pub(super) fn map_metadata<P: Pages>(os: &P, bytes: usize) -> Option<AddressRange> {
+    // A multiple of the OS page everywhere.
+    let bytes = bytes.next_multiple_of(64 << 10);
+    let range = os.reserve(bytes, 64 << 10).ok()?;
+    // SAFETY: just reserved and used by nobody.
+    if unsafe { os.map(range, Backing::Plain) }.is_err() {
+        // SAFETY: the reservation was made above and nothing refers to it.
+        let _ = unsafe { os.release(range) };
+        return None;
+    }
+    // Only helps to find it in /proc/PID/maps.
+    let _ = os.name(range, c"hugeheap metadata");
+    Some(range)
+}

@@ -1,0 +1,49 @@
+//! The tag of a heap page: whose it is, and how it is cut.
+//!
+//! ```text
+//!     31      30           13 12     7 6    0
+//!   ├ pending ┼─ heap number ─┼─ class ─┼ zero ┤
+//! ```
+//!
+//! 0: not cut into blocks. The class stands where it is a multiple of a bin's size: a free of the owner makes the difference of the page's tag
+//! and its own, and has the way to the bin, without a shift; the tag of any other heap, and a pending one, give
+//! a number that is too large.
+
+use super::bin::Bin;
+use super::class::{CLASSES, Class};
+
+/// Another thread freed in the page, and the owner has not collected it yet.
+pub(crate) const PENDING: u32 = 1 << 31;
+
+/// Shift of the class: a bin's size as a power of two.
+pub(crate) const CLASS_SHIFT: u32 = size_of::<Bin>().trailing_zeros();
+
+const HEAP_SHIFT: u32 = CLASS_SHIFT + 6;
+
+/// Class of pages that belong to a heap without being cut.
+pub(crate) const SPARE: Class = 63;
+
+const _: () = assert!(size_of::<Bin>().is_power_of_two() && CLASSES < SPARE);
+
+/// Most heaps.
+pub(crate) const MAX_HEAPS: usize = 1 << (31 - HEAP_SHIFT);
+
+/// The tag of a page of `class` in heap number `heap`; with class 0 what all tags of the heap have in common.
+pub(crate) const fn tag(heap: u32, class: Class) -> u32 {
+    heap << HEAP_SHIFT | (class as u32) << CLASS_SHIFT
+}
+
+/// The class in a tag.
+pub(crate) const fn class(tag: u32) -> Class {
+    (tag >> CLASS_SHIFT) as Class & 63
+}
+
+/// The number of the heap in a tag.
+pub(crate) const fn heap(tag: u32) -> u32 {
+    (tag & !PENDING) >> HEAP_SHIFT
+}
+
+/// Whether another thread freed in the page.
+pub(crate) const fn is_pending(tag: u32) -> bool {
+    tag & PENDING != 0
+}
