@@ -47,9 +47,9 @@ fuzz:
 
 # Real interpreters, the real kernel, the commands, the samples of the documents.
 python-tests:
-	$(VENV)/bin/python -m pytest tests --durations=15 --ignore=tests/interpreters/test_regression.py
+	$(VENV)/bin/python -m pytest tests --durations=15
 
-# CPython's own regression tests, stock beside hugeheap: about seven minutes, apart until every version passes on a loaded machine.
+## regression: of these only CPython's own regression tests, stock beside hugeheap; about six minutes
 regression: build
 	$(VENV)/bin/python -m pytest tests/interpreters/test_regression.py -v
 
