@@ -130,7 +130,9 @@ pub(crate) enum Experiment {
     /// List the experiments, their workloads, and what they can be compared with here.
     List(ListArguments),
     /// CPython's small objects: time, page faults, memory and huge-page coverage.
-    Obmalloc(ObmallocArguments),
+    Obmalloc(Box<ObmallocArguments>),
+    /// Memory freed and needed again: what giving back costs, and what keeping holds.
+    GiveBack(Box<GiveBackArguments>),
 }
 
 #[derive(Debug, Args)]
@@ -161,6 +163,45 @@ pub(crate) struct ObmallocArguments {
     /// Workloads to run. Default: all nine, and start-up.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) workloads: Vec<String>,
+    #[command(flatten)]
+    pub(crate) report: ReportArguments,
+}
+
+/// Memory freed and needed again: what giving back costs, and what keeping holds.
+///
+/// A million instances with one attribute, and a gigabyte of small objects, each made and freed several times, then a wait:
+/// real, user and system time by phase, and memory over time, watched from outside, on stock CPython, hugeheap and peers.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hugeheap bench give-back
+  hugeheap bench give-back --quick --workloads cycle --size 512M
+  hugeheap bench give-back --level objects --policies auto --against mimalloc,jemalloc
+  hugeheap bench give-back --plot memory.svg --tsv memory.tsv --json result.json")]
+pub(crate) struct GiveBackArguments {
+    #[command(flatten)]
+    pub(crate) variants: VariantArguments,
+    /// Workloads to run: instances, cycle. Default: both.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) workloads: Vec<String>,
+    /// How often the objects are made and freed. Default: 5, with --quick 3.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    pub(crate) cycles: Option<u32>,
+    /// How many instances. Default: a million.
+    #[arg(long, value_name = "N")]
+    pub(crate) instances: Option<u64>,
+    /// How much memory workload cycle makes and frees: bytes, or with a suffix K, M, G, T. Default: 1G, with --quick 256M.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) size: Option<u64>,
+    /// Seconds to wait after the last free before memory is looked at. Default: 3.
+    #[arg(long, value_name = "SECONDS", value_parser = wait)]
+    pub(crate) idle: Option<f64>,
+    /// Draw memory over time to FILE.svg.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Write memory over time to FILE as tab-separated values.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tsv: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArguments,
 }
@@ -313,6 +354,14 @@ fn bytes(text: &str) -> Result<u64, String> {
         return Err("too many bytes".to_owned());
     }
     Ok(bytes as u64)
+}
+
+/// A wait in seconds. Not none: what is held after it would be told of a moment that nobody looked at.
+fn wait(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.1..=3600.0).contains(&value) => Ok(value),
+        _ => Err("not a number of seconds between 0.1 and 3600, such as 3".to_owned()),
+    }
 }
 
 /// A decay time in seconds, in the range that the library takes: refused here, it is refused before anything runs.

@@ -11,6 +11,8 @@ pub(crate) struct Output {
     quiet: bool,
     verbose: bool,
     colour: bool,
+    /// The same of standard output.
+    colour_on_stdout: bool,
     /// Whether standard error is a terminal: progress rewrites its line only there.
     terminal: bool,
 }
@@ -22,7 +24,13 @@ impl Output {
         let refused = no_color
             || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { quiet, verbose, colour: terminal && !refused, terminal }
+        let colour_on_stdout = std::io::stdout().is_terminal() && !refused;
+        Self { quiet, verbose, colour: terminal && !refused, colour_on_stdout, terminal }
+    }
+
+    /// Whether data on standard output may have colours.
+    pub(crate) fn colour_on_stdout(&self) -> bool {
+        self.colour_on_stdout
     }
 
     /// Something that ended the command.

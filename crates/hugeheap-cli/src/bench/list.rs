@@ -1,5 +1,6 @@
 //! `hugeheap bench list`: which experiments there are, and what they can be compared with here.
 
+use super::give_back::workload::Workload;
 use super::obmalloc::workload::WORKLOADS;
 use super::peers::PEERS;
 use super::python::Python;
@@ -22,6 +23,13 @@ pub(crate) fn list(context: &Context, arguments: &ListArguments) -> u8 {
                 })).collect::<Vec<_>>(),
                 "python": python.as_ref().map(Python::json).ok(),
                 "peers": peers.iter().map(|(name, path)| json!({"name": name, "path": path})).collect::<Vec<_>>(),
+            }, {
+                "name": "give-back",
+                "workloads": Workload::ALL.iter().map(|workload| json!({
+                    "name": workload.name(), "description": workload.description(),
+                })).collect::<Vec<_>>(),
+                "python": python.as_ref().map(Python::json).ok(),
+                "peers": peers.iter().map(|(name, path)| json!({"name": name, "path": path})).collect::<Vec<_>>(),
             }],
         });
         format!("{value:#}\n")
@@ -31,6 +39,10 @@ pub(crate) fn list(context: &Context, arguments: &ListArguments) -> u8 {
                 .to_owned();
         for workload in &WORKLOADS {
             text += &format!("    {:<19} {}\n", workload.name, workload.description);
+        }
+        text += "give-back  memory freed and needed again: what giving back costs, and what keeping holds\n";
+        for workload in Workload::ALL {
+            text += &format!("    {:<19} {}\n", workload.name(), workload.description());
         }
         text += "  Here:\n";
         match &python {

@@ -7,18 +7,22 @@
 //! * [`charge`]: a memory cgroup for one process, so that its charge can be read
 //! * [`python`], [`peers`]: interpreters and allocators found on this machine
 //! * [`variant`]: what a workload runs on: stock, hugeheap at its levels and policies, peers
+//! * [`sample`]: a process's memory over time; [`plot`] draws it
 //! * [`table`]: tables for a terminal; [`goal`]: claims checked; [`report`]: what is done before and after
 
 mod charge;
 mod counters;
+mod give_back;
 mod goal;
 mod interrupt;
 mod list;
 mod obmalloc;
 mod peers;
+mod plot;
 mod process;
 mod python;
 mod report;
+mod sample;
 mod table;
 mod touch;
 mod variant;
@@ -36,6 +40,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::Obmalloc(mut arguments) => {
             arguments.report.json_too(json);
             obmalloc::obmalloc(context, &arguments)
+        }
+        Experiment::GiveBack(mut arguments) => {
+            arguments.report.json_too(json);
+            give_back::give_back(context, &arguments)
         }
     }
 }

@@ -4,6 +4,7 @@ use super::counters::{Counters, Counts};
 use std::io::{self, Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// What was measured from outside.
@@ -23,6 +24,19 @@ pub(crate) struct Measured {
 /// # Errors
 /// One line that says how it failed, with the end of what it said.
 pub(crate) fn measure(command: &mut Command, counters: Option<Counters>) -> Result<Measured, String> {
+    watched(command, counters, |_, _| ()).map(|(measured, ())| measured)
+}
+
+/// Runs and measures `command` while `watcher` looks at it, on a thread of its own: called with the process's id and a flag that is
+/// set when the process has ended. Until the watcher returns, the id is of no other process.
+///
+/// # Errors
+/// As [`measure`].
+pub(crate) fn watched<T: Send>(
+    command: &mut Command,
+    counters: Option<Counters>,
+    watcher: impl FnOnce(u32, &AtomicBool) -> T + Send,
+) -> Result<(Measured, T), String> {
     // To a file: a pipe would have to be read at the same time as the other.
     let mut complaints = tempfile::tempfile().map_err(|error| format!("no temporary file: {error}"))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -30,22 +44,31 @@ pub(crate) fn measure(command: &mut Command, counters: Option<Counters>) -> Resu
     let start = Instant::now();
     let mut child = command.spawn().map_err(|error| format!("could not be started: {error}"))?;
     let mut stdout = String::new();
-    let read = child.stdout.take().map_or(Ok(0), |mut pipe| pipe.read_to_string(&mut stdout));
-    let (status, usage) = wait(child.id() as libc::pid_t).map_err(|error| format!("was lost: {error}"))?;
+    let ended = AtomicBool::new(false);
+    let pid = child.id();
+    let (read, seen) = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watcher(pid, &ended));
+        let read = child.stdout.take().map_or(Ok(0), |mut pipe| pipe.read_to_string(&mut stdout));
+        ended.store(true, Ordering::Relaxed);
+        (read, watcher.join())
+    });
+    let (status, usage) = wait(pid as libc::pid_t).map_err(|error| format!("was lost: {error}"))?;
     let wall = start.elapsed().as_secs_f64();
     read.map_err(|error| format!("its output could not be read: {error}"))?;
     if !status.success() {
         return Err(failure(status, &mut complaints));
     }
+    let seen = seen.map_err(|_| "could not be watched".to_owned())?;
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    Ok(Measured {
+    let measured = Measured {
         wall,
         user: seconds(usage.ru_utime),
         system: seconds(usage.ru_stime),
         minor_faults: usage.ru_minflt as u64,
         counters: counters.map(Counters::read),
         stdout,
-    })
+    };
+    Ok((measured, seen))
 }
 
 fn wait(pid: libc::pid_t) -> io::Result<(ExitStatus, libc::rusage)> {
@@ -84,6 +107,21 @@ mod tests {
         assert_eq!(measured.stdout, "said\n");
         assert!(measured.wall >= 0.05 && measured.wall < 5.0, "{}", measured.wall);
         assert!(measured.minor_faults > 10);
+    }
+
+    #[test]
+    fn a_process_is_watched_to_its_end() {
+        let (measured, looks) = watched(Command::new("sleep").arg("0.1"), None, |pid, ended| {
+            let mut looks = 0;
+            while !ended.load(Ordering::Relaxed) {
+                assert!(std::path::Path::new("/proc").join(pid.to_string()).exists());
+                looks += 1;
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            looks
+        })
+        .unwrap();
+        assert!(looks > 5 && measured.wall >= 0.1, "{looks} {}", measured.wall);
     }
 
     #[test]

@@ -217,6 +217,13 @@ fn named(policy: Policy, level: Level) -> String {
     }
 }
 
+/// Who runs when: the number of the round and the place of the variant. Each round begins with another one, so that no
+/// variant always follows the same.
+pub(crate) fn turns(variants: usize, runs: u32) -> impl Iterator<Item = (u32, usize)> {
+    (0..runs)
+        .flat_map(move |round| (0..variants).map(move |place| (round, (place + round as usize) % variants)))
+}
+
 /// The variant the goals are about: hugeheap's first policy, at the highest level measured.
 pub(crate) fn headline(variants: &[Variant]) -> Option<usize> {
     let (policy, _) = variants.iter().find_map(|variant| variant.setting)?;
@@ -365,6 +372,12 @@ mod tests {
         assert_eq!(levels(&["all"]), levels(&["arenas", "objects"]));
         let why = levels(&["cells"]).unwrap_err();
         assert!(why.contains("cells") && why.contains("arenas, objects"), "{why}");
+    }
+
+    #[test]
+    fn turns_begin_with_another_variant_each_round() {
+        let turns: Vec<_> = turns(3, 2).collect();
+        assert_eq!(turns, [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 0)]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::workload::{PROGRAM, Workload};
 use crate::bench::charge::Group;
 use crate::bench::counters::{Counters, Counts};
-use crate::bench::variant::{Kind, Variant};
+use crate::bench::variant::{Kind, Variant, turns};
 use crate::bench::{interrupt, process, touch};
 use crate::output::{Output, seconds};
 use crate::run::{TELEMETRY, records};
@@ -181,32 +181,22 @@ impl<'a> Bench<'a> {
                 return;
             }
         }
-        let count = self.plan.variants.len();
-        for round in 0..self.plan.runs {
-            for place in 0..count {
-                let index = (place + round as usize) % count;
-                let (variant, measurement) = (&self.plan.variants[index], &mut row[index]);
-                let Some(need) = measurement.memory.as_ref().map(|memory| memory.need) else { continue };
-                if measurement.failure.is_some() {
-                    continue;
-                }
-                self.out.progress(
-                    &format!(
-                        "{} on {}: run {} of {}",
-                        workload.name,
-                        variant.name,
-                        round + 1,
-                        self.plan.runs
-                    ),
-                    false,
-                );
-                match self.timed(workload, variant, need, counted) {
-                    Ok(run) => measurement.runs.push(run),
-                    Err(why) => self.fail(workload, variant, measurement, why),
-                }
-                if interrupt::noted().is_some() {
-                    return;
-                }
+        for (round, index) in turns(self.plan.variants.len(), self.plan.runs) {
+            let (variant, measurement) = (&self.plan.variants[index], &mut row[index]);
+            let Some(need) = measurement.memory.as_ref().map(|memory| memory.need) else { continue };
+            if measurement.failure.is_some() {
+                continue;
+            }
+            self.out.progress(
+                &format!("{} on {}: run {} of {}", workload.name, variant.name, round + 1, self.plan.runs),
+                false,
+            );
+            match self.timed(workload, variant, need, counted) {
+                Ok(run) => measurement.runs.push(run),
+                Err(why) => self.fail(workload, variant, measurement, why),
+            }
+            if interrupt::noted().is_some() {
+                return;
             }
         }
     }
