@@ -5,7 +5,7 @@
 
 use crate::detect::{Found, decide};
 use crate::symbols::Symbols;
-use crate::{arena_hook, raw_hook};
+use crate::{arena_hook, object_hook, raw_hook};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hugeheap::arena::Settings;
@@ -42,6 +42,11 @@ pub(crate) fn set_state(state: HookState) {
     STATE.store(state as u32, Ordering::Release);
 }
 
+/// The level, according to whether objects come from hugeheap.
+fn level_in_force(objects: bool) -> Level {
+    if objects { Level::Objects } else { Level::Arenas }
+}
+
 /// Whether the hooks are in.
 pub(crate) fn is_installed(state: HookState) -> bool {
     matches!(state, HookState::Hooked | HookState::OtherAllocator)
@@ -53,12 +58,18 @@ pub(crate) fn is_installed(state: HookState) -> bool {
 /// Called by a constructor before threads exist, or with the GIL held, according to `moment`. The library that contains this code is never
 /// unloaded afterwards.
 pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookState {
-    if is_installed(state()) {
-        runtime().configure(|now| *now = settings);
-        return state();
-    }
     let symbols = Symbols::find();
     let version = symbols.map_or(&b""[..], |symbols| symbols.version());
+    if is_installed(state()) {
+        runtime().configure(|now| *now = settings);
+        if let (Level::Objects, HookState::Hooked, Some(symbols)) = (level, state(), symbols) {
+            // SAFETY: the symbols were just looked up; the caller vouches for the moment.
+            let level = level_in_force(unsafe { object_hook::install(&symbols) });
+            runtime().describe(state(), level, version);
+        }
+        return state();
+    }
+    let mut level = level;
     // In a running interpreter the variables say what was in force when it started only if it did not ignore them (`-E`, `-I`);
     // that does harm in neither direction: the hook is installed all the same.
     let decision = decide(Found {
@@ -73,6 +84,12 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         unsafe {
             arena_hook::install(&symbols);
             raw_hook::install(&symbols);
+            let objects = level == Level::Objects
+                && decision == HookState::Hooked
+                // Any value makes the interpreter set its own allocators when it starts, over ours.
+                && (moment == Moment::Running || variable(c"PYTHONMALLOC").is_none_or(<[u8]>::is_empty))
+                && object_hook::install(&symbols);
+            level = level_in_force(objects);
         }
     } else if moment == Moment::BeforeStart {
         runtime().listen();

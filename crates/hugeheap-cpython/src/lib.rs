@@ -16,6 +16,7 @@
 //! | `detect` | whether to hook, as a pure function of what was found |
 //! | `arena_hook` | pymalloc's arenas |
 //! | `raw_hook` | large blocks |
+//! | `object_hook` | all objects, at level `objects` |
 //! | `install` | once per process, before or after the interpreter started |
 //! | `interface` | one runtime per process: whichever library comes second uses the first |
 
@@ -24,6 +25,7 @@ mod complain;
 pub mod detect;
 mod install;
 pub mod interface;
+mod object_hook;
 mod raw_hook;
 mod symbols;
 

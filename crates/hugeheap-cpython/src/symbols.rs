@@ -30,6 +30,45 @@ const _: () = assert!(size_of::<DomainAllocator>() == 5 * size_of::<usize>());
 
 /// `PYMEM_DOMAIN_RAW`.
 pub(crate) const DOMAIN_RAW: c_int = 0;
+/// `PYMEM_DOMAIN_MEM`.
+pub(crate) const DOMAIN_MEM: c_int = 1;
+/// `PYMEM_DOMAIN_OBJ`.
+pub(crate) const DOMAIN_OBJ: c_int = 2;
+
+impl DomainAllocator {
+    pub(crate) const NONE: Self =
+        Self { context: core::ptr::null_mut(), malloc: None, calloc: None, realloc: None, free: None };
+
+    /// # Safety
+    /// The allocator is one of the process's CPython.
+    pub(crate) unsafe fn malloc(&self, bytes: usize) -> *mut c_void {
+        // SAFETY: its own function with its own context.
+        self.malloc.map_or(core::ptr::null_mut(), |malloc| unsafe { malloc(self.context, bytes) })
+    }
+
+    /// # Safety
+    /// As for `malloc`.
+    pub(crate) unsafe fn calloc(&self, count: usize, size: usize) -> *mut c_void {
+        // SAFETY: as in `malloc`.
+        self.calloc.map_or(core::ptr::null_mut(), |calloc| unsafe { calloc(self.context, count, size) })
+    }
+
+    /// # Safety
+    /// As for `malloc`; the block is this allocator's, or null.
+    pub(crate) unsafe fn realloc(&self, block: *mut c_void, bytes: usize) -> *mut c_void {
+        // SAFETY: as in `malloc`.
+        self.realloc.map_or(core::ptr::null_mut(), |realloc| unsafe { realloc(self.context, block, bytes) })
+    }
+
+    /// # Safety
+    /// As for `realloc`.
+    pub(crate) unsafe fn free(&self, block: *mut c_void) {
+        if let Some(free) = self.free {
+            // SAFETY: as in `malloc`.
+            unsafe { free(self.context, block) };
+        }
+    }
+}
 
 pub(crate) type GetArena = unsafe extern "C" fn(*mut ArenaAllocator);
 pub(crate) type SetArena = unsafe extern "C" fn(*mut ArenaAllocator);
@@ -85,6 +124,39 @@ impl Symbols {
         unsafe {
             let text = get_version();
             if text.is_null() { b"" } else { CStr::from_ptr(text).to_bytes() }
+        }
+    }
+}
+
+/// Functions that tell which interpreter a thread runs in.
+#[derive(Clone, Copy)]
+pub(crate) struct ThreadSymbols {
+    /// `PyThreadState_GetUnchecked`, before 3.13 with an underscore: null without a thread state.
+    thread: unsafe extern "C" fn() -> *mut c_void,
+    interpreter: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    main: unsafe extern "C" fn() -> *mut c_void,
+}
+
+impl ThreadSymbols {
+    pub(crate) fn find() -> Option<Self> {
+        // SAFETY: the types are those of CPython's C API since 3.9.
+        unsafe {
+            Some(Self {
+                thread: function(c"PyThreadState_GetUnchecked")
+                    .or_else(|| function(c"_PyThreadState_UncheckedGet"))?,
+                interpreter: function(c"PyThreadState_GetInterpreter")?,
+                main: function(c"PyInterpreterState_Main")?,
+            })
+        }
+    }
+
+    /// Whether the calling thread runs in the main interpreter.
+    #[inline(always)]
+    pub(crate) fn in_main(&self) -> bool {
+        // SAFETY: all three only read; the thread state is the caller's own and stays while it runs.
+        unsafe {
+            let thread = (self.thread)();
+            !thread.is_null() && (self.interpreter)(thread) == (self.main)()
         }
     }
 }

@@ -29,6 +29,7 @@ const WAITING: u32 = 0;
 const OWNED: u32 = 1;
 const VISITED: u32 = 2;
 const LOST: u32 = 3;
+const LOCKED: u32 = 4;
 
 /// Heaps of a table, the first of which is no heap: number 0 means none. A thread has one; 65,535 threads at a time.
 const HEAPS: usize = 1 << 16;
@@ -149,7 +150,7 @@ impl<S: Source> Space<S> {
         for number in self.registry.numbers() {
             let Some(shared) = self.registry.shared::<S>(number) else { continue };
             let state = shared.state.load(Ordering::Relaxed);
-            if own.contains(&Some(number)) || state == WAITING || state == LOST {
+            if own.contains(&Some(number)) || matches!(state, WAITING | LOST | LOCKED) {
                 continue;
             }
             if shared.busy.load(Ordering::Relaxed) != 0 || state == VISITED {
@@ -184,6 +185,11 @@ impl<S: Source> Heap<S> {
     /// The heap's number.
     pub(crate) fn number(&mut self) -> u32 {
         tag::heap(self.own().tag)
+    }
+
+    /// The heap belongs to whoever holds some lock, not to a thread: a forked child keeps it as it is.
+    pub fn owned_by_lock(&self) {
+        self.shared().state.store(LOCKED, Ordering::SeqCst);
     }
 
     fn collect_all(&mut self) {

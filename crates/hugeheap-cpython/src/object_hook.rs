@@ -1,0 +1,197 @@
+//! CPython's objects from hugeheap: the `mem` and `obj` domains at level `objects`.
+//!
+//! ```text
+//!   PyObject_Malloc, PyMem_Malloc ──▶ heap of the main interpreter   under its GIL
+//!                                └──▶ heap of the thread             in every other interpreter, and without one
+//!   PyObject_Free ──▶ ours? ──no──▶ the allocator that was there before
+//! ```
+//!
+//! Up to 3.11 all interpreters share one lock, so one heap serves them all, as pymalloc does. Since 3.12 an interpreter may have a lock of its own;
+//! which one a call runs under is asked of the interpreter, two calls that read a variable each. Subinterpreters use the heap of the thread that they
+//! run on: it belongs to nobody else, whatever lock is held.
+//!
+//! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew since. A block of
+//! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
+
+use crate::complain;
+use crate::detect::version_numbers;
+use crate::symbols::{DOMAIN_MEM, DOMAIN_OBJ, DomainAllocator, Symbols, ThreadSymbols};
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicBool, Ordering};
+use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap};
+
+/// What the hook needs: written once, before the hook is visible.
+struct State {
+    /// The allocators that were there before, of the domains `mem` and `obj`.
+    previous: [DomainAllocator; 2],
+    /// How to find out which interpreter runs; for versions in which it matters.
+    threads: Option<ThreadSymbols>,
+    /// The heap of the main interpreter.
+    main: MaybeUninit<ProcessHeap>,
+}
+
+struct Once(UnsafeCell<State>);
+
+// SAFETY: written once by `install`, before the hook is visible. Afterwards only `main` is changed, by who holds the lock of the main
+// interpreter.
+unsafe impl Sync for Once {}
+
+static STATE: Once = Once(UnsafeCell::new(State {
+    previous: [DomainAllocator::NONE; 2],
+    threads: None,
+    main: MaybeUninit::uninit(),
+}));
+
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// The heap of the main interpreter.
+///
+/// # Safety
+/// The hook is installed, and the caller holds the lock of the main interpreter.
+#[inline(always)]
+unsafe fn main_heap() -> &'static mut ProcessHeap {
+    // SAFETY: initialised by `install`; exclusive by the lock. Each hook function takes it once.
+    unsafe { (*STATE.0.get()).main.assume_init_mut() }
+}
+
+/// Whether the caller runs in the main interpreter.
+#[inline(always)]
+fn in_main() -> bool {
+    // SAFETY: `threads` is not changed after installation.
+    let threads = unsafe { &(*STATE.0.get()).threads };
+    threads.as_ref().is_some_and(ThreadSymbols::in_main)
+}
+
+/// Works on the heap for this call. `CHECK`: the version may have several locks. `None`: no memory for a heap.
+#[inline(always)]
+fn on_heap<const CHECK: bool, R>(work: impl FnOnce(&mut ProcessHeap) -> R) -> Option<R> {
+    if !CHECK || in_main() {
+        // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held.
+        return Some(work(unsafe { main_heap() }));
+    }
+    let mut heap: ManuallyDrop<ProcessHeap> = thread_heap()?;
+    Some(work(&mut heap))
+}
+
+/// The allocator before, for a hook's context.
+unsafe fn previous(context: *mut c_void) -> &'static DomainAllocator {
+    // SAFETY: contexts are pointers to elements of `previous`, which are not changed after installation.
+    unsafe { &*context.cast_const().cast::<DomainAllocator>() }
+}
+
+fn pointer(block: Option<Option<NonNull<u8>>>) -> *mut c_void {
+    block.flatten().map_or(null_mut(), |block| block.as_ptr().cast())
+}
+
+unsafe extern "C" fn malloc<const CHECK: bool>(context: *mut c_void, bytes: usize) -> *mut c_void {
+    let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate(bytes)));
+    if block.is_null() {
+        // SAFETY: the allocator before may still have memory; its own context.
+        return unsafe { previous(context).malloc(bytes) };
+    }
+    block
+}
+
+unsafe extern "C" fn calloc<const CHECK: bool>(
+    context: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
+    let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate_array(count, size)));
+    if block.is_null() {
+        // SAFETY: as in `malloc`; overflow is refused there as well.
+        return unsafe { previous(context).calloc(count, size) };
+    }
+    block
+}
+
+/// Whether a block that we do not know may be the previous allocator's.
+fn is_previous(mistake: Mistake) -> bool {
+    matches!(mistake, Mistake::Foreign | Mistake::Interior { bytes: 0 })
+}
+
+unsafe extern "C" fn realloc<const CHECK: bool>(
+    context: *mut c_void,
+    old: *mut c_void,
+    bytes: usize,
+) -> *mut c_void {
+    let Some(address) = NonNull::new(old.cast::<u8>()) else {
+        // SAFETY: a request like any other.
+        return unsafe { malloc::<CHECK>(context, bytes) };
+    };
+    // SAFETY: CPython gives the old block up when the answer is not null.
+    match on_heap::<CHECK, _>(|heap| unsafe { heap.try_reallocate(address, bytes) }) {
+        Some(Ok(block)) => pointer(Some(block)),
+        // SAFETY: a block of the allocator before.
+        Some(Err(mistake)) if is_previous(mistake) => unsafe { previous(context).realloc(old, bytes) },
+        Some(Err(mistake)) => complain::abort(format_args!("realloc of {old:p}: {mistake}")),
+        None => null_mut(),
+    }
+}
+
+unsafe extern "C" fn free<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
+    let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
+    // SAFETY: CPython gives the block up.
+    match on_heap::<CHECK, _>(|heap| unsafe { heap.try_free(address) }) {
+        Some(Ok(())) => {}
+        // SAFETY: a block of the allocator before.
+        Some(Err(mistake)) if is_previous(mistake) => unsafe { previous(context).free(block) },
+        Some(Err(mistake)) => complain::abort(format_args!("free of {block:p}: {mistake}")),
+        // A thread without a heap of its own frees in those of others.
+        // SAFETY: as above.
+        None => unsafe { space().free(address) },
+    }
+}
+
+fn allocator<const CHECK: bool>(previous: &DomainAllocator) -> DomainAllocator {
+    DomainAllocator {
+        context: core::ptr::from_ref(previous).cast_mut().cast(),
+        malloc: Some(malloc::<CHECK>),
+        calloc: Some(calloc::<CHECK>),
+        realloc: Some(realloc::<CHECK>),
+        free: Some(free::<CHECK>),
+    }
+}
+
+/// Whether objects come from hugeheap.
+pub(crate) fn is_installed() -> bool {
+    INSTALLED.load(Ordering::Acquire)
+}
+
+/// Installs the hook. Once per process. Says whether objects come from hugeheap afterwards: not when the interpreter lacks the functions, or
+/// when there is no memory for a heap.
+///
+/// # Safety
+/// The symbols are those of this process's CPython, no other thread runs in the interpreter now, and this library is never unloaded.
+pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
+    let (Some(get), Some(set)) = (symbols.get_domain, symbols.set_domain) else { return false };
+    if is_installed() {
+        return true;
+    }
+    // Several locks since 3.12. A version that is not told is treated as a new one.
+    let several = version_numbers(symbols.version()).is_none_or(|version| version >= (3, 12));
+    let threads = ThreadSymbols::find();
+    if several && threads.is_none() {
+        return false;
+    }
+    let Some(heap) = space().acquire() else { return false };
+    heap.owned_by_lock();
+    // SAFETY: by the contract above nobody uses the state before the hook is visible, which is last.
+    unsafe {
+        let state = &mut *STATE.0.get();
+        state.threads = threads;
+        state.main.write(heap);
+        for (domain, previous) in [DOMAIN_MEM, DOMAIN_OBJ].into_iter().zip(&mut state.previous) {
+            get(domain, previous);
+        }
+        INSTALLED.store(true, Ordering::Release);
+        for (domain, previous) in [DOMAIN_MEM, DOMAIN_OBJ].into_iter().zip(&state.previous) {
+            let mut ours = if several { allocator::<true>(previous) } else { allocator::<false>(previous) };
+            set(domain, &raw mut ours);
+        }
+    }
+    true
+}
