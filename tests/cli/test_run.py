@@ -202,7 +202,7 @@ def test_the_summary_as_json(hugeheap, python, environment):
     assert summary["schema"] == "hugeheap.run.summary/1"
     assert summary["exit_status"] == 0 and summary["signal"] is None
     main = summary["main"]
-    assert main["state"] == "hooked" and main["policy"] == "thp"
+    assert main["state"] == "hooked" and main["policy"] == "thp" and main["level"] == "arenas"
     assert main["pid"] == summary["pid"]
     assert main["arenas_peak"] * (2 << 20) >= main["live_peak"] > 40 << 20
     assert summary["children"]["processes"] == 0

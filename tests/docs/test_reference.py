@@ -67,7 +67,7 @@ def test_the_layout_of_the_record_is_documented():
 
 
 def test_every_option_is_documented(command):
-    for words, page in ((["run"], "run"), (["bench", "obmalloc"], "bench"), (["bench", "list"], "bench")):
+    for words, page in ((["run"], "run"), (["bench", "obmalloc"], "bench"), (["bench", "give-back"], "bench"), (["bench", "list"], "bench")):
         text = subprocess.run([command, *words, "--help"], capture_output=True, text=True, check=True).stdout
         documented = read(f"docs/reference/{page}.md")
         for option in re.findall(r"^\s+(?:-\w, )?(--[a-z-]+)", text, re.M):

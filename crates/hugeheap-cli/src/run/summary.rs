@@ -6,7 +6,7 @@
 use super::records::Found;
 use crate::output::{bytes, counted, grouped, seconds};
 use hugeheap::arena::Policy;
-use hugeheap::telemetry::{Fallback, HookState, Snapshot};
+use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -237,14 +237,17 @@ fn family(children: &Total) -> String {
     text
 }
 
-/// The policy asked for and, where it differs, what it came to.
+/// The policy asked for and, where it differs, what it came to; and the level when it is not the usual one.
 fn policy(snapshot: &Snapshot) -> String {
     let name = |number| Policy::from_number(number).map_or("unknown", Policy::name);
-    if snapshot.policy == snapshot.effective_policy {
-        name(snapshot.policy).to_owned()
-    } else {
-        format!("{}, in force at the end: {}", name(snapshot.policy), name(snapshot.effective_policy))
+    let mut text = name(snapshot.policy).to_owned();
+    if snapshot.policy != snapshot.effective_policy {
+        text += &format!(", in force at the end: {}", name(snapshot.effective_policy));
     }
+    if let Some(level) = Level::from_number(snapshot.level).filter(|level| *level != Level::Arenas) {
+        text += &format!("; level {}", level.name());
+    }
+    text
 }
 
 fn coverage(huge: u64, resident: u64) -> String {
@@ -307,6 +310,7 @@ pub(crate) fn snapshot_json(snapshot: &Snapshot) -> Value {
     object.insert("state".into(), snapshot.hook_state().map(HookState::name).into());
     object.insert("explanation".into(), snapshot.hook_state().map(HookState::explain).into());
     object.insert("version".into(), snapshot.version_text().into());
+    object.insert("level".into(), Level::from_number(snapshot.level).map(Level::name).into());
     object.insert("policy".into(), name(snapshot.policy).into());
     object.insert("effective_policy".into(), name(snapshot.effective_policy).into());
     for (counter, value) in snapshot.counters() {
@@ -371,6 +375,14 @@ mod tests {
             assert!(text.contains(expected), "{expected:?} not in\n{text}");
         }
         assert!(text.lines().count() <= 10, "{text}");
+    }
+
+    #[test]
+    fn a_level_other_than_the_usual_is_told() {
+        assert!(!policy(&HOOKED).contains("level"));
+        let objects = Snapshot { level: Level::Objects as u32, ..HOOKED };
+        assert_eq!(policy(&objects), "hugetlb, in force at the end: thp; level objects");
+        assert_eq!(snapshot_json(&objects)["level"], "objects");
     }
 
     #[test]
