@@ -254,6 +254,32 @@ def test_a_telemetry_directory_that_cannot_be_used(tmp_path, kind):
     assert kind != "a file" or place.read_text() == "mine"
 
 
+@pytest.mark.parametrize("size", [0, 4095])
+def test_no_file_as_large_as_a_record_may_be_made(tmp_path, size):
+    """`ulimit -f`: the kernel answers a file that grows beyond it with SIGXFSZ."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    fine(testbed.run([PYTHON, "-c", PROGRAM], env=testbed.preloaded("auto", tmp_path), preexec_fn=limit))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_may_make_no_files(play, tmp_path):
+    """The limit is set while the program runs: its child makes no record, and lives."""
+    code = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+child = os.fork()
+if child == 0:
+    os._exit(len([[n] for n in range(100_000)]) != 100_000)
+print(os.waitpid(child, 0)[1])
+"""
+    # CPython ignores the signal; a program that gave it its default action back dies of it.
+    fine(play(f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL){code}"), "0\n")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize("version", INTERPRETERS, ids=lambda one: f"{one[0]}.{one[1]}")
 @pytest.mark.parametrize("policy", ["auto", "thp", "dense", "base"])
 def test_start_up_takes_at_most_3_mib_more(version, policy):

@@ -18,6 +18,9 @@ const FILE_BYTES: usize = 4096;
 /// Longest name of a directory.
 const DIRECTORY: usize = 512;
 
+/// Tries to size the file: on tmpfs each signal that arrives meanwhile ends one.
+const SIZE_TRIES: u32 = 100;
+
 /// Pause between walks over the arenas, in nanoseconds. A walk over a heap of 2 GiB takes 5 µs.
 const WALK_PAUSE: u64 = 10_000_000;
 
@@ -139,7 +142,30 @@ fn fill(snapshot: &mut Snapshot, state: &State) {
     snapshot.version = state.version;
 }
 
-/// Makes and maps `DIRECTORY/PID.hugeheap`; null when that fails. System calls only.
+/// Whether this process may make a file of this size. Beyond its limit (`ulimit -f`) the kernel does not only refuse: it sends `SIGXFSZ`,
+/// which ended programs before their first line.
+fn may_make_files() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit writes the structure that it gets.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) == 0
+            && limit.rlim_cur >= FILE_BYTES as libc::rlim_t
+    }
+}
+
+/// Sizes the file, so that a full disk is seen here.
+fn take_space(file: libc::c_int) -> bool {
+    for _ in 0..SIZE_TRIES {
+        // SAFETY: the descriptor is the caller's.
+        match unsafe { libc::posix_fallocate(file, 0, FILE_BYTES as libc::off_t) } {
+            libc::EINTR => {}
+            result => return result == 0,
+        }
+    }
+    false
+}
+
+/// Makes and maps `DIRECTORY/PID.hugeheap`; null, and no file, when that fails. System calls only.
 fn map_record(directory: &[u8; DIRECTORY]) -> *mut Record {
     let mut path = [0u8; DIRECTORY + 32];
     let Ok(directory) = CStr::from_bytes_until_nul(directory) else { return core::ptr::null_mut() };
@@ -164,16 +190,18 @@ fn map_record(directory: &[u8; DIRECTORY]) -> *mut Record {
         length += 1;
     }
     path[length..length + 9].copy_from_slice(b".hugeheap");
-    // SAFETY: the path is zero-terminated (the buffer was zero); results are checked; the file is sized before it is mapped, so that
-    // a full disk is seen here.
+    if !may_make_files() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: the path is zero-terminated (the buffer was zero); results are checked; the file is sized before it is mapped.
     unsafe {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         let file = libc::open(path.as_ptr().cast(), flags, 0o600);
         if file < 0 {
             return core::ptr::null_mut();
         }
-        let mut record = core::ptr::null_mut();
-        if libc::posix_fallocate(file, 0, FILE_BYTES as libc::off_t) == 0 {
+        let mut record: *mut Record = core::ptr::null_mut();
+        if take_space(file) {
             let memory = libc::mmap(
                 core::ptr::null_mut(),
                 FILE_BYTES,
@@ -187,6 +215,9 @@ fn map_record(directory: &[u8; DIRECTORY]) -> *mut Record {
             }
         }
         libc::close(file);
+        if record.is_null() {
+            libc::unlink(path.as_ptr().cast());
+        }
         record
     }
 }
