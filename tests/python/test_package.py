@@ -156,6 +156,31 @@ def test_the_environment_is_the_default_and_arguments_are_above_it(ask):
     program = "import hugeheap, json; print(json.dumps(hugeheap.enable({}).policy))"
     assert ask(program.format(""), HUGEHEAP_POLICY="dense") == "dense"
     assert ask(program.format("policy='base'"), HUGEHEAP_POLICY="dense") == "base"
+    # The same of the decay, by what it does: memory that is freed goes back at once, or is kept for an hour.
+    freed = ask(
+        """
+        import hugeheap, json, time
+        def freed_within(seconds):
+            rows = [[number] for number in range(300_000)]
+            before = hugeheap.stats(measure=False).given_back
+            del rows
+            end = time.monotonic() + seconds
+            while hugeheap.stats(measure=False).given_back < before + (10 << 20):
+                if time.monotonic() > end:
+                    return False
+                time.sleep(0.01)
+            return True
+        hugeheap.enable(decay=0.001)
+        freed = [freed_within(30)]
+        hugeheap.enable()
+        freed.append(freed_within(30))
+        hugeheap.configure(decay=3600)
+        freed.append(freed_within(0.3))
+        print(json.dumps(freed))
+        """,
+        HUGEHEAP_DECAY="3600",
+    )
+    assert freed == [True, True, False]
 
 
 def test_a_setting_of_the_environment_that_is_not_understood_is_not_passed_over(ask):
@@ -172,7 +197,11 @@ def test_a_setting_of_the_environment_that_is_not_understood_is_not_passed_over(
             except hugeheap.HugeheapError as error:
                 answers.append([error.code, str(error), hugeheap.status().state])
             del os.environ["HUGEHEAP_" + name]
-        print(json.dumps([answers, hugeheap.enable().state]))
+        state = hugeheap.enable(policy="base").state
+        # In a process on hugeheap the environment is not read again.
+        os.environ["HUGEHEAP_POLICY"] = "enormous"
+        assert hugeheap.enable().policy == "base"
+        print(json.dumps([answers, state]))
         """
     )
     assert len(answers) == len(settings), answers
