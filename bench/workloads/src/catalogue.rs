@@ -1,0 +1,324 @@
+//! Every workload: its name, what it shows, its parameters.
+
+use crate::memory::{Checked, Plain, Timed};
+use crate::stage::Stage;
+use crate::{alloc_test, cache, glibc, larson, mstress, phase_shift, random_drop, rptest, sparse, xmalloc};
+
+/// A number that says how much a workload does.
+#[derive(Debug)]
+pub struct Parameter {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Chosen so that the workload takes about a second on a machine of 2024.
+    pub default: u64,
+    /// What it means.
+    pub about: &'static str,
+}
+
+/// The parameters' values for one run.
+#[derive(Clone, Debug)]
+pub struct Values(Vec<(&'static str, u64)>);
+
+/// No value may be larger: sizes and counts up to here can be multiplied without overflow.
+const LARGEST: u64 = 1 << 40;
+
+impl Values {
+    /// The value of `name`.
+    pub(crate) fn size(&self, name: &str) -> usize {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        found.unwrap_or_else(|| panic!("the workload has no parameter '{name}'")).1 as usize
+    }
+
+    /// Changes a value as told by `NAME=VALUE`.
+    ///
+    /// # Errors
+    /// One line with what would be understood.
+    pub fn set(&mut self, text: &str) -> Result<(), String> {
+        let names = || self.0.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let (name, value) =
+            text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form NAME=VALUE"))?;
+        let place = self
+            .0
+            .iter()
+            .position(|(known, _)| *known == name)
+            .ok_or_else(|| format!("there is no parameter '{name}'; the parameters are {}", names()))?;
+        match value.parse() {
+            Ok(value) if (1..=LARGEST).contains(&value) => self.0[place].1 = value,
+            _ => return Err(format!("{name}: '{value}' is not a whole number from 1 to {LARGEST}")),
+        }
+        Ok(())
+    }
+}
+
+/// The three ways to run a workload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mode {
+    Plain,
+    Checked,
+    Timed,
+}
+
+type Run = fn(&Stage, &Values);
+
+/// A workload.
+#[derive(Debug)]
+pub struct Workload {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in a few words.
+    pub about: &'static str,
+    /// Whether it can run on several threads.
+    pub threaded: bool,
+    /// Whether the latency of its allocations is worth measuring: a mix of sizes on a heap that lives.
+    pub latency: bool,
+    /// Its parameters.
+    pub parameters: &'static [Parameter],
+    runs: [Run; 3],
+}
+
+impl Workload {
+    /// The parameters' defaults.
+    pub fn values(&self) -> Values {
+        Values(self.parameters.iter().map(|parameter| (parameter.name, parameter.default)).collect())
+    }
+
+    pub(crate) fn run(&self, mode: Mode, stage: &Stage, values: &Values) {
+        self.runs[mode as usize](stage, values);
+    }
+}
+
+/// The workload of this name.
+pub fn find(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().find(|workload| workload.name == name)
+}
+
+macro_rules! runs {
+    ($run:path) => {{
+        use $run as run;
+        [run::<Plain>, run::<Checked>, run::<Timed>]
+    }};
+}
+
+const fn parameter(name: &'static str, default: u64, about: &'static str) -> Parameter {
+    Parameter { name, default, about }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// All workloads, those for several threads first.
+pub static WORKLOADS: [Workload; 12] = [
+    Workload {
+        name: "alloc-test",
+        about: "slots replaced at random, mostly small blocks",
+        threaded: true,
+        latency: false,
+        parameters: &[
+            parameter("slots", 100_000, "places for a block, per thread"),
+            parameter("operations", 30_000_000, "blocks taken or freed, by all threads"),
+            parameter(
+                "powers",
+                8,
+                "doublings of the size from 8 bytes on, each half as likely as the one before",
+            ),
+        ],
+        runs: runs!(alloc_test::run),
+    },
+    Workload {
+        name: "larson",
+        about: "threads end and leave their blocks to their successors",
+        threaded: true,
+        latency: false,
+        parameters: &[
+            parameter("blocks", 5_000, "live blocks per chain of threads"),
+            parameter("generations", 100, "threads of a chain, one after the other"),
+            parameter("replacements", 15_000_000, "blocks replaced, by all threads"),
+            parameter("least", 8, "smallest block in bytes"),
+            parameter("most", 500, "largest block in bytes"),
+        ],
+        runs: runs!(larson::run),
+    },
+    Workload {
+        name: "xmalloc",
+        about: "some threads only take blocks, others only free them",
+        threaded: true,
+        latency: false,
+        parameters: &[
+            parameter("blocks", 15_000_000, "blocks taken, by all threads"),
+            parameter("least", 16, "smallest block in bytes"),
+            parameter("most", 400, "largest block in bytes"),
+        ],
+        runs: runs!(xmalloc::run),
+    },
+    Workload {
+        name: "mstress",
+        about: "threads come and go, blocks of all sizes and lifetimes",
+        threaded: true,
+        latency: true,
+        parameters: &[
+            parameter("rounds", 20, "generations of threads"),
+            parameter("blocks", 12_000_000, "blocks taken, by all threads"),
+            parameter("most", 65_536, "largest block in bytes"),
+        ],
+        runs: runs!(mstress::run),
+    },
+    Workload {
+        name: "rptest",
+        about: "blocks up to 16 KiB replaced at random, a part handed to other threads",
+        threaded: true,
+        latency: true,
+        parameters: &[
+            parameter("blocks", 20_000, "live blocks per thread"),
+            parameter("operations", 8_000_000, "blocks replaced, by all threads"),
+            parameter("most", 16_000, "largest block in bytes"),
+        ],
+        runs: runs!(rptest::run),
+    },
+    Workload {
+        name: "cache-scratch",
+        about: "blocks next to each other, freed by two threads: passive false sharing",
+        threaded: true,
+        latency: false,
+        parameters: &[
+            parameter("blocks", 2_000_000, "blocks taken, by all threads"),
+            parameter("size", 8, "bytes of a block"),
+            parameter("writes", 25, "times each byte is written"),
+        ],
+        runs: runs!(cache::scratch),
+    },
+    Workload {
+        name: "cache-thrash",
+        about: "small blocks written by each thread: active false sharing",
+        threaded: true,
+        latency: false,
+        parameters: &[
+            parameter("blocks", 2_000_000, "blocks taken, by all threads"),
+            parameter("size", 8, "bytes of a block"),
+            parameter("writes", 25, "times each byte is written"),
+        ],
+        runs: runs!(cache::thrash),
+    },
+    Workload {
+        name: "glibc-thread",
+        about: "slots replaced at random, sizes up to 32 KiB by a power law",
+        threaded: true,
+        latency: false,
+        parameters: &[
+            parameter("slots", 4_096, "places for a block, per thread"),
+            parameter("operations", 15_000_000, "blocks replaced, by all threads"),
+            parameter("most", 32_768, "largest block in bytes"),
+        ],
+        runs: runs!(glibc::thread),
+    },
+    Workload {
+        name: "glibc-simple",
+        about: "blocks of one size taken and freed in order",
+        threaded: false,
+        latency: false,
+        parameters: &[parameter("blocks", 30_000_000, "blocks taken")],
+        runs: runs!(glibc::simple),
+    },
+    Workload {
+        name: "phase-shift",
+        about: "other sizes in every phase, a few blocks of each are kept",
+        threaded: false,
+        latency: true,
+        parameters: &[
+            parameter("bytes", 192 * MIB, "bytes live at the end of a phase"),
+            parameter("keep", 10, "of a thousand blocks, how many are kept"),
+            parameter("rounds", 1, "times through the six phases"),
+        ],
+        runs: runs!(phase_shift::run),
+    },
+    Workload {
+        name: "one-per-huge-page",
+        about: "of many small blocks one is left in every huge page",
+        threaded: false,
+        latency: false,
+        parameters: &[
+            parameter("bytes", 256 * MIB, "bytes live at once"),
+            parameter("size", 64, "bytes of a block"),
+            parameter("rounds", 3, "times the heap is filled and emptied"),
+        ],
+        runs: runs!(sparse::run),
+    },
+    Workload {
+        name: "random-drop",
+        about: "a heap that shrinks to a tenth, at random, and grows again",
+        threaded: false,
+        latency: false,
+        parameters: &[
+            parameter("bytes", 256 * MIB, "bytes live at once"),
+            parameter("least", 16, "smallest block in bytes"),
+            parameter("most", 512, "largest block in bytes"),
+            parameter("drop", 90, "of a hundred blocks, how many are freed"),
+            parameter("rounds", 4, "times the heap is filled and emptied"),
+        ],
+        runs: runs!(random_drop::run),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every parameter that says how much is done, small.
+    fn small(workload: &Workload) -> Values {
+        let mut values = workload.values();
+        for (name, value) in &mut values.0 {
+            *value = match *name {
+                "bytes" => MIB,
+                "operations" | "replacements" => 20_000,
+                "slots" => 500,
+                "blocks" if *value < 100_000 => 400,
+                "blocks" => 20_000,
+                "generations" | "rounds" => (*value).min(3),
+                _ => *value,
+            };
+        }
+        values
+    }
+
+    #[test]
+    fn every_workload_keeps_its_memory_intact_on_any_number_of_threads() {
+        for workload in &WORKLOADS {
+            for threads in [1, 2, 3] {
+                if threads == 1 || workload.threaded {
+                    workload.run(Mode::Checked, &Stage::new(threads, 7, None), &small(workload));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_workload_is_looked_at_while_it_is_steady_and_when_it_is_idle() {
+        use crate::stage::Observe;
+        for workload in &WORKLOADS {
+            let threads = if workload.threaded { 2 } else { 1 };
+            let observe = Observe { idle: std::time::Duration::ZERO, charge: None };
+            let stage = Stage::new(threads, 7, Some(observe));
+            workload.run(Mode::Plain, &stage, &small(workload));
+            let looks = stage.looks().unwrap();
+            assert!(looks.steady.rss > 0 && looks.idle.rss > 0, "{}", workload.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for workload in &WORKLOADS {
+            assert!(std::ptr::eq(find(workload.name).unwrap(), workload));
+        }
+        assert!(find("sort").is_none());
+    }
+
+    #[test]
+    fn values_are_set_by_name() {
+        let mut values = find("larson").unwrap().values();
+        values.set("blocks=12").unwrap();
+        assert_eq!(values.size("blocks"), 12);
+        assert!(values.set("blocks").unwrap_err().contains("NAME=VALUE"));
+        assert!(values.set("block=1").unwrap_err().contains("the parameters are blocks, generations"));
+        for wrong in ["0", "-1", "many", "99999999999999999999", "2000000000000"] {
+            assert!(values.set(&format!("blocks={wrong}")).unwrap_err().contains("whole number"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Blocks: taken and given plainly, checked, or timed one by one.
+//!
+//! * [`Plain`] writes a block where a program would at least: its first word, its end, and one byte of every OS page.
+//! * [`Checked`] fills it with a pattern of its own and looks at every byte before it is given back: two blocks that overlap,
+//!   and a block the allocator wrote into, are found.
+//! * [`Timed`] measures each allocation, its first write included: a fresh page costs where it is written.
+
+use crate::histogram::Histogram;
+use crate::random::mixed;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What Rust's and C's small objects need; every allocator here gives it without extra effort.
+const ALIGNMENT: usize = 8;
+/// The smallest block: its first word is written.
+pub(crate) const SMALLEST: usize = 8;
+const OS_PAGE: usize = 4096;
+
+/// A block that was taken. It is given back to a [`Memory`] of the same kind, on any thread.
+#[derive(Debug)]
+pub(crate) struct Block {
+    start: NonNull<u8>,
+    size: u32,
+    /// What distinguishes its pattern from all others'.
+    tag: u32,
+}
+
+// SAFETY: a block is memory without an owner thread; whoever has the value is the only one to use it.
+unsafe impl Send for Block {}
+
+impl Block {
+    pub(crate) fn address(&self) -> usize {
+        self.start.as_ptr() as usize
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.size as usize
+    }
+
+    /// Adds one to every byte, `times` times: a program at work on its object.
+    pub(crate) fn work(&mut self, times: usize) {
+        for _ in 0..times {
+            for offset in 0..self.size() {
+                // SAFETY: within the block, which is ours and initialised at its whole length by the caller of `work`
+                // or by the allocation. Volatile: every access shall be made.
+                unsafe {
+                    let byte = self.start.as_ptr().add(offset);
+                    byte.write_volatile(byte.read_volatile().wrapping_add(1));
+                }
+            }
+        }
+    }
+
+    fn layout(&self) -> Layout {
+        layout(self.size())
+    }
+}
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, ALIGNMENT).expect("workloads take sizes far below the limit")
+}
+
+/// Where blocks come from. Every thread has its own value.
+pub(crate) trait Memory: Default + Send + 'static {
+    /// Whether a workload may write into its blocks between taking and giving.
+    const WRITABLE: bool = true;
+
+    fn take(&mut self, size: usize) -> Block;
+    fn give(&mut self, block: Block);
+}
+
+/// As a program does it.
+#[derive(Debug, Default)]
+pub(crate) struct Plain;
+
+impl Memory for Plain {
+    fn take(&mut self, size: usize) -> Block {
+        let block = allocate(size);
+        touch(&block);
+        block
+    }
+
+    fn give(&mut self, block: Block) {
+        // SAFETY: the first word was written when the block was taken. Volatile: a program looks at what it frees.
+        unsafe { block.start.cast::<u64>().as_ptr().read_volatile() };
+        release(&block);
+    }
+}
+
+fn allocate(size: usize) -> Block {
+    let layout = layout(size.max(SMALLEST));
+    // SAFETY: the size is not zero.
+    let start = unsafe { alloc(layout) };
+    let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+    Block { start, size: layout.size() as u32, tag: 0 }
+}
+
+fn release(block: &Block) {
+    // SAFETY: taken by `allocate` with this layout; `give` consumes the block, so that it happens once.
+    unsafe { dealloc(block.start.as_ptr(), block.layout()) };
+}
+
+fn touch(block: &Block) {
+    // SAFETY: the block has at least eight bytes, aligned to eight, and every offset lies within it.
+    unsafe {
+        let start = block.start.as_ptr();
+        start.cast::<u64>().write_volatile(block.size as u64);
+        let mut offset = OS_PAGE;
+        while offset < block.size() {
+            start.add(offset).write_volatile(1);
+            offset += OS_PAGE;
+        }
+        start.add(block.size() - 1).write_volatile(1);
+    }
+}
+
+/// Every byte is written and compared.
+#[derive(Debug, Default)]
+pub(crate) struct Checked;
+
+/// The next pattern. From one counter: two threads that got the same memory have different patterns in it.
+static TAG: AtomicU32 = AtomicU32::new(1);
+
+impl Memory for Checked {
+    const WRITABLE: bool = false;
+
+    fn take(&mut self, size: usize) -> Block {
+        let mut block = allocate(size);
+        assert!(
+            block.address().is_multiple_of(ALIGNMENT),
+            "the block of {} bytes at {:#x} is not aligned",
+            block.size(),
+            block.address()
+        );
+        block.tag = TAG.fetch_add(1, Ordering::Relaxed);
+        for offset in 0..block.size() {
+            // SAFETY: within the block.
+            unsafe { block.start.as_ptr().add(offset).write(pattern(block.tag, offset)) };
+        }
+        block
+    }
+
+    fn give(&mut self, block: Block) {
+        for offset in 0..block.size() {
+            // SAFETY: within the block, and written by `take`.
+            let found = unsafe { block.start.as_ptr().add(offset).read() };
+            let expected = pattern(block.tag, offset);
+            assert!(
+                found == expected,
+                "byte {offset} of the block of {} bytes at {:#x} changed from {expected:#04x} to {found:#04x} while the block was live",
+                block.size(),
+                block.address(),
+            );
+        }
+        release(&block);
+    }
+}
+
+/// Word by word another value for every block.
+fn pattern(tag: u32, offset: usize) -> u8 {
+    let word = mixed(u64::from(tag) << 32 | (offset / 8) as u64);
+    word.to_le_bytes()[offset % 8]
+}
+
+/// Each allocation is measured. The threads' measurements are added up when their value is dropped.
+#[derive(Debug)]
+pub(crate) struct Timed(Histogram);
+
+/// All threads' measurements, in ticks of [`now`].
+static LATENCIES: Mutex<Histogram> = Mutex::new(Histogram::new());
+
+impl Default for Timed {
+    fn default() -> Self {
+        Self(Histogram::new())
+    }
+}
+
+impl Memory for Timed {
+    fn take(&mut self, size: usize) -> Block {
+        let before = now();
+        let block = allocate(size);
+        touch(&block);
+        self.0.add(now().wrapping_sub(before));
+        block
+    }
+
+    fn give(&mut self, block: Block) {
+        Plain.give(block);
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        LATENCIES.lock().unwrap_or_else(|error| error.into_inner()).merge(&self.0);
+    }
+}
+
+/// The latency of single allocations. In nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latencies {
+    pub(crate) count: u64,
+    pub(crate) half: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) most: f64,
+    /// What reading the clock twice takes, and is part of all others.
+    pub(crate) clock: f64,
+}
+
+/// What was measured so far; `None` without measurements.
+pub(crate) fn latencies() -> Option<Latencies> {
+    let seen = LATENCIES.lock().unwrap_or_else(|error| error.into_inner()).clone();
+    if seen.count() == 0 {
+        return None;
+    }
+    let mut nothing = Histogram::new();
+    for _ in 0..10_000 {
+        let before = now();
+        nothing.add(now().wrapping_sub(before));
+    }
+    let tick = tick();
+    let quantile = |share: f64| seen.quantile(share) as f64 * tick;
+    Some(Latencies {
+        count: seen.count(),
+        half: quantile(0.5),
+        p99: quantile(0.99),
+        p999: quantile(0.999),
+        most: seen.most() as f64 * tick,
+        clock: nothing.quantile(0.5) as f64 * tick,
+    })
+}
+
+/// The time stamp counter where there is one: a system's clock takes longer than an allocation.
+#[cfg(target_arch = "x86_64")]
+fn now() -> u64 {
+    // SAFETY: reads a counter every x86-64 has.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn now() -> u64 {
+    use std::sync::OnceLock;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// Nanoseconds per tick of [`now`], measured against the system's clock.
+fn tick() -> f64 {
+    const ENOUGH: Duration = Duration::from_millis(20);
+    let (start, ticks) = (Instant::now(), now());
+    loop {
+        let passed = start.elapsed();
+        if passed >= ENOUGH {
+            return passed.as_nanos() as f64 / now().wrapping_sub(ticks).max(1) as f64;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_as_large_as_asked_for() {
+        let mut memory = Plain;
+        for size in [1, 8, 100, 5000, 70_000] {
+            let mut block = memory.take(size);
+            assert_eq!(block.size(), size.max(SMALLEST));
+            block.work(1);
+            memory.give(block);
+        }
+    }
+
+    #[test]
+    fn a_byte_that_changed_is_found() {
+        let mut memory = Checked;
+        let block = memory.take(100);
+        memory.give(block);
+        let block = memory.take(100);
+        let address = block.address() as *mut u8;
+        // SAFETY: within the block. This is the mistake to be found.
+        unsafe { address.add(57).write(!address.add(57).read()) };
+        let said = std::panic::catch_unwind(move || Checked.give(block)).unwrap_err();
+        let said = said.downcast_ref::<String>().unwrap();
+        assert!(said.contains("byte 57 of the block of 100 bytes"), "{said}");
+    }
+
+    #[test]
+    fn two_blocks_never_have_one_pattern() {
+        let bytes = |tag| (0..64).map(|offset| pattern(tag, offset)).collect::<Vec<_>>();
+        assert_ne!(bytes(1), bytes(2));
+    }
+
+    #[test]
+    fn latencies_are_counted_and_plausible() {
+        let mut memory = Timed::default();
+        for _ in 0..1000 {
+            let block = memory.take(64);
+            memory.give(block);
+        }
+        drop(memory);
+        let latencies = latencies().unwrap();
+        assert!(latencies.count >= 1000);
+        assert!(latencies.half > 0.0 && latencies.half <= latencies.p99 && latencies.p99 <= latencies.most);
+        assert!(latencies.clock <= latencies.half * 1.5, "{latencies:?}");
+    }
+}
