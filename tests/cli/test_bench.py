@@ -148,8 +148,9 @@ def test_a_wrapper_is_looked_through(hugeheap, python, tmp_path):
     assert value["experiments"][0]["python"]["path"] == python
 
 
-def test_an_interrupt_leaves_nothing_behind(start, python, environment):
-    process = start("bench", "obmalloc", "--python", python, *SMALL, "--workloads", "random_walk")
+@pytest.mark.parametrize("experiment", [["obmalloc", "--workloads", "random_walk"], ["give-back"]], ids=lambda it: it[0])
+def test_an_interrupt_leaves_nothing_behind(start, python, environment, experiment):
+    process = start("bench", *experiment, "--python", python, *SMALL)
     temporary = Path(environment["TMPDIR"])
     end = time.monotonic() + 30
     while not list(temporary.glob("hugeheap-bench-*")) and time.monotonic() < end:

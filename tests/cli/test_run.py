@@ -49,6 +49,15 @@ def test_the_library_is_loaded_and_the_settings_arrive(hugeheap, python, library
     assert preload == str(library)
     assert settings == "HUGEHEAP_DECAY=0.5 HUGEHEAP_LEVEL=arenas HUGEHEAP_LIMIT=67108864 HUGEHEAP_POLICY=thp"
     assert result.stderr == ""
+    result = hugeheap("run", "--level", "objects", "--", python, "-c", code)
+    assert "HUGEHEAP_LEVEL=objects" in result.stdout.splitlines()[1].split()
+    assert result.stderr == ""
+
+
+def test_a_level_that_is_none_is_refused_with_the_list(hugeheap, python):
+    result = hugeheap("run", "--level", "cells", "--", python, "-c", "pass")
+    assert result.returncode == 2
+    assert "arenas, objects" in result.stderr
 
 
 def test_an_existing_preload_is_kept_behind(hugeheap, python, library, compiled):

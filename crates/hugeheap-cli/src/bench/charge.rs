@@ -17,6 +17,7 @@ const PREFIX: &str = "hugeheap-bench-";
 pub(crate) struct Group {
     directory: PathBuf,
     usage: &'static str,
+    counts_hugetlb: bool,
 }
 
 impl Group {
@@ -39,7 +40,7 @@ impl Group {
                 refusal = format!("not permitted to make a cgroup in {}: {error}", parent.display());
                 continue;
             }
-            let group = Self { directory, usage };
+            let group = Self { directory, usage, counts_hugetlb: counts_hugetlb(&mounts) };
             if group.usage_file().exists() {
                 return Ok(group);
             }
@@ -51,6 +52,11 @@ impl Group {
     /// The file with the charge in bytes.
     pub(crate) fn usage_file(&self) -> PathBuf {
         self.directory.join(self.usage)
+    }
+
+    /// Whether the charge holds pages of hugetlb pools.
+    pub(crate) fn counts_hugetlb(&self) -> bool {
+        self.counts_hugetlb
     }
 
     /// Makes `command` enter the group before it is executed.
@@ -67,6 +73,15 @@ impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// Whether version 2 was mounted so that pages of hugetlb pools are charged (since Linux 6.7).
+fn counts_hugetlb(mounts: &str) -> bool {
+    mounts.lines().any(|line| {
+        let words: Vec<_> = line.split(' ').collect();
+        matches!(words[..], [_, _, "cgroup2", options, ..]
+            if options.split(',').any(|word| word == "memory_hugetlb_accounting"))
+    })
 }
 
 /// Where a group can be made, best first, and how its charge is called there.
@@ -139,6 +154,16 @@ mod tests {
         let found = places(&mounts, "0::/slice/unit\n");
         let expected = [root.path().join("slice/unit"), root.path().join("slice")];
         assert_eq!(found, expected.map(|path| (path, "memory.current")));
+    }
+
+    #[test]
+    fn pools_are_charged_where_the_mount_says_so() {
+        assert!(counts_hugetlb(
+            "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate,memory_hugetlb_accounting 0 0\n"
+        ));
+        assert!(!counts_hugetlb(
+            "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\ncgroup /m cgroup rw,memory 0 0\n"
+        ));
     }
 
     #[test]

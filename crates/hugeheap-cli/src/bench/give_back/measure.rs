@@ -209,9 +209,8 @@ impl<'a> Bench<'a> {
         if variant.kind == Kind::Hugeheap {
             command.env(TELEMETRY, records.path());
         }
-        let charge = group.as_ref().map(Group::usage_file);
         let (measured, samples) =
-            process::watched(&mut command, None, |pid, ended| sample::watch(pid, charge.as_deref(), ended))?;
+            process::watched(&mut command, None, |pid, ended| sample::watch(pid, group.as_ref(), ended))?;
         Ok(Watched {
             samples,
             phases: understood(&measured.stdout)?,

@@ -51,8 +51,8 @@ const QUICK_SIZE: u64 = 256 << 20;
 /// The least that is more than the interpreter itself.
 const LEAST_SIZE: u64 = 16 << 20;
 const LEAST_INSTANCES: u64 = 100_000;
-/// Bytes an instance takes with its attribute and its place in the list, at most: 3.6 to 3.13.
-const INSTANCE: u64 = 200;
+/// Bytes an instance takes with its attribute and its place in the list: 204 in CPython 3.6, 170 in 3.8, 105 in 3.11, 89 in 3.13.
+const INSTANCE: u64 = 204;
 
 /// Runs the experiment.
 pub(crate) fn give_back(context: &Context, arguments: &GiveBackArguments) -> u8 {

@@ -172,7 +172,7 @@ impl<'a> View<'a> {
 
     /// The charge at the moments that count.
     pub(crate) fn charged(self, task: usize, variant: usize) -> Option<Held> {
-        Held::of(self.measurement(task, variant).watched.as_ref()?, Sample::charged)
+        Held::of(self.measurement(task, variant).watched.as_ref()?, |sample| sample.charge)
     }
 }
 

@@ -149,7 +149,7 @@ fn chart(view: View<'_>, place: usize) -> Chart {
             stroke: if view.results.no_charge.is_none() { Stroke::Dotted } else { Stroke::Solid },
             points: points(|sample| Some(sample.resident())),
         };
-        let charge = Line { name: "charge", stroke: Stroke::Solid, points: points(Sample::charged) };
+        let charge = Line { name: "charge", stroke: Stroke::Solid, points: points(|sample| sample.charge) };
         let marks = watched
             .phases
             .iter()
