@@ -135,7 +135,16 @@ unsafe extern "C" fn realloc<const CHECK: bool>(
 unsafe extern "C" fn free<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
     // SAFETY: CPython gives the block up.
-    match on_heap::<CHECK, _>(|heap| unsafe { heap.try_free(address) }) {
+    if on_heap::<CHECK, _>(|heap| unsafe { heap.free_near(address) }) != Some(true) {
+        // SAFETY: as above.
+        unsafe { free_far::<CHECK>(context, address) };
+    }
+}
+
+#[inline(never)]
+unsafe fn free_far<const CHECK: bool>(context: *mut c_void, address: NonNull<u8>) {
+    let block = address.as_ptr().cast::<c_void>();
+    match on_heap::<CHECK, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
         Some(Ok(())) => {}
         // SAFETY: a block of the allocator before.
         Some(Err(mistake)) if is_previous(mistake) => unsafe { previous(context).free(block) },

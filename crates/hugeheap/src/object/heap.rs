@@ -1,25 +1,24 @@
 //! A heap of blocks: what its owner does, in as few instructions as can be.
 //!
 //! ```text
-//!   allocate ─▶ bin of the class ─▶ a bit of its current window        here
-//!                              └──▶ none left                          refill
-//!   free ─▶ index of the granule ─▶ tag of its page: ours, small       here
-//!              │                      └─▶ current window: set the bit  here
-//!              │                                └─▶ other window       release
-//!              └─▶ tag of somebody else, page run, large, foreign      elsewhere
+//!   allocate ─▶ bin of the class ─▶ a bit of its current window            here
+//!                              └──▶ none left                              windows, refill
+//!   free ─▶ index of the granule ─▶ tag of its page: ours, small           here
+//!              │                      └─▶ a bit of its window             here
+//!              └─▶ tag of somebody else, page run, large, foreign          release, pages
 //! ```
 //!
 //! A heap has one owner at a time: a thread, or whoever holds the lock under which it is used. The owner reaches [`Own`]; others
 //! only [`Shared`] and the metadata of pages.
 //!
 //! Invariants, for a page with a heap and a class in its tag:
-//! * A bit of `vacant` is 0 exactly where a live block begins, but for the current window of a bin, whose word is in the bin, and for
+//! * A bit of `vacant` is 0 exactly where a live block begins, but for the open window of a bin, whose word is in the bin, and for
 //!   blocks freed by other threads that were not collected yet.
-//! * `free` has a bit for each window with a free block (and perhaps for some without), but for the current one.
-//! * `empty` has a bit for each window of the class whose word is all ones, but for the current one.
-//! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
+//! * The summary counts the live blocks, those in the open window and not yet collected ones included, and has a bit for each window with a
+//!   free block, but for the open one.
+//! * A page with a bit in its summary is the page of its bin or in one of the bin's lists.
 
-use super::bin::Bin;
+use super::bin::{Bin, with_bit};
 use super::class::{
     CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, class_of, small_class_of,
 };
@@ -113,7 +112,7 @@ impl<S: Source> Heap<S> {
     unsafe fn allocate_small(&mut self, class: Class) -> Option<NonNull<u8>> {
         // SAFETY: by the contract above the class has a bin.
         let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
-        match bin.take(SMALL_SHIFT) {
+        match bin.current.take(SMALL_SHIFT) {
             Some(address) => NonNull::new(address as *mut u8),
             None => self.refill(class),
         }
@@ -126,7 +125,7 @@ impl<S: Source> Heap<S> {
             return self.own().space.allocate_pages(bytes);
         }
         let class = class_of(bytes);
-        match self.own().bins[class].take(SHAPES[class].shift) {
+        match self.own().bins[class].current.take(SHAPES[class].shift) {
             Some(address) => NonNull::new(address as *mut u8),
             None => self.refill(class),
         }
@@ -134,11 +133,12 @@ impl<S: Source> Heap<S> {
 
     #[inline(never)]
     fn refill(&mut self, class: Class) -> Option<NonNull<u8>> {
+        let own = self.own();
+        if let Some(address) = own.reopen(class).or_else(|| own.advance(class)) {
+            return NonNull::new(address as *mut u8);
+        }
         if class == 0 {
             return self.allocate(1);
-        }
-        if let Some(address) = self.own().retake_recent(class) {
-            return NonNull::new(address as *mut u8);
         }
         let _busy = self.busy();
         let core = self.core;
@@ -156,8 +156,16 @@ impl<S: Source> Heap<S> {
     #[inline(always)]
     pub unsafe fn free(&mut self, address: NonNull<u8>) {
         // SAFETY: by the contract above.
-        if let Err(mistake) = unsafe { self.try_free(address) } {
-            mistake::abort("free", address.as_ptr() as usize, mistake);
+        if unsafe { !self.free_near(address) } {
+            self.free_or_abort(address);
+        }
+    }
+
+    #[inline(never)]
+    fn free_or_abort(&mut self, address: NonNull<u8>) {
+        let address = address.as_ptr() as usize;
+        if let Err(mistake) = self.free_far(address) {
+            mistake::abort("free", address, mistake);
         }
     }
 
@@ -170,56 +178,54 @@ impl<S: Source> Heap<S> {
     /// As for [`free`](Self::free).
     #[inline(always)]
     pub unsafe fn try_free(&mut self, address: NonNull<u8>) -> Result<(), Mistake> {
+        // SAFETY: by the contract above.
+        if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address.as_ptr() as usize) }
+    }
+
+    /// Frees a small block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
+    /// [`free_far`](Self::free_far).
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_near(&mut self, address: NonNull<u8>) -> bool {
         let own = self.own();
         let address = address.as_ptr() as usize;
         // Foreign addresses and those that are not at a granule give a number that is too large, both at once.
         let granule = address.wrapping_sub(own.base).rotate_right(SMALL_SHIFT);
-        if granule < own.granules {
-            let page = granule >> (HEAP_PAGE_BYTES.trailing_zeros() - SMALL_SHIFT);
-            // SAFETY: the granule lies in the first region, so its page has a mark.
-            let mark = unsafe { &*own.marks.add(page) };
-            // The way to the bin, if the page is this heap's, its class is small, and nobody else freed in it.
-            let way = (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize;
-            if way <= tag::tag(0, SMALL) as usize {
-                // SAFETY: tags hold multiples of a bin's size, this one of a small class.
-                let bin = unsafe { &mut *own.bins.as_mut_ptr().byte_add(way) };
-                if granule / 64 == bin.window && bin.vacant >> (granule % 64) & 1 == 0 {
-                    bin.vacant = with_bit(bin.vacant, granule);
-                    return Ok(());
-                }
-                // SAFETY: the granule lies in the first region, in a page of this heap and class.
-                return unsafe { self.free_in_window(granule, way >> tag::CLASS_SHIFT, address) };
-            }
+        if granule >= own.granules {
+            return false;
         }
-        self.free_elsewhere(address)
-    }
-
-    /// Frees a block outside the current window of its class.
-    ///
-    /// # Safety
-    /// `granule` is the address's in the first region, and its page has this heap's tag and `class`.
-    #[inline(never)]
-    unsafe fn free_in_window(&mut self, granule: usize, class: Class, address: usize) -> Result<(), Mistake> {
-        let own = self.own();
-        // SAFETY: by the contract above; a class has a bin.
-        let (word, mark, bin) = unsafe {
-            let mark = &*own.marks.add(granule / (64 * WINDOWS));
-            (&*own.vacant.add(granule / 64), mark, own.bins.get_unchecked_mut(class))
-        };
-        let (was, bit) = (word.load(Ordering::Relaxed), 1 << (granule % 64));
-        if was & bit != 0 || granule / 64 == bin.window {
-            return Err(not_live(class, granule));
+        let page = granule >> (HEAP_PAGE_BYTES.trailing_zeros() - SMALL_SHIFT);
+        // SAFETY: the granule lies in the first region, so its page has a mark.
+        let mark = unsafe { &*own.marks.add(page) };
+        // The way to the bin, if the page is this heap's, its class is small, and nobody else freed in it.
+        let way = (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize;
+        if way > tag::tag(0, SMALL) as usize {
+            return false;
         }
-        let now = was | bit;
-        word.store(now, Ordering::Relaxed);
-        bin.remember(address);
-        let free = mark.free.load(Ordering::Relaxed);
-        mark.free.store(free | 1 << (granule / 64 % WINDOWS), Ordering::Relaxed);
-        // The two rare cases: the page had no free block, or the window has no live one now.
-        if free == 0 || now == u64::MAX {
-            self.released(address, class, now);
+        // SAFETY: tags hold multiples of a bin's size, this one of a small class.
+        let bin = unsafe { &mut *own.bins.as_mut_ptr().byte_add(way) };
+        if granule / 64 == bin.current.number {
+            return bin.current.put(granule);
         }
-        Ok(())
+        // SAFETY: the granule lies in the first region, in a page of this heap and class.
+        let word = unsafe { &*own.vacant.add(granule / 64) };
+        let vacant = word.load(Ordering::Relaxed);
+        if vacant >> (granule % 64) & 1 != 0 {
+            return false;
+        }
+        let vacant = with_bit(vacant, granule);
+        word.store(vacant, Ordering::Relaxed);
+        let before = mark.summary();
+        let after = before.freed(granule / 64 % WINDOWS, 1);
+        mark.set_summary(after);
+        bin.remember(granule / 64);
+        // The two rare cases: the page may be in no list, or has no live block.
+        if before.windows() == 0 || after.is_empty() {
+            self.settle(way >> tag::CLASS_SHIFT, address);
+        }
+        true
     }
 
     /// Frees a block of which the caller knows the size it was requested with.
@@ -233,10 +239,10 @@ impl<S: Source> Heap<S> {
         if bytes <= MAX_SMALL {
             // SAFETY: at most the highest small class.
             let bin = unsafe { self.own().bins.get_unchecked_mut(small_class_of(bytes)) };
-            // A granule of the current window of its class: then the page is this heap's and of that class.
-            let granule = (address.as_ptr() as usize).wrapping_sub(bin.base).rotate_right(SMALL_SHIFT);
-            if granule < 64 && bin.vacant >> granule & 1 == 0 {
-                bin.vacant = with_bit(bin.vacant, granule);
+            // A granule of an open window of its class: then the page is this heap's and of that class.
+            let granule =
+                (address.as_ptr() as usize).wrapping_sub(bin.current.base).rotate_right(SMALL_SHIFT);
+            if granule < 64 && bin.current.put(granule) {
                 return;
             }
         }
@@ -249,29 +255,23 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     unsafe fn free_sized_elsewhere(&mut self, address: NonNull<u8>, bytes: usize) {
         let start = address.as_ptr() as usize;
+        let space = self.own().space;
+        let fits = bytes <= MAX_BLOCK
+            && space.page(start).is_some_and(|page| tag::class(page.tag()) == class_of(bytes));
+        let checked = if fits { Ok(()) } else { space.check_size(start, bytes) };
         // SAFETY: by the contract above.
-        let result =
-            self.own().space.check_size(start, bytes).and_then(|()| unsafe { self.try_free(address) });
+        let result = checked.and_then(|()| unsafe { self.try_free(address) });
         if let Err(mistake) = result {
             mistake::abort("sized free", start, mistake);
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn released(&mut self, address: usize, class: Class, word: u64) {
-        let _busy = self.busy();
-        let core = self.core;
-        // SAFETY: as in `own`.
-        let own = unsafe { &mut (*core.as_ptr()).own };
-        if let Some(page) = own.space.page(address) {
-            own.released(page, class, address, word);
-        }
-    }
-
     /// Frees what the fast path does not know: medium blocks, other regions, other owners, page runs, large blocks.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins at `address`. Nothing is changed.
     #[inline(never)]
-    fn free_elsewhere(&mut self, address: usize) -> Result<(), Mistake> {
+    pub fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
         let core = self.core;
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
@@ -317,51 +317,6 @@ impl Drop for Busy {
     }
 }
 
-#[cold]
-#[inline(never)]
-fn not_live(class: Class, granule: usize) -> Mistake {
-    let shape = &SHAPES[class];
-    let window = granule / 64 % WINDOWS;
-    let bytes = shape.bytes as usize;
-    if shape.starts[window] >> (granule % 64) & 1 == 0 {
-        Mistake::Interior { bytes }
-    } else {
-        Mistake::NotLive { bytes }
-    }
-}
-
-/// `word` with the bit `index % 64` set.
-///
-/// One instruction; from `word | 1 << index` the compiler makes four on the paths above, because it hoists the shift over the test of the
-/// same bit.
-#[inline(always)]
-fn with_bit(mut word: u64, index: usize) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes a register.
-    unsafe {
-        core::arch::asm!("bts {}, {}", inout(reg) word, in(reg) index, options(pure, nomem, nostack));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        word |= 1 << (index % 64);
-    }
-    word
-}
-
-impl Bin {
-    /// A block of the current window.
-    #[inline(always)]
-    pub(crate) fn take(&mut self, shift: u32) -> Option<usize> {
-        let free = self.vacant & self.starts;
-        if free == 0 {
-            return None;
-        }
-        let granule = free.trailing_zeros();
-        self.vacant &= !(1 << granule);
-        Some(self.base + ((granule as usize) << shift))
-    }
-}
-
 impl<S: Source> Own<S> {
     pub(crate) const fn new(space: &'static Space<S>, number: u32) -> Self {
         Self {
@@ -388,12 +343,6 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Number of a window of the first region; `usize::MAX` for others, which the fast path does not look for.
-    pub(crate) fn window_number(&self, class: Class, base: usize) -> usize {
-        let granule = base.wrapping_sub(self.base) >> SMALL_SHIFT;
-        if class <= SMALL && granule < self.granules { granule / 64 } else { usize::MAX }
-    }
-
     /// The tag of this heap's pages of a class.
     pub(crate) fn tag_of(&self, class: Class) -> u32 {
         self.tag | tag::tag(0, class)
@@ -404,7 +353,8 @@ impl<S: Source> Own<S> {
 pub(crate) struct Place {
     pub(crate) class: Class,
     pub(crate) window: usize,
-    pub(crate) bit: u64,
+    /// Its bit; or those of several blocks of the window.
+    pub(crate) bits: u64,
 }
 
 impl Place {
@@ -417,6 +367,6 @@ impl Place {
         if offset % (1 << shape.shift) != 0 || shape.starts[window] & bit == 0 {
             return Err(Mistake::Interior { bytes: shape.bytes as usize });
         }
-        Ok(Self { class, window, bit })
+        Ok(Self { class, window, bits: bit })
     }
 }

@@ -15,6 +15,7 @@
 //! | `space` | metadata of heap pages; address → metadata |
 //! | `bin` | where the next block of a class comes from |
 //! | `heap` | allocating and freeing: the fast paths |
+//! | `windows` | opening and leaving windows |
 //! | `refill` | the way to the next window, page, arena |
 //! | `release` | blocks and pages that come back, from other threads too |
 //! | `remote` | the lock-free steps of that |
@@ -39,6 +40,7 @@ mod space;
 mod tag;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};
 pub(crate) use global::thread_number;

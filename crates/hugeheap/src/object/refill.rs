@@ -1,13 +1,13 @@
-//! Where a bin's next block comes from when its current window has none: recent blocks, windows, pages.
+//! Where a bin's next block comes from when no recent window has one: the page at hand, other pages, a new one.
 //!
 //! The order keeps pages and arenas full so that others drain: what was freed last, then the page at hand, then pages with few free
 //! windows, then those that are mostly free, and new pages last, which the arenas take from their fullest arena.
 
-use super::class::{CLASSES, Class, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
+use super::bin::Window;
+use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Own, Shared};
-use super::space::{Page, Source};
+use super::space::{Page, Source, Summary};
 use super::tag::{self, SPARE};
-use crate::arena::HEAP_PAGE_BYTES;
 use core::sync::atomic::Ordering;
 
 /// Pages of the list of partial ones looked at to find one that is not sparse. Each look is a cache miss; after this many the
@@ -15,65 +15,13 @@ use core::sync::atomic::Ordering;
 const LOOK: u32 = 8;
 
 impl<S: Source> Own<S> {
-    /// The block freed last outside the current window, if it is still free.
-    #[inline]
-    pub(super) fn retake_recent(&mut self, class: Class) -> Option<usize> {
-        while let Some(address) = self.bins[class].recall() {
-            if self.retake(class, address) {
-                return Some(address);
-            }
-        }
-        None
-    }
-
-    /// Takes the free block at `address`, in a page of this heap and `class`; says no if it is not free any more, or in the
-    /// current window.
-    #[inline]
-    fn retake(&mut self, class: Class, address: usize) -> bool {
-        let granule = address.wrapping_sub(self.base) >> SMALL_SHIFT;
-        if class <= SMALL && granule < self.granules {
-            // SAFETY: the granule lies in the first region, whose arrays have an element for it.
-            let (word, mark) =
-                unsafe { (&*self.vacant.add(granule / 64), &*self.marks.add(granule / (64 * WINDOWS))) };
-            let (was, bit) = (word.load(Ordering::Relaxed), 1 << (granule % 64));
-            if was & bit == 0 {
-                return false;
-            }
-            word.store(was & !bit, Ordering::Relaxed);
-            if was == u64::MAX {
-                let empty = mark.empty.load(Ordering::Relaxed);
-                mark.empty.store(empty & !(1 << (granule / 64 % WINDOWS)), Ordering::Relaxed);
-            }
-            return true;
-        }
-        self.retake_anywhere(class, address)
-    }
-
-    /// The same for medium blocks and further regions.
-    #[inline(never)]
-    fn retake_anywhere(&mut self, class: Class, address: usize) -> bool {
-        // Address 0: the page was released since.
-        let Some(page) = self.space.page(address) else { return false };
-        let granule = (address - page.address()) >> SHAPES[class].shift;
-        let (window, bit) = (granule / 64, 1 << (granule % 64));
-        let word = &page.vacant()[window];
-        let was = word.load(Ordering::Relaxed);
-        if was & bit == 0 {
-            return false;
-        }
-        word.store(was & !bit, Ordering::Relaxed);
-        let empty = page.mark().empty.load(Ordering::Relaxed);
-        page.mark().empty.store(empty & !(1 << window), Ordering::Relaxed);
-        true
-    }
-
-    /// A block from the next window or page. `None` when the system has no memory.
-    #[cold]
+    /// A block from the next window or page: the bin has no free block in an open window. `None` when the system has no memory.
     pub(super) fn refill(&mut self, shared: &Shared, class: Class) -> Option<usize> {
-        self.leave_window(class);
+        // Full, so nothing is written back.
+        self.bins[class].current = Window::NONE;
         loop {
             if self.next_window(class) {
-                return self.bins[class].take(SHAPES[class].shift);
+                return self.bins[class].current.take(SHAPES[class].shift);
             }
             if shared.inbox.load(Ordering::Relaxed) != 0 {
                 self.collect(shared);
@@ -85,51 +33,15 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Writes the current window's word back to its page.
-    pub(super) fn leave_window(&mut self, class: Class) {
-        let bin = &mut self.bins[class];
-        if !bin.has_window() {
-            return;
-        }
-        if let Some(page) = self.space.page(bin.base) {
-            let window = window_of(page, class, bin.base);
-            page.vacant()[window].store(bin.vacant, Ordering::Relaxed);
-            let mark = page.mark();
-            if bin.vacant & bin.starts != 0 {
-                mark.free.store(mark.free.load(Ordering::Relaxed) | 1 << window, Ordering::Relaxed);
-            }
-            if bin.vacant == u64::MAX {
-                mark.empty.store(mark.empty.load(Ordering::Relaxed) | 1 << window, Ordering::Relaxed);
-            }
-        }
-        bin.close();
-    }
-
     /// Opens the next window with a free block in the current page.
     fn next_window(&mut self, class: Class) -> bool {
         let Some(page) = self.current_page(class) else { return false };
-        let (mark, shape) = (page.mark(), &SHAPES[class]);
-        loop {
-            let free = mark.free.load(Ordering::Relaxed);
-            if free == 0 {
-                return false;
-            }
-            let window = free.trailing_zeros() as usize;
-            mark.free.store(free & !(1 << window), Ordering::Relaxed);
-            let word = &page.vacant()[window];
-            let (vacant, starts) = (word.load(Ordering::Relaxed), shape.starts[window]);
-            if vacant & starts == 0 {
-                continue;
-            }
-            // For other threads all blocks of the window are live now.
-            word.store(!starts, Ordering::Relaxed);
-            mark.empty.store(mark.empty.load(Ordering::Relaxed) & !(1 << window), Ordering::Relaxed);
-            let base = page.address() + (window << (shape.shift + 6));
-            let number = self.window_number(class, base);
-            let bin = &mut self.bins[class];
-            (bin.vacant, bin.starts, bin.base, bin.window) = (vacant, starts, base, number);
-            return true;
+        let windows = page.mark().summary().windows();
+        if windows == 0 {
+            return false;
         }
+        self.bins[class].current = self.open(page, class, windows.trailing_zeros() as usize);
+        true
     }
 
     fn current_page(&self, class: Class) -> Option<Page> {
@@ -145,9 +57,8 @@ impl<S: Source> Own<S> {
         for look in 0.. {
             let Some(page) = self.space.page(self.bins[class].partial) else { break };
             self.unlink(class, page);
-            let empty = page.mark().empty.load(Ordering::Relaxed);
-            // Three quarters of its windows are empty: it is left to drain as long as there is another.
-            let sparse = empty.count_ones() * 4 >= SHAPES[class].windows.count_ones() * 3;
+            // A quarter of its blocks live: it is left to drain as long as there is another.
+            let sparse = page.mark().summary().live() * 4 <= u32::from(SHAPES[class].blocks);
             if !sparse || look == LOOK {
                 self.bins[class].page = page.address();
                 return true;
@@ -182,28 +93,24 @@ impl<S: Source> Own<S> {
         for window in 0..WINDOWS {
             page.vacant()[window].store(u64::MAX, Ordering::Relaxed);
         }
-        page.mark().free.store(shape.windows, Ordering::Relaxed);
-        page.mark().empty.store(shape.windows, Ordering::Relaxed);
+        page.mark().set_summary(Summary::new(0, shape.windows));
         page.links().listed.store(0, Ordering::Relaxed);
         page.mark().tag.store(self.tag_of(class), Ordering::Release);
         self.bins[class].page = address;
         true
     }
 
-    /// Gives back what the heap keeps without live blocks: spare pages, and pages that bins hold. Returns the pages given back.
+    /// Gives back what the heap keeps without live blocks: spare pages, and pages that bins hold. Returns the number of spare pages given
+    /// back.
     pub(super) fn trim(&mut self, shared: &Shared) -> usize {
         self.collect(shared);
-        let mut count = 0;
         for class in 1..CLASSES {
             self.leave_window(class);
             let Some(page) = self.current_page(class) else { continue };
             self.bins[class].page = 0;
-            if page.mark().free.load(Ordering::Relaxed) != 0 {
-                self.link(class, page, Listed::Partial);
-            }
-            count += usize::from(self.release_if_empty(page, class));
+            self.list_or_release(page, class);
         }
-        count + self.give_spares(self.spare_count as usize)
+        self.give_spares(self.spare_count as usize)
     }
 
     /// Gives the `count` oldest spare pages back to the arenas.
@@ -283,10 +190,4 @@ impl<S: Source> Own<S> {
             next.links().previous.store(previous, Ordering::Relaxed);
         }
     }
-}
-
-/// The window of an address in its page.
-pub(super) fn window_of(page: Page, class: Class, address: usize) -> usize {
-    debug_assert!(address - page.address() < HEAP_PAGE_BYTES);
-    (address - page.address()) >> (SHAPES[class].shift + 6)
 }

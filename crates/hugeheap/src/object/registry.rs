@@ -52,12 +52,14 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub(super) const NEW: Self = Self {
-        table: AtomicPtr::new(core::ptr::null_mut()),
-        count: AtomicUsize::new(1),
-        waiting: AtomicUsize::new(0),
-        making: Lock::new((0, 0)),
-    };
+    pub(super) const fn new() -> Self {
+        Self {
+            table: AtomicPtr::new(core::ptr::null_mut()),
+            count: AtomicUsize::new(1),
+            waiting: AtomicUsize::new(0),
+            making: Lock::new((0, 0)),
+        }
+    }
 
     fn slot(&self, number: u32) -> Option<&AtomicPtr<u8>> {
         let table = self.table.load(Ordering::Acquire);

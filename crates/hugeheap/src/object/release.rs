@@ -15,7 +15,7 @@
 use super::class::{Class, SHAPES};
 use super::heap::{Own, Place, Shared};
 use super::mistake::{self, Mistake};
-use super::refill::{Listed, window_of};
+use super::refill::Listed;
 use super::remote;
 use super::space::{Page, Source, Space};
 use super::tag::{self, SPARE};
@@ -24,38 +24,29 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 impl<S: Source> Own<S> {
-    /// After a block was freed in a window that has the word `word` now, if that is all ones or the page had no free block.
-    pub(super) fn released(&mut self, page: Page, class: Class, address: usize, word: u64) {
-        let mark = page.mark();
-        if word == u64::MAX {
-            let bit = 1 << window_of(page, class, address);
-            mark.empty.store(mark.empty.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
-        }
+    /// Sees to it that a page with free blocks is found: puts it into a list, or takes it out of the bin when it has no live block.
+    pub(super) fn list_or_release(&mut self, page: Page, class: Class) {
         if self.bins[class].page == page.address() {
             return;
         }
-        if page.links().listed.load(Ordering::Relaxed) == 0 {
+        let summary = page.mark().summary();
+        if summary.windows() != 0 && page.links().listed.load(Ordering::Relaxed) == 0 {
             self.link(class, page, Listed::Partial);
         }
-        self.release_if_empty(page, class);
+        if summary.is_empty() {
+            self.release(page, class);
+        }
     }
 
     /// Takes a page without live blocks out of its bin.
-    pub(super) fn release_if_empty(&mut self, page: Page, class: Class) -> bool {
-        if page.mark().empty.load(Ordering::Relaxed) != SHAPES[class].windows
-            || self.bins[class].page == page.address()
-        {
-            return false;
-        }
+    fn release(&mut self, page: Page, class: Class) {
         let (tag, spare) = (self.tag_of(class), self.spare_tag());
         // Fails when another thread's free is announced: the collection comes back to the page.
-        if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return false;
+        if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.unlink(class, page);
+            self.bins[class].forget(self.window_number(class, page.address()));
+            self.keep_spare(page);
         }
-        self.unlink(class, page);
-        self.bins[class].forget(page.address());
-        self.keep_spare(page);
-        true
     }
 
     /// Frees the block at `address` in a page of this heap.
@@ -65,45 +56,30 @@ impl<S: Source> Own<S> {
             return Err(Mistake::NotLive { bytes: 0 });
         }
         let place = Place::of(page, class, address)?;
-        if !self.set_vacant(page, &place, place.bit) {
+        if !self.free_at(page, &place) {
             return Err(Mistake::NotLive { bytes: SHAPES[class].bytes as usize });
-        }
-        if !self.is_current(page, &place) {
-            self.bins[class].remember(address);
-            self.settle(page, &place);
         }
         Ok(())
     }
 
-    fn is_current(&self, page: Page, place: &Place) -> bool {
+    /// Frees blocks of one window; says no, with nothing changed, if one of them is not live.
+    fn free_at(&mut self, page: Page, place: &Place) -> bool {
         let base = page.address() + (place.window << (SHAPES[place.class].shift + 6));
-        self.bins[place.class].base == base
-    }
-
-    /// Marks blocks of a window vacant; says no, with nothing changed, if one of them was.
-    fn set_vacant(&mut self, page: Page, place: &Place, bits: u64) -> bool {
-        if self.is_current(page, place) {
-            let bin = &mut self.bins[place.class];
-            let free = bin.vacant & bits == 0;
-            bin.vacant |= if free { bits } else { 0 };
-            return free;
+        if let Some(open) = self.open_window(place.class, base) {
+            let live = open.vacant & place.bits == 0;
+            open.vacant |= if live { place.bits } else { 0 };
+            return live;
         }
         let word = &page.vacant()[place.window];
         let was = word.load(Ordering::Relaxed);
-        if was & bits != 0 {
+        if was & place.bits != 0 {
             return false;
         }
-        word.store(was | bits, Ordering::Relaxed);
-        true
-    }
-
-    /// Brings the summary of a page up to date after blocks of a window became vacant, and releases the page if it has none left.
-    fn settle(&mut self, page: Page, place: &Place) {
+        word.store(was | place.bits, Ordering::Relaxed);
         let mark = page.mark();
-        mark.free.store(mark.free.load(Ordering::Relaxed) | 1 << place.window, Ordering::Relaxed);
-        let word = page.vacant()[place.window].load(Ordering::Relaxed);
-        let address = page.address() + (place.window << (SHAPES[place.class].shift + 6));
-        self.released(page, place.class, address, word);
+        mark.set_summary(mark.summary().freed(place.window, place.bits.count_ones()));
+        self.list_or_release(page, place.class);
+        true
     }
 
     /// Frees what other threads freed.
@@ -127,18 +103,15 @@ impl<S: Source> Own<S> {
             if bits == 0 {
                 continue;
             }
-            let place = Place { class, window, bit: bits };
-            if !self.set_vacant(page, &place, bits) {
+            if !self.free_at(page, &Place { class, window, bits }) {
                 let granule = (window * 64 + bits.trailing_zeros() as usize) << shape.shift;
                 let mistake = Mistake::TwoThreads { bytes: shape.bytes as usize };
                 mistake::abort("free", page.address() + granule, mistake);
             }
-            if !self.is_current(page, &place) {
-                self.settle(page, &place);
-            }
         }
+        // A page that could not be released because it was pending.
         if page.tag() == self.tag_of(class) {
-            self.release_if_empty(page, class);
+            self.list_or_release(page, class);
         }
     }
 }
@@ -152,10 +125,10 @@ impl<S: Source> Space<S> {
         }
         let bytes = SHAPES[class].bytes as usize;
         let place = Place::of(page, class, address)?;
-        if page.vacant()[place.window].load(Ordering::Relaxed) & place.bit != 0 {
+        if page.vacant()[place.window].load(Ordering::Relaxed) & place.bits != 0 {
             return Err(Mistake::NotLive { bytes });
         }
-        if !remote::free(&page.remote()[place.window], place.bit) {
+        if !remote::free(&page.remote()[place.window], place.bits) {
             return Err(Mistake::TwoThreads { bytes });
         }
         let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return Ok(()) };
@@ -193,7 +166,7 @@ impl<S: Source> Space<S> {
         let bytes = SHAPES[class].bytes as usize;
         let gone = page.vacant()[place.window].load(Ordering::Relaxed)
             | page.remote()[place.window].load(Ordering::Relaxed);
-        if gone & place.bit != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
+        if gone & place.bits != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
     }
 
     /// The page of a block and its class; `None` where no blocks are cut.
@@ -215,7 +188,7 @@ impl<S: Source> Space<S> {
             }
             None => {
                 let bytes = self.pages_bytes(address)?;
-                let run = bytes.is_multiple_of(HEAP_PAGE_BYTES)
+                let run = bytes % HEAP_PAGE_BYTES == 0
                     && given.div_ceil(HEAP_PAGE_BYTES) * HEAP_PAGE_BYTES == bytes;
                 (bytes, bytes == given || run && given > super::class::MAX_BLOCK)
             }

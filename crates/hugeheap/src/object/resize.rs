@@ -120,10 +120,11 @@ impl<S: Source> Heap<S> {
         let own = self.own();
         let Some((page, class)) = own.space.block_page(address)? else { return Ok(()) };
         if tag::heap(page.tag()) == tag::heap(own.tag) {
-            let bin = &own.bins[class];
-            let granule = address.wrapping_sub(bin.base) >> SHAPES[class].shift;
-            if granule < 64 && bin.vacant >> granule & 1 == 1 {
-                return Err(Mistake::NotLive { bytes: SHAPES[class].bytes as usize });
+            if let Some(open) = own.open_window(class, address) {
+                let granule = (address - open.base) >> SHAPES[class].shift;
+                if open.vacant >> granule & 1 == 1 {
+                    return Err(Mistake::NotLive { bytes: SHAPES[class].bytes as usize });
+                }
             }
         }
         own.space.usable_size(address).map(|_| ())

@@ -19,7 +19,7 @@ use super::class::WINDOWS;
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, MAX_REGIONS};
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use hugeheap_os::{AddressRange, Backing, Os, Pages};
 
 /// Where heap pages come from: arenas behind a lock.
@@ -36,16 +36,69 @@ pub trait Source: Sync + 'static {
 
 /// Tag and summary of a heap page.
 ///
-/// The tag (see `tag`) is written by the owner; another thread only sets its pending bit. The other fields are the owner's; others may
-/// read them for statistics.
+/// The tag (see `tag`) is written by the owner; another thread only sets its pending bit. The summary is the owner's; others may read it for
+/// statistics.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
-    /// Windows that may have a free block, without the one that a bin works on.
-    pub(crate) free: AtomicU16,
-    /// Windows without a live block, among those of the class.
-    pub(crate) empty: AtomicU16,
+    summary: AtomicU32,
+}
+
+/// What a mark says of the free blocks of its page: the number of live blocks in the upper half, those of an open window included; a bit per
+/// window that may have a free block in the lower half, but for the open one. In one word, because every free changes both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Summary(u32);
+
+impl Summary {
+    const ONE: u32 = 1 << 16;
+
+    pub(crate) const fn new(live: u32, windows: u16) -> Self {
+        Self(live << 16 | windows as u32)
+    }
+
+    /// Windows that may have a free block.
+    #[inline(always)]
+    pub(crate) const fn windows(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Live blocks.
+    #[inline(always)]
+    pub(crate) const fn live(self) -> u32 {
+        self.0 >> 16
+    }
+
+    /// After `count` blocks of a window became free.
+    #[inline(always)]
+    pub(crate) const fn freed(self, window: usize, count: u32) -> Self {
+        Self((self.0 | 1 << window).wrapping_sub(count * Self::ONE))
+    }
+
+    /// After a window with `count` free blocks was opened.
+    #[inline(always)]
+    pub(crate) const fn opened(self, window: usize, count: u32) -> Self {
+        Self((self.0 & !(1 << window)).wrapping_add(count * Self::ONE))
+    }
+
+    /// Whether the page has no live block.
+    #[inline(always)]
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 < Self::ONE
+    }
+}
+
+impl Mark {
+    #[inline(always)]
+    pub(crate) fn summary(&self) -> Summary {
+        Summary(self.summary.load(Ordering::Relaxed))
+    }
+
+    /// By the owner only: not an atomic change.
+    #[inline(always)]
+    pub(crate) fn set_summary(&self, summary: Summary) {
+        self.summary.store(summary.0, Ordering::Relaxed);
+    }
 }
 
 /// Neighbours of a heap page in the lists it is in, as addresses of pages; 0: none.
@@ -95,34 +148,40 @@ impl Region {
 /// The metadata of one heap page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    region: Region,
+    region: *const Region,
     index: usize,
 }
 
 impl Page {
+    #[inline(always)]
+    fn region(self) -> &'static Region {
+        // SAFETY: made by `Space::page` from a region that is known, which is never changed or moved: spaces live as long as the process.
+        unsafe { &*self.region }
+    }
+
     pub(crate) fn address(self) -> usize {
-        self.region.start + self.index * HEAP_PAGE_BYTES
+        self.region().start + self.index * HEAP_PAGE_BYTES
     }
 
     pub(crate) fn mark(self) -> &'static Mark {
         // SAFETY: a Page is made by `Space::page` for an address inside a region; its arrays have an initialised (zeroed) element for
         // each of the region's pages and are never unmapped.
-        unsafe { &*self.region.marks.add(self.index) }
+        unsafe { &*self.region().marks.add(self.index) }
     }
 
     pub(crate) fn vacant(self) -> &'static Bitmap {
         // SAFETY: as in `mark`.
-        unsafe { &*self.region.vacant.add(self.index) }
+        unsafe { &*self.region().vacant.add(self.index) }
     }
 
     pub(crate) fn remote(self) -> &'static Bitmap {
         // SAFETY: as in `mark`.
-        unsafe { &*self.region.remote.add(self.index) }
+        unsafe { &*self.region().remote.add(self.index) }
     }
 
     pub(crate) fn links(self) -> &'static Links {
         // SAFETY: as in `mark`.
-        unsafe { &*self.region.links.add(self.index) }
+        unsafe { &*self.region().links.add(self.index) }
     }
 
     pub(crate) fn tag(self) -> u32 {
@@ -155,7 +214,7 @@ impl<S: Source> Space<S> {
             count: AtomicUsize::new(0),
             adding: Lock::new(()),
             metadata: AtomicUsize::new(0),
-            registry: super::registry::Registry::NEW,
+            registry: super::registry::Registry::new(),
         }
     }
 
@@ -179,7 +238,7 @@ impl<S: Source> Space<S> {
     pub(crate) fn page(&self, address: usize) -> Option<Page> {
         self.regions().iter().find_map(|region| {
             let offset = address.wrapping_sub(region.start);
-            (offset < region.bytes).then(|| Page { region: *region, index: offset / HEAP_PAGE_BYTES })
+            (offset < region.bytes).then_some(Page { region, index: offset / HEAP_PAGE_BYTES })
         })
     }
 
