@@ -133,17 +133,16 @@ unsafe extern "C" fn realloc<const CHECK: bool>(
 }
 
 unsafe extern "C" fn free<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
-    let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
-    // SAFETY: CPython gives the block up.
-    if on_heap::<CHECK, _>(|heap| unsafe { heap.free_near(address) }) != Some(true) {
+    // SAFETY: CPython gives the block up. Null is not near, so it is looked for only where it does not cost.
+    if on_heap::<CHECK, _>(|heap| unsafe { heap.free_near(block as usize) }) != Some(true) {
         // SAFETY: as above.
-        unsafe { free_far::<CHECK>(context, address) };
+        unsafe { free_far::<CHECK>(context, block) };
     }
 }
 
 #[inline(never)]
-unsafe fn free_far<const CHECK: bool>(context: *mut c_void, address: NonNull<u8>) {
-    let block = address.as_ptr().cast::<c_void>();
+unsafe fn free_far<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
+    let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
     match on_heap::<CHECK, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
         Some(Ok(())) => {}
         // SAFETY: a block of the allocator before.

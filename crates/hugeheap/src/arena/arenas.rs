@@ -85,6 +85,8 @@ pub struct Arenas<O> {
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
+    /// When maintenance said that it would look next; `u64::MAX`: when something happens.
+    pub(super) looks_at: u64,
 }
 
 impl<O: Os> Arenas<O> {
@@ -109,6 +111,7 @@ impl<O: Os> Arenas<O> {
             sweep: Sweep::NEW,
             forks: 0,
             settled: 0,
+            looks_at: u64::MAX,
         }
     }
 
@@ -122,6 +125,10 @@ impl<O: Os> Arenas<O> {
         let decay = settings.decay != self.settings.decay;
         // Another policy may collapse what this one leaves alone.
         self.sweep.news |= settings.policy != self.settings.policy && self.counters.arenas > 0;
+        if settings != self.settings {
+            // What was rightly kept under the old ones may be too much now.
+            self.settled = 0;
+        }
         self.settings = settings;
         if decay {
             self.forget_demand();
@@ -165,19 +172,7 @@ impl<O: Os> Arenas<O> {
     pub fn allocate(&mut self, pages: u32) -> Option<NonZeroUsize> {
         debug_assert!((1..=HEAP_PAGES).contains(&pages));
         let now = self.now();
-        let from_order =
-            |order: &Order, table: &Table| (pages < HEAP_PAGES).then(|| order.best(table, pages)).flatten();
-        let id = if let Some(id) = self.room_for_small(pages, now) {
-            id
-        } else if let Some(id) = from_order(&self.partial, &self.table) {
-            self.partial.remove(&mut self.table, id);
-            id
-        } else if let Some(id) = from_order(&self.broken, &self.table) {
-            self.broken.remove(&mut self.table, id);
-            id
-        } else {
-            self.take_whole(now)?
-        };
+        let id = self.arena_with_room(pages, now)?;
         let arena = self.table.arena_mut(id);
         let first = if pages >= BIG_RUN {
             bitmap::find_lowest(arena.in_use, pages)
@@ -186,17 +181,29 @@ impl<O: Os> Arenas<O> {
         };
         let Some(first) = first else { unreachable!("the order names arenas with room") };
         let run = bitmap::mask(first, pages);
-        let reused = run & arena.touched;
         arena.in_use |= run;
         arena.starts |= 1 << first;
-        arena.changed(now);
-        self.touch(id, now, run);
-        self.retain_less(pages_bytes(reused));
-        self.file(id);
-        self.count_live(now, pages_bytes(run));
+        self.allocated(id, now, run);
         self.counters.allocations += 1;
         let address = self.table.range(id).start + first as usize * HEAP_PAGE_BYTES;
         NonZeroUsize::new(address)
+    }
+
+    /// An arena with room for a run of `pages` heap pages, out of all lists.
+    pub(super) fn arena_with_room(&mut self, pages: u32, now: u64) -> Option<ArenaId> {
+        let from_order =
+            |order: &Order, table: &Table| (pages < HEAP_PAGES).then(|| order.best(table, pages)).flatten();
+        if let Some(id) = self.room_for_small(pages, now) {
+            Some(id)
+        } else if let Some(id) = from_order(&self.partial, &self.table) {
+            self.partial.remove(&mut self.table, id);
+            Some(id)
+        } else if let Some(id) = from_order(&self.broken, &self.table) {
+            self.broken.remove(&mut self.table, id);
+            Some(id)
+        } else {
+            self.take_whole(now)
+        }
     }
 
     /// The arena for small runs, if this is one and it has room.
@@ -282,7 +289,7 @@ impl<O: Os> Arenas<O> {
     }
 
     /// The heap page of an address that should begin a run.
-    fn check_run(&self, id: ArenaId, address: usize) -> Result<u32, BadFree> {
+    pub(super) fn check_run(&self, id: ArenaId, address: usize) -> Result<u32, BadFree> {
         let arena = self.table.arena(id);
         let offset = address % ARENA_BYTES;
         match arena.state {

@@ -9,6 +9,7 @@
 //! | `backing` | what the next arena is made of: the policies |
 //! | `demand` | how much to keep: the retention rule |
 //! | `arenas` | allocating and freeing page runs |
+//! | `batch` | the same for heap pages in numbers |
 //! | `supply` | obtaining address space and memory |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
@@ -22,6 +23,7 @@
 
 mod arenas;
 mod backing;
+mod batch;
 mod bitmap;
 mod demand;
 mod fork;

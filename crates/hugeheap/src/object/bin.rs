@@ -113,31 +113,19 @@ pub(crate) struct Bin {
     recent: [u32; RECENT],
     /// Index of the last.
     last: u32,
-    /// The window remembered last.
-    latest: u32,
 }
 
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
 
 impl Bin {
-    pub(crate) const EMPTY: Self = Self {
-        current: Window::NONE,
-        page: 0,
-        partial: 0,
-        sparse: 0,
-        recent: [NO_WINDOW; RECENT],
-        last: 0,
-        latest: NO_WINDOW,
-    };
+    pub(crate) const EMPTY: Self =
+        Self { current: Window::NONE, page: 0, partial: 0, sparse: 0, recent: [NO_WINDOW; RECENT], last: 0 };
 
     /// Remembers the window of a freed block.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn remember(&mut self, number: usize) {
-        if number as u32 != self.latest {
-            self.latest = number as u32;
-            self.last = (self.last + 1) % RECENT as u32;
-            self.recent[self.last as usize] = number as u32;
-        }
+        self.last = (self.last + 1) % RECENT as u32;
+        self.recent[self.last as usize] = number as u32;
     }
 
     /// The window remembered last.
@@ -145,7 +133,6 @@ impl Bin {
     pub(crate) fn recall(&mut self) -> Option<usize> {
         let number = core::mem::replace(&mut self.recent[self.last as usize % RECENT], NO_WINDOW);
         self.last = self.last.wrapping_sub(1) % RECENT as u32;
-        self.latest = NO_WINDOW;
         (number != NO_WINDOW).then_some(number as usize)
     }
 
@@ -156,6 +143,5 @@ impl Bin {
                 *number = NO_WINDOW;
             }
         }
-        self.latest = NO_WINDOW;
     }
 }

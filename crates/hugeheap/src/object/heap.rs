@@ -14,9 +14,9 @@
 //! Invariants, for a page with a heap and a class in its tag:
 //! * A bit of `vacant` is 0 exactly where a live block begins, but for the open window of a bin, whose word is in the bin, and for
 //!   blocks freed by other threads that were not collected yet.
-//! * The summary counts the live blocks, those in the open window and not yet collected ones included, and has a bit for each window with a
-//!   free block, but for the open one.
-//! * A page with a bit in its summary is the page of its bin or in one of the bin's lists.
+//! * `free` of its mark has a bit for each window with a free block, `empty` for each window of the class without a live one, but for the open
+//!   window.
+//! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
 
 use super::bin::{Bin, with_bit};
 use super::class::{
@@ -29,9 +29,9 @@ use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Heap pages without blocks that a heap keeps: 128 KiB, so that a program at the border of a page does not take the lock
-/// at every step.
-pub(crate) const SPARES: usize = 8;
+/// Heap pages without blocks that a heap keeps, at most: 256 KiB. They are taken and given back in halves, so that the arenas' lock
+/// and clock are paid once per eight pages: a million objects of 64 bytes are 3,900 pages, at 0.4 µs each a tenth of their time.
+pub(crate) const SPARES: usize = 16;
 
 /// The owner's part of a heap.
 #[repr(C, align(128))]
@@ -47,6 +47,8 @@ pub(crate) struct Own<S: Source> {
     /// What the tags of this heap's pages have in common.
     pub(crate) tag: u32,
     pub(crate) spare_count: u32,
+    /// Pages to take from the arenas the next time.
+    pub(crate) batch: u32,
     pub(crate) spares: [usize; SPARES],
     pub(crate) space: &'static Space<S>,
 }
@@ -156,7 +158,7 @@ impl<S: Source> Heap<S> {
     #[inline(always)]
     pub unsafe fn free(&mut self, address: NonNull<u8>) {
         // SAFETY: by the contract above.
-        if unsafe { !self.free_near(address) } {
+        if unsafe { !self.free_near(address.as_ptr() as usize) } {
             self.free_or_abort(address);
         }
     }
@@ -178,19 +180,19 @@ impl<S: Source> Heap<S> {
     /// As for [`free`](Self::free).
     #[inline(always)]
     pub unsafe fn try_free(&mut self, address: NonNull<u8>) -> Result<(), Mistake> {
+        let address = address.as_ptr() as usize;
         // SAFETY: by the contract above.
-        if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address.as_ptr() as usize) }
+        if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address) }
     }
 
     /// Frees a small block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
-    /// [`free_far`](Self::free_far).
+    /// [`free_far`](Self::free_far). Any number may be given.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(always)]
-    pub unsafe fn free_near(&mut self, address: NonNull<u8>) -> bool {
+    pub unsafe fn free_near(&mut self, address: usize) -> bool {
         let own = self.own();
-        let address = address.as_ptr() as usize;
         // Foreign addresses and those that are not at a granule give a number that is too large, both at once.
         let granule = address.wrapping_sub(own.base).rotate_right(SMALL_SHIFT);
         if granule >= own.granules {
@@ -217,13 +219,9 @@ impl<S: Source> Heap<S> {
         }
         let vacant = with_bit(vacant, granule);
         word.store(vacant, Ordering::Relaxed);
-        let before = mark.summary();
-        let after = before.freed(granule / 64 % WINDOWS, 1);
-        mark.set_summary(after);
-        bin.remember(granule / 64);
-        // The two rare cases: the page may be in no list, or has no live block.
-        if before.windows() == 0 || after.is_empty() {
-            self.settle(way >> tag::CLASS_SHIFT, address);
+        // What happens once per window and not once per block: it had no free block before, or has no live one now.
+        if mark.free() >> (granule / 64 % WINDOWS) & 1 == 0 || vacant == u64::MAX {
+            self.settle(way >> tag::CLASS_SHIFT, granule / 64, vacant);
         }
         true
     }
@@ -326,6 +324,7 @@ impl<S: Source> Own<S> {
             vacant: core::ptr::null(),
             tag: tag::tag(number, 0),
             spare_count: 0,
+            batch: 1,
             bins: [const { Bin::EMPTY }; CLASSES],
             spares: [0; SPARES],
             space,

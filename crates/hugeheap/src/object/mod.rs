@@ -24,6 +24,7 @@
 //! | `resize` | aligned, zeroed, resized requests |
 //! | `mistake` | what a wrong free is told |
 //! | `global` | a heap per thread, over the process's runtime |
+//! | `verify` | everything that is kept, recomputed: for tests |
 
 mod bin;
 mod class;
@@ -40,6 +41,7 @@ mod space;
 mod tag;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod windows;
 
 pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};

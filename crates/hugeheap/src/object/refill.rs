@@ -5,8 +5,8 @@
 
 use super::bin::Window;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
-use super::heap::{Own, Shared};
-use super::space::{Page, Source, Summary};
+use super::heap::{Own, SPARES, Shared};
+use super::space::{Page, Source};
 use super::tag::{self, SPARE};
 use core::sync::atomic::Ordering;
 
@@ -36,7 +36,7 @@ impl<S: Source> Own<S> {
     /// Opens the next window with a free block in the current page.
     fn next_window(&mut self, class: Class) -> bool {
         let Some(page) = self.current_page(class) else { return false };
-        let windows = page.mark().summary().windows();
+        let windows = page.mark().free();
         if windows == 0 {
             return false;
         }
@@ -57,8 +57,8 @@ impl<S: Source> Own<S> {
         for look in 0.. {
             let Some(page) = self.space.page(self.bins[class].partial) else { break };
             self.unlink(class, page);
-            // A quarter of its blocks live: it is left to drain as long as there is another.
-            let sparse = page.mark().summary().live() * 4 <= u32::from(SHAPES[class].blocks);
+            // Three quarters of its windows are empty: it is left to drain as long as there is another.
+            let sparse = page.mark().empty().count_ones() * 4 >= SHAPES[class].windows.count_ones() * 3;
             if !sparse || look == LOOK {
                 self.bins[class].page = page.address();
                 return true;
@@ -73,31 +73,42 @@ impl<S: Source> Own<S> {
 
     /// Makes a page without live blocks the current one.
     fn new_page(&mut self, class: Class) -> bool {
-        let address = match self.spare_count {
-            0 => match self.space.source().with(|arenas| arenas.allocate(1)) {
-                Some(address) => address.get(),
-                None => return false,
-            },
-            count => {
-                self.spare_count = count - 1;
-                self.spares[count as usize - 1]
-            }
-        };
-        let Some(page) = self.space.page_or_add(address) else {
-            // No memory for metadata: the page cannot be used.
-            let _ = self.space.source().with(|arenas| arenas.free(address, 1));
+        if self.spare_count == 0 && !self.take_spares() {
             return false;
-        };
-        self.learn();
+        }
+        self.spare_count -= 1;
+        let address = self.spares[self.spare_count as usize];
+        let Some(page) = self.space.page(address) else { return false };
         let shape = &SHAPES[class];
         for window in 0..WINDOWS {
             page.vacant()[window].store(u64::MAX, Ordering::Relaxed);
         }
-        page.mark().set_summary(Summary::new(0, shape.windows));
+        page.mark().reset(shape.windows, shape.windows);
         page.links().listed.store(0, Ordering::Relaxed);
         page.mark().tag.store(self.tag_of(class), Ordering::Release);
         self.bins[class].page = address;
         true
+    }
+
+    /// Takes pages from the arenas: twice as many as the last time, so that a small heap takes few. Says no when there is no memory.
+    fn take_spares(&mut self) -> bool {
+        let batch = self.batch as usize;
+        self.batch = (self.batch * 2).min(SPARES as u32 / 2);
+        let spares = &mut self.spares[..batch];
+        let space = self.space;
+        let taken = space.source().with(|arenas| arenas.allocate_pages(spares));
+        self.spares[..taken].reverse();
+        for index in 0..taken {
+            let Some(page) = space.page_or_add(self.spares[index]) else {
+                // No memory for metadata: the pages cannot be used.
+                let _ = space.source().with(|arenas| arenas.free_pages(&self.spares[index..taken]));
+                break;
+            };
+            page.mark().tag.store(self.spare_tag(), Ordering::Release);
+            self.spare_count += 1;
+        }
+        self.learn();
+        self.spare_count > 0
     }
 
     /// Gives back what the heap keeps without live blocks: spare pages, and pages that bins hold. Returns the number of spare pages given
@@ -122,12 +133,8 @@ impl<S: Source> Own<S> {
             }
         }
         let spares = &self.spares[..count];
-        self.space.source().with(|arenas| {
-            for &address in spares {
-                let freed = arenas.free(address, 1);
-                debug_assert!(freed.is_ok(), "spare pages are runs of one page");
-            }
-        });
+        let freed = self.space.source().with(|arenas| arenas.free_pages(spares));
+        debug_assert!(freed.is_ok(), "spare pages are runs of one page");
         self.spares.copy_within(count..count + kept, 0);
         self.spare_count = kept as u32;
         count

@@ -29,11 +29,10 @@ impl<S: Source> Own<S> {
         if self.bins[class].page == page.address() {
             return;
         }
-        let summary = page.mark().summary();
-        if summary.windows() != 0 && page.links().listed.load(Ordering::Relaxed) == 0 {
+        if page.mark().free() != 0 && page.links().listed.load(Ordering::Relaxed) == 0 {
             self.link(class, page, Listed::Partial);
         }
-        if summary.is_empty() {
+        if page.mark().empty() == SHAPES[class].windows {
             self.release(page, class);
         }
     }
@@ -76,8 +75,7 @@ impl<S: Source> Own<S> {
             return false;
         }
         word.store(was | place.bits, Ordering::Relaxed);
-        let mark = page.mark();
-        mark.set_summary(mark.summary().freed(place.window, place.bits.count_ones()));
+        page.mark().freed(place.window, was | place.bits);
         self.list_or_release(page, place.class);
         true
     }

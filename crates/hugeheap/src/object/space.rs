@@ -19,7 +19,7 @@ use super::class::WINDOWS;
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, MAX_REGIONS};
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use hugeheap_os::{AddressRange, Backing, Os, Pages};
 
 /// Where heap pages come from: arenas behind a lock.
@@ -36,68 +36,51 @@ pub trait Source: Sync + 'static {
 
 /// Tag and summary of a heap page.
 ///
-/// The tag (see `tag`) is written by the owner; another thread only sets its pending bit. The summary is the owner's; others may read it for
-/// statistics.
+/// The tag (see `tag`) is written by the owner; another thread only sets its pending bit. The other fields are the owner's; others may
+/// read them for statistics.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
-    summary: AtomicU32,
-}
-
-/// What a mark says of the free blocks of its page: the number of live blocks in the upper half, those of an open window included; a bit per
-/// window that may have a free block in the lower half, but for the open one. In one word, because every free changes both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Summary(u32);
-
-impl Summary {
-    const ONE: u32 = 1 << 16;
-
-    pub(crate) const fn new(live: u32, windows: u16) -> Self {
-        Self(live << 16 | windows as u32)
-    }
-
-    /// Windows that may have a free block.
-    #[inline(always)]
-    pub(crate) const fn windows(self) -> u16 {
-        self.0 as u16
-    }
-
-    /// Live blocks.
-    #[inline(always)]
-    pub(crate) const fn live(self) -> u32 {
-        self.0 >> 16
-    }
-
-    /// After `count` blocks of a window became free.
-    #[inline(always)]
-    pub(crate) const fn freed(self, window: usize, count: u32) -> Self {
-        Self((self.0 | 1 << window).wrapping_sub(count * Self::ONE))
-    }
-
-    /// After a window with `count` free blocks was opened.
-    #[inline(always)]
-    pub(crate) const fn opened(self, window: usize, count: u32) -> Self {
-        Self((self.0 & !(1 << window)).wrapping_add(count * Self::ONE))
-    }
-
-    /// Whether the page has no live block.
-    #[inline(always)]
-    pub(crate) const fn is_empty(self) -> bool {
-        self.0 < Self::ONE
-    }
+    /// Windows that have a free block, but for the open one.
+    free: AtomicU16,
+    /// Windows of the class without a live block, but for the open one.
+    empty: AtomicU16,
 }
 
 impl Mark {
+    /// Windows with a free block.
     #[inline(always)]
-    pub(crate) fn summary(&self) -> Summary {
-        Summary(self.summary.load(Ordering::Relaxed))
+    pub(crate) fn free(&self) -> u16 {
+        self.free.load(Ordering::Relaxed)
     }
 
-    /// By the owner only: not an atomic change.
+    /// Windows without a live block.
     #[inline(always)]
-    pub(crate) fn set_summary(&self, summary: Summary) {
-        self.summary.store(summary.0, Ordering::Relaxed);
+    pub(crate) fn empty(&self) -> u16 {
+        self.empty.load(Ordering::Relaxed)
+    }
+
+    /// By the owner only, like the other changes: not atomic.
+    pub(crate) fn reset(&self, free: u16, empty: u16) {
+        self.free.store(free, Ordering::Relaxed);
+        self.empty.store(empty, Ordering::Relaxed);
+    }
+
+    /// A block of a window became free; the window has the word `vacant` now.
+    #[inline(always)]
+    pub(crate) fn freed(&self, window: usize, vacant: u64) {
+        self.free.store(self.free() | 1 << window, Ordering::Relaxed);
+        if vacant == u64::MAX {
+            self.empty.store(self.empty() | 1 << window, Ordering::Relaxed);
+        }
+    }
+
+    /// A window was opened.
+    #[inline(always)]
+    pub(crate) fn opened(&self, window: usize) {
+        self.free.store(self.free() & !(1 << window), Ordering::Relaxed);
+        self.empty.store(self.empty() & !(1 << window), Ordering::Relaxed);
     }
 }
 

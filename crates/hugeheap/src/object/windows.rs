@@ -12,13 +12,22 @@ use crate::arena::HEAP_PAGE_BYTES;
 use core::sync::atomic::Ordering;
 
 impl<S: Source> Heap<S> {
-    /// After a small block was freed in a page that had no free block before, or has no live one now.
+    /// After a block of window `number` was freed, the first one, or one that leaves the word all ones.
     #[inline(never)]
-    pub(super) fn settle(&mut self, class: Class, address: usize) {
-        let _busy = self.busy();
+    pub(super) fn settle(&mut self, class: Class, number: usize, vacant: u64) {
         let own = self.own();
-        if let Some(page) = own.space.page(address) {
-            own.list_or_release(page, class);
+        // SAFETY: called with windows of the first region.
+        let mark = unsafe { &*own.marks.add(number / WINDOWS) };
+        let before = mark.free();
+        mark.freed(number % WINDOWS, vacant);
+        own.bins[class].remember(number);
+        // Rarer still: the page may be in no list, or has no live block.
+        if before == 0 || mark.empty() == SHAPES[class].windows {
+            let _busy = self.busy();
+            let own = self.own();
+            if let Some(page) = own.space.page(own.base + (number << (SMALL_SHIFT + 6))) {
+                own.list_or_release(page, class);
+            }
         }
     }
 }
@@ -32,7 +41,7 @@ impl<S: Source> Own<S> {
             // SAFETY: bins remember windows of the first region only.
             let mark = unsafe { &*self.marks.add(number / WINDOWS) };
             // Otherwise it was opened since.
-            if mark.summary().windows() >> (number % WINDOWS) & 1 == 1 {
+            if mark.free() >> (number % WINDOWS) & 1 == 1 {
                 return self.open_near(class, number);
             }
         }
@@ -46,21 +55,21 @@ impl<S: Source> Own<S> {
             return None;
         }
         // SAFETY: the page lies in the first region.
-        let windows = unsafe { (*self.marks.add(page)).summary().windows() };
+        let windows = unsafe { (*self.marks.add(page)).free() };
         if windows == 0 {
             return None;
         }
         self.open_near(class, page * WINDOWS + windows.trailing_zeros() as usize)
     }
 
-    /// Opens a window of small blocks of the first region that the summary of its page has a bit for, and takes a block.
+    /// Opens a window of small blocks of the first region that `free` of its page has a bit for, and takes a block.
     #[inline(always)]
     fn open_near(&mut self, class: Class, number: usize) -> Option<usize> {
         // SAFETY: as said above: the region has a word and a mark for it.
         let (word, mark) = unsafe { (&*self.vacant.add(number), &*self.marks.add(number / WINDOWS)) };
         let window = number % WINDOWS;
         let (vacant, starts) = (word.load(Ordering::Relaxed), SHAPES[class].starts[window]);
-        mark.set_summary(mark.summary().opened(window, (vacant & starts).count_ones()));
+        mark.opened(window);
         word.store(!starts, Ordering::Relaxed);
         let base = self.base + (number << (SMALL_SHIFT + 6));
         let bin = &mut self.bins[class];
@@ -68,11 +77,11 @@ impl<S: Source> Own<S> {
         bin.current.take(SMALL_SHIFT)
     }
 
-    /// Opens a window of a page that its summary has a bit for.
+    /// Opens a window of a page that `free` has a bit for.
     pub(super) fn open(&mut self, page: Page, class: Class, window: usize) -> Window {
         let (word, shape) = (&page.vacant()[window], &SHAPES[class]);
         let (vacant, starts) = (word.load(Ordering::Relaxed), shape.starts[window]);
-        page.mark().set_summary(page.mark().summary().opened(window, (vacant & starts).count_ones()));
+        page.mark().opened(window);
         word.store(!starts, Ordering::Relaxed);
         let base = page.address() + (window << (shape.shift + 6));
         Window { vacant, starts, base, number: self.window_number(class, base) }
@@ -87,11 +96,13 @@ impl<S: Source> Own<S> {
     /// Leaves the current window of a bin.
     pub(super) fn leave_window(&mut self, class: Class) {
         let left = core::mem::replace(&mut self.bins[class].current, Window::NONE);
-        let free = left.free().count_ones();
-        if let (1.., Some(page)) = (free, self.space.page(left.base)) {
+        if left.free() == 0 {
+            return;
+        }
+        if let Some(page) = self.space.page(left.base) {
             let window = window_of(page, class, left.base);
             page.vacant()[window].store(left.vacant, Ordering::Relaxed);
-            page.mark().set_summary(page.mark().summary().freed(window, free));
+            page.mark().freed(window, left.vacant);
             self.list_or_release(page, class);
         }
     }

@@ -1,0 +1,130 @@
+//! Heap pages in numbers: what the object allocator takes and gives back.
+//!
+//! Single heap pages are the most frequent request. One at a time, reading the clock and filing the arena cost more than filling the page with
+//! blocks of 512 bytes; a batch does both once per arena.
+
+use super::arenas::{BadFree, pages_bytes};
+use super::layout::HEAP_PAGE_BYTES;
+use super::{ArenaId, Arenas};
+use hugeheap_os::Os;
+
+impl<O: Os> Arenas<O> {
+    /// Takes single heap pages, as many as `to` has room for, and writes their addresses there. Returns how many there are: less when the system has no
+    /// more memory. Contents are undefined, as with [`allocate`](Self::allocate).
+    pub fn allocate_pages(&mut self, to: &mut [usize]) -> usize {
+        let now = self.now();
+        let mut count = 0;
+        while count < to.len() {
+            let Some(id) = self.arena_with_room(1, now) else { break };
+            let start = self.table.range(id).start;
+            let arena = self.table.arena_mut(id);
+            let mut taken = 0u128;
+            while count < to.len() && arena.in_use != u128::MAX {
+                // From above, like all small runs.
+                let page = (!arena.in_use).ilog2();
+                arena.in_use |= 1 << page;
+                taken |= 1 << page;
+                to[count] = start + page as usize * HEAP_PAGE_BYTES;
+                count += 1;
+            }
+            arena.starts |= taken;
+            self.allocated(id, now, taken);
+            self.counters.allocations += u64::from(taken.count_ones());
+        }
+        count
+    }
+
+    /// Takes single heap pages back.
+    ///
+    /// # Errors
+    /// The first address that is not a live run of one page; those before it were taken back.
+    pub fn free_pages(&mut self, pages: &[usize]) -> Result<(), (usize, BadFree)> {
+        let now = self.now();
+        let mut freed = 0;
+        let mut result = Ok(());
+        // The arena at hand is out of its list.
+        let mut at_hand: Option<ArenaId> = None;
+        for &address in pages {
+            let found = self.single_page(address);
+            let (id, page) = match found {
+                Ok(found) => found,
+                Err(bad) => {
+                    result = Err((address, bad));
+                    break;
+                }
+            };
+            if at_hand != Some(id) {
+                if let Some(before) = at_hand {
+                    self.file(before);
+                }
+                self.unfile(id);
+                at_hand = Some(id);
+            }
+            let arena = self.table.arena_mut(id);
+            arena.in_use &= !(1 << page);
+            arena.starts &= !(1 << page);
+            arena.changed(now);
+            freed += 1;
+        }
+        let bytes = freed * HEAP_PAGE_BYTES as u64;
+        self.counters.retained += bytes;
+        self.counters.live -= bytes;
+        self.counters.frees += freed;
+        if let Some(id) = at_hand {
+            self.file(id);
+        }
+        let live = self.counters.live;
+        self.demand.record(now, live);
+        result
+    }
+
+    /// The arena and number of a live run of one page.
+    fn single_page(&self, address: usize) -> Result<(ArenaId, u32), BadFree> {
+        let id = self.table.find(address).ok_or(BadFree::Foreign)?;
+        let page = self.check_run(id, address)?;
+        match self.table.arena(id).run_length(page) {
+            Some(1) => Ok((id, page)),
+            Some(length) => Err(BadFree::WrongSize { actual: length as usize * HEAP_PAGE_BYTES }),
+            None => Err(BadFree::NotLive),
+        }
+    }
+
+    /// After the pages of new runs were marked in use in an arena that is in no list.
+    pub(super) fn allocated(&mut self, id: ArenaId, now: u64, pages: u128) {
+        let arena = self.table.arena_mut(id);
+        let reused = pages & arena.touched;
+        arena.changed(now);
+        self.touch(id, now, pages);
+        self.retain_less(pages_bytes(reused));
+        self.file(id);
+        self.count_live(now, pages_bytes(pages));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::arena::tests::{PAGE, World};
+    use crate::arena::{BadFree, Policy};
+    use hugeheap_os::simulated::Config;
+
+    #[test]
+    fn a_batch_is_what_single_requests_are() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let mut pages = [0; 300];
+        assert_eq!(world.heap.allocate_pages(&mut pages), 300);
+        world.heap.verify().expect("consistent");
+        let mut sorted = pages;
+        sorted.sort_unstable();
+        assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= PAGE as usize));
+        assert_eq!(world.heap.snapshot().live, 300 * PAGE);
+        // Some one by one, the others at once.
+        for &page in &pages[..100] {
+            world.free(page, 1);
+        }
+        assert_eq!(world.heap.free_pages(&pages[100..]), Ok(()));
+        world.heap.verify().expect("consistent");
+        assert_eq!(world.heap.snapshot().live, 0);
+        assert_eq!(world.heap.free_pages(&pages[100..]), Err((pages[100], BadFree::NotLive)));
+        world.heap.verify().expect("consistent");
+    }
+}
