@@ -51,7 +51,14 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn ratio(self, entry: usize, allocator: usize, base: usize) -> Option<Estimate> {
-        ratio_of_medians(&self.seconds(entry, allocator), &self.seconds(entry, base))
+        let (values, base) = self.pair(entry, allocator, base);
+        ratio_of_medians(&values, &base)
+    }
+
+    /// The seconds of both. Of an allocator and itself the ratio is one, without the doubt two samples would leave.
+    fn pair(self, entry: usize, allocator: usize, base: usize) -> (Vec<f64>, Vec<f64>) {
+        let (values, others) = (self.seconds(entry, allocator), self.seconds(entry, base));
+        if allocator == base && !values.is_empty() { (vec![1.0], vec![1.0]) } else { (values, others) }
     }
 
     /// The one with the lowest `value` of those `among` the allocators.
@@ -95,9 +102,7 @@ impl<'a> View<'a> {
         let pairs: Vec<_> = self
             .entries()
             .filter(|(_, entry)| fit(entry))
-            .filter_map(|(entry, _)| {
-                Some((self.seconds(entry, allocator), self.seconds(entry, base(entry)?)))
-            })
+            .filter_map(|(entry, _)| Some(self.pair(entry, allocator, base(entry)?)))
             .filter(|(values, base)| !values.is_empty() && !base.is_empty())
             .collect();
         let borrowed: Vec<_> = pairs.iter().map(|(values, base)| (&values[..], &base[..])).collect();
@@ -223,6 +228,8 @@ mod tests {
         let (mean, count) = view.geometric_mean(2, |_| Some(1), |_| true).unwrap();
         assert_eq!(count, 2);
         assert!((mean.value - 3f64.sqrt()).abs() < 1e-9);
+        let (mean, _) = view.geometric_mean(1, |_| Some(1), |_| true).unwrap();
+        assert_eq!((mean.value, mean.low, mean.high), (1.0, 1.0, 1.0), "no doubt about itself");
         let (mean, count) = view.geometric_mean(0, |_| Some(1), |entry| entry.threads > 1).unwrap();
         assert_eq!((mean.value, count), (1.3, 1));
     }

@@ -131,7 +131,7 @@ pub static WORKLOADS: [Workload; 12] = [
         parameters: &[
             parameter("blocks", 5_000, "live blocks per chain of threads"),
             parameter("generations", 100, "threads of a chain, one after the other"),
-            parameter("replacements", 15_000_000, "blocks replaced, by all threads"),
+            parameter("replacements", 30_000_000, "blocks replaced, by all threads"),
             parameter("least", 8, "smallest block in bytes"),
             parameter("most", 500, "largest block in bytes"),
         ],
@@ -143,7 +143,7 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("blocks", 15_000_000, "blocks taken, by all threads"),
+            parameter("blocks", 30_000_000, "blocks taken, by all threads"),
             parameter("least", 16, "smallest block in bytes"),
             parameter("most", 400, "largest block in bytes"),
         ],
@@ -168,7 +168,7 @@ pub static WORKLOADS: [Workload; 12] = [
         latency: true,
         parameters: &[
             parameter("blocks", 20_000, "live blocks per thread"),
-            parameter("operations", 8_000_000, "blocks replaced, by all threads"),
+            parameter("operations", 12_000_000, "blocks replaced, by all threads"),
             parameter("most", 16_000, "largest block in bytes"),
         ],
         runs: runs!(rptest::run),
@@ -179,7 +179,7 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("blocks", 2_000_000, "blocks taken, by all threads"),
+            parameter("blocks", 5_000_000, "blocks taken, by all threads"),
             parameter("size", 8, "bytes of a block"),
             parameter("writes", 25, "times each byte is written"),
         ],
@@ -191,7 +191,7 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("blocks", 2_000_000, "blocks taken, by all threads"),
+            parameter("blocks", 5_000_000, "blocks taken, by all threads"),
             parameter("size", 8, "bytes of a block"),
             parameter("writes", 25, "times each byte is written"),
         ],
@@ -204,7 +204,7 @@ pub static WORKLOADS: [Workload; 12] = [
         latency: false,
         parameters: &[
             parameter("slots", 4_096, "places for a block, per thread"),
-            parameter("operations", 15_000_000, "blocks replaced, by all threads"),
+            parameter("operations", 25_000_000, "blocks replaced, by all threads"),
             parameter("most", 32_768, "largest block in bytes"),
         ],
         runs: runs!(glibc::thread),
@@ -214,7 +214,7 @@ pub static WORKLOADS: [Workload; 12] = [
         about: "blocks of one size taken and freed in order",
         threaded: false,
         latency: false,
-        parameters: &[parameter("blocks", 30_000_000, "blocks taken")],
+        parameters: &[parameter("blocks", 40_000_000, "blocks taken")],
         runs: runs!(glibc::simple),
     },
     Workload {
@@ -237,7 +237,7 @@ pub static WORKLOADS: [Workload; 12] = [
         parameters: &[
             parameter("bytes", 256 * MIB, "bytes live at once"),
             parameter("size", 64, "bytes of a block"),
-            parameter("rounds", 3, "times the heap is filled and emptied"),
+            parameter("rounds", 6, "times the heap is filled and emptied"),
         ],
         runs: runs!(sparse::run),
     },
@@ -251,7 +251,7 @@ pub static WORKLOADS: [Workload; 12] = [
             parameter("least", 16, "smallest block in bytes"),
             parameter("most", 512, "largest block in bytes"),
             parameter("drop", 90, "of a hundred blocks, how many are freed"),
-            parameter("rounds", 4, "times the heap is filled and emptied"),
+            parameter("rounds", 6, "times the heap is filled and emptied"),
         ],
         runs: runs!(random_drop::run),
     },

@@ -9,8 +9,8 @@ use crate::histogram::Histogram;
 use crate::random::mixed;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What Rust's and C's small objects need; every allocator here gives it without extra effort.
@@ -40,14 +40,16 @@ impl Block {
         self.size as usize
     }
 
-    /// Adds one to every byte, `times` times: a program at work on its object.
+    /// Clears the block and adds one to every byte, `times` times: a program at work on its object.
     pub(crate) fn work(&mut self, times: usize) {
+        let start = self.start.as_ptr();
+        // SAFETY: the whole block, which is ours.
+        unsafe { start.write_bytes(0, self.size()) };
         for _ in 0..times {
             for offset in 0..self.size() {
-                // SAFETY: within the block, which is ours and initialised at its whole length by the caller of `work`
-                // or by the allocation. Volatile: every access shall be made.
+                // SAFETY: within the block, cleared above. Volatile: every access shall be made.
                 unsafe {
-                    let byte = self.start.as_ptr().add(offset);
+                    let byte = start.add(offset);
                     byte.write_volatile(byte.read_volatile().wrapping_add(1));
                 }
             }
@@ -136,33 +138,53 @@ impl Memory for Checked {
             block.address()
         );
         block.tag = TAG.fetch_add(1, Ordering::Relaxed);
-        for offset in 0..block.size() {
-            // SAFETY: within the block.
-            unsafe { block.start.as_ptr().add(offset).write(pattern(block.tag, offset)) };
+        for word in 0..block.size().div_ceil(WORD) {
+            let pattern = pattern(block.tag, word);
+            let len = WORD.min(block.size() - word * WORD);
+            // SAFETY: the word, or what the block has of it, lies within the block.
+            unsafe {
+                let to = block.start.as_ptr().add(word * WORD);
+                std::ptr::copy_nonoverlapping(pattern.as_ptr(), to, len);
+            }
         }
         block
     }
 
     fn give(&mut self, block: Block) {
-        for offset in 0..block.size() {
-            // SAFETY: within the block, and written by `take`.
-            let found = unsafe { block.start.as_ptr().add(offset).read() };
-            let expected = pattern(block.tag, offset);
-            assert!(
-                found == expected,
-                "byte {offset} of the block of {} bytes at {:#x} changed from {expected:#04x} to {found:#04x} while the block was live",
-                block.size(),
-                block.address(),
-            );
+        for word in 0..block.size().div_ceil(WORD) {
+            let expected = pattern(block.tag, word);
+            let mut found = expected;
+            let len = WORD.min(block.size() - word * WORD);
+            // SAFETY: the word, or what the block has of it, lies within the block, and was written by `take`.
+            unsafe {
+                let from = block.start.as_ptr().add(word * WORD);
+                std::ptr::copy_nonoverlapping(from, found.as_mut_ptr(), len);
+            }
+            assert!(found == expected, "{}", changed(&block, word, expected, found));
         }
         release(&block);
     }
 }
 
+/// Bytes of a word of the pattern.
+const WORD: usize = 8;
+
 /// Word by word another value for every block.
-fn pattern(tag: u32, offset: usize) -> u8 {
-    let word = mixed(u64::from(tag) << 32 | (offset / 8) as u64);
-    word.to_le_bytes()[offset % 8]
+fn pattern(tag: u32, word: usize) -> [u8; WORD] {
+    mixed(u64::from(tag) << 32 | word as u64).to_le_bytes()
+}
+
+#[cold]
+fn changed(block: &Block, word: usize, expected: [u8; WORD], found: [u8; WORD]) -> String {
+    let byte = (0..WORD).find(|&byte| found[byte] != expected[byte]).unwrap_or(0);
+    format!(
+        "byte {} of the block of {} bytes at {:#x} changed from {:#04x} to {:#04x} while the block was live",
+        word * WORD + byte,
+        block.size(),
+        block.address(),
+        expected[byte],
+        found[byte],
+    )
 }
 
 /// Each allocation is measured. The threads' measurements are added up when their value is dropped.
@@ -194,7 +216,7 @@ impl Memory for Timed {
 
 impl Drop for Timed {
     fn drop(&mut self) {
-        LATENCIES.lock().unwrap_or_else(|error| error.into_inner()).merge(&self.0);
+        LATENCIES.lock().unwrap_or_else(PoisonError::into_inner).merge(&self.0);
     }
 }
 
@@ -212,7 +234,7 @@ pub(crate) struct Latencies {
 
 /// What was measured so far; `None` without measurements.
 pub(crate) fn latencies() -> Option<Latencies> {
-    let seen = LATENCIES.lock().unwrap_or_else(|error| error.into_inner()).clone();
+    let seen = LATENCIES.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if seen.count() == 0 {
         return None;
     }
@@ -291,7 +313,7 @@ mod tests {
 
     #[test]
     fn two_blocks_never_have_one_pattern() {
-        let bytes = |tag| (0..64).map(|offset| pattern(tag, offset)).collect::<Vec<_>>();
+        let bytes = |tag| (0..8).map(|word| pattern(tag, word)).collect::<Vec<_>>();
         assert_ne!(bytes(1), bytes(2));
     }
 

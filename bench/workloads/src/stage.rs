@@ -10,7 +10,7 @@
 
 use crate::look::Look;
 use std::path::PathBuf;
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How memory is to be looked at.
@@ -81,7 +81,7 @@ impl Stage {
     }
 
     fn with(&self, change: impl FnOnce(&mut Looks)) {
-        change(&mut self.looks.lock().unwrap_or_else(|error| error.into_inner()));
+        change(&mut self.looks.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Runs `work` on each of the workload's threads, with its number.
