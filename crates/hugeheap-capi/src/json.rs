@@ -1,0 +1,64 @@
+//! The numbers as JSON, in a buffer of the caller's: nothing is allocated.
+//!
+//! Names and values are those of the telemetry schema, as in the summaries of the command line. No name or hint has a character that JSON
+//! would want escaped; the tests parse what is written.
+
+use core::fmt::{self, Write};
+use hugeheap::arena::Policy;
+use hugeheap::telemetry::{Fallback, Snapshot};
+
+/// Name and version of the form.
+const SCHEMA: &str = "hugeheap.stats/1";
+
+/// Text in a buffer of the caller's, counted beyond its end. Written through a pointer: the buffer need not be initialised.
+struct Text {
+    at: *mut u8,
+    size: usize,
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // One byte stays free for the end of the string.
+        let room = self.size.saturating_sub(1).saturating_sub(self.length);
+        if room > 0 {
+            // SAFETY: `room` bytes are left in the buffer, which nobody else uses, by the contract of `write`.
+            unsafe { self.at.add(self.length).copy_from_nonoverlapping(text.as_ptr(), text.len().min(room)) };
+        }
+        self.length += text.len();
+        Ok(())
+    }
+}
+
+/// Writes as much of the JSON as there is room for, with a NUL at its end. Returns the length of all of it, without the NUL.
+///
+/// # Safety
+/// `buffer` has `size` bytes, which nobody else uses meanwhile; it may be null when there are none.
+pub(crate) unsafe fn write(snapshot: &Snapshot, buffer: *mut u8, size: usize) -> usize {
+    let mut text = Text { at: buffer, size, length: 0 };
+    // Writing into this text cannot fail.
+    let _ = object(snapshot, &mut text);
+    if let Some(last) = size.checked_sub(1) {
+        // SAFETY: within the buffer.
+        unsafe { buffer.add(text.length.min(last)).write(0) };
+    }
+    text.length
+}
+
+fn object(snapshot: &Snapshot, to: &mut Text) -> fmt::Result {
+    let policy = |number| Policy::from_number(number).map_or("unknown", Policy::name);
+    write!(to, "{{\"schema\": \"{SCHEMA}\", \"pid\": {}", snapshot.pid)?;
+    write!(to, ", \"policy\": \"{}\"", policy(snapshot.policy))?;
+    write!(to, ", \"effective_policy\": \"{}\"", policy(snapshot.effective_policy))?;
+    for (name, value) in snapshot.counters() {
+        write!(to, ", \"{name}\": {value}")?;
+    }
+    to.write_str(", \"fallbacks\": [")?;
+    let counted = Fallback::ALL.into_iter().filter(|&reason| snapshot.fallback(reason) > 0);
+    for (index, reason) in counted.enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        let (name, count, hint) = (reason.name(), snapshot.fallback(reason), reason.hint());
+        write!(to, "{comma}{{\"reason\": \"{name}\", \"count\": {count}, \"hint\": \"{hint}\"}}")?;
+    }
+    to.write_str("]}")
+}

@@ -1,0 +1,114 @@
+//! What concerns the whole process: settings, giving back, numbers.
+
+use crate::json;
+use crate::status::Status;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use hugeheap::arena::Policy;
+use hugeheap::object::thread_heap;
+use hugeheap::runtime::runtime;
+use hugeheap::telemetry::Snapshot;
+
+/// `hh_options`. Zero leaves a setting as it is: a member that is added later is zero in programs that do not know it.
+#[repr(C)]
+pub(crate) struct Options {
+    size: usize,
+    policy: *const c_char,
+    decay: u64,
+    limit: u64,
+}
+
+/// `HH_NO_LIMIT`.
+const NO_LIMIT: u64 = u64::MAX;
+
+/// What the environment may ask for, too: 1 ms to a day, in nanoseconds.
+const DECAY: core::ops::RangeInclusive<u64> = 1_000_000..=86_400_000_000_000;
+
+/// Where `hh_stats_t` has its size.
+const SIZE_OFFSET: usize = core::mem::offset_of!(Snapshot, size);
+
+/// Sees to it that the runtime has started, with the settings of the environment: what is configured then stays. Without memory for the
+/// thread's heap there is nothing to configure either.
+fn start() {
+    let _ = thread_heap();
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_configure(options: *const Options) -> c_int {
+    // SAFETY: null or a struct of the caller, of the size that it names.
+    let status = match unsafe { options.as_ref() } {
+        None => Status::BadArgument,
+        Some(options) if options.size != size_of::<Options>() => Status::BadSize,
+        // SAFETY: by the header's contract the policy is NULL or a string.
+        Some(options) => unsafe { configure(options) },
+    };
+    status as c_int
+}
+
+/// # Safety
+/// The policy is null or a string.
+unsafe fn configure(options: &Options) -> Status {
+    let mut policy = None;
+    if !options.policy.is_null() {
+        // SAFETY: by the contract above.
+        let name = unsafe { CStr::from_ptr(options.policy) };
+        policy = name.to_str().ok().and_then(Policy::parse);
+        if policy.is_none() {
+            return Status::BadPolicy;
+        }
+    }
+    if options.decay != 0 && !DECAY.contains(&options.decay) {
+        return Status::BadDecay;
+    }
+    start();
+    runtime().configure(|settings| {
+        settings.policy = policy.unwrap_or(settings.policy);
+        settings.decay = if options.decay == 0 { settings.decay } else { options.decay };
+        settings.limit = match options.limit {
+            0 => settings.limit,
+            NO_LIMIT => None,
+            bytes => Some(bytes),
+        };
+    });
+    Status::Ok
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hh_give_back() -> u64 {
+    if let Some(mut heap) = thread_heap() {
+        heap.trim();
+    }
+    runtime().give_back()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hh_measure() {
+    start();
+    runtime().snapshot(true);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_stats(stats: *mut c_void) -> c_int {
+    if stats.is_null() {
+        return Status::BadArgument as c_int;
+    }
+    // SAFETY: by the header's contract the caller has set the size, which is in every version at the same place.
+    let given = unsafe { stats.byte_add(SIZE_OFFSET).cast::<u32>().read() } as usize;
+    if given < SIZE_OFFSET + size_of::<u32>() || given % size_of::<u64>() != 0 {
+        return Status::BadSize as c_int;
+    }
+    start();
+    let mut snapshot = runtime().snapshot(false);
+    let bytes = given.min(size_of::<Snapshot>());
+    snapshot.size = bytes as u32;
+    // SAFETY: the caller has `given` bytes; any prefix of a snapshot is plain numbers.
+    unsafe { core::ptr::copy_nonoverlapping((&raw const snapshot).cast::<u8>(), stats.cast(), bytes) };
+    Status::Ok as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_stats_json(buffer: *mut c_char, size: usize) -> usize {
+    start();
+    let size = if buffer.is_null() { 0 } else { size };
+    // SAFETY: by the header's contract the buffer has `size` bytes, which nobody else uses during the call.
+    unsafe { json::write(&runtime().snapshot(false), buffer.cast(), size) }
+}
