@@ -30,7 +30,7 @@ pub(crate) static ALLOCATORS: [Allocator; 7] = [
         name: REFERENCE,
         package: Some("mimalloc"),
         environment: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")],
-        note: "large pages allowed",
+        note: "version 3; large pages allowed",
     },
     Allocator {
         name: "jemalloc",
@@ -47,7 +47,8 @@ pub(crate) static ALLOCATORS: [Allocator; 7] = [
     Allocator {
         name: "tcmalloc",
         package: Some("tcmalloc-better"),
-        // The C library registers the thread's restartable sequences otherwise, and tcmalloc falls back to slower caches.
+        // A thread has one registration for restartable sequences. The C library takes it at the start, and tcmalloc's
+        // caches per CPU need it for themselves.
         environment: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")],
         note: "huge pages by default; restartable sequences left to it, background thread started",
     },
