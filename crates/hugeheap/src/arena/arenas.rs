@@ -85,8 +85,6 @@ pub struct Arenas<O> {
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
-    /// When maintenance said that it would look next; `u64::MAX`: when something happens.
-    pub(super) looks_at: u64,
 }
 
 impl<O: Os> Arenas<O> {
@@ -111,7 +109,6 @@ impl<O: Os> Arenas<O> {
             sweep: Sweep::NEW,
             forks: 0,
             settled: 0,
-            looks_at: u64::MAX,
         }
     }
 

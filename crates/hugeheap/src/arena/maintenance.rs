@@ -70,6 +70,11 @@ impl<O: Os> Arenas<O> {
         self.sweep.is_pending() || self.counters.retained > self.settled + SLACK
     }
 
+    /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.
+    pub(crate) fn oversleeps(&self, look: u64) -> bool {
+        self.counters.retained > SLACK && self.demand.may_fall_before(look)
+    }
+
     /// Chooses what to do. What the host says is as fresh as the caller made it with [`refresh_host`](Self::refresh_host).
     pub fn plan(&mut self) -> Plan {
         let now = self.now();

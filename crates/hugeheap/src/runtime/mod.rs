@@ -59,7 +59,7 @@ pub const fn runtime() -> &'static Runtime {
 impl Runtime {
     /// Applies the settings and, the first time, registers the fork handlers and opens the published record if the environment asks for one.
     pub fn start(&'static self, settings: Settings) {
-        self.heap.lock().set(settings);
+        self.set(|now| *now = settings);
         if !self.started.swap(true, Ordering::AcqRel) {
             forking::register();
             self.listen();
@@ -93,11 +93,21 @@ impl Runtime {
     }
 
     /// Changes the settings of the running heap.
-    pub fn configure(&self, change: impl FnOnce(&mut Settings)) {
+    pub fn configure(&'static self, change: impl FnOnce(&mut Settings)) {
+        self.set(change);
+    }
+
+    fn set(&'static self, change: impl FnOnce(&mut Settings)) {
         let mut heap = self.heap.lock();
-        let mut settings = heap.settings();
+        let before = heap.settings();
+        let mut settings = before;
         change(&mut settings);
         heap.set(settings);
+        if settings == before {
+            return;
+        }
+        self.after_event(heap);
+        self.thread.look_again();
     }
 
     /// The settings in force.
@@ -241,9 +251,13 @@ impl Runtime {
     fn after_event(&'static self, mut heap: Guard<'_, Arenas<Linux>>) {
         self.publish(&mut heap, false);
         let due = heap.maintenance_due();
+        let oversleeps = due && heap.oversleeps(self.thread.wakes_at());
         drop(heap);
         if due && !self.thread.ensure(self) {
             self.maintain_inline();
+        }
+        if oversleeps {
+            self.thread.look_again();
         }
     }
 

@@ -4,7 +4,12 @@
 //!   None ──ensure──▶ Running ──nothing to do──▶ Ended ──ensure (joins the old one)──▶ Running
 //!                       │ stop (before a fork): asks, joins, waits until the kernel has forgotten it
 //!                       └──────────────────────────▶ None
+//!
+//!   asleep ──time passes, or look_again──▶ pass
 //! ```
+//!
+//! It sleeps for as long as its last pass said. What makes that wrong has to say so with `look_again`: other settings, and a fall of
+//! demand while recurring memory is kept. Otherwise, with a decay time of an hour that was lowered to a second, memory stayed for an hour.
 //!
 //! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only.
 
@@ -12,7 +17,7 @@ use super::{Linux, Runtime};
 use crate::arena::Wait;
 use crate::lock::Lock;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Stack of the thread in bytes. A pass uses below 16 KiB; the rest is room for the C library.
 const STACK: usize = 128 << 10;
@@ -32,11 +37,19 @@ struct Handle {
     thread: MaybeUninit<libc::pthread_t>,
 }
 
+/// The thread is asked to end.
+const STOP: u32 = 1;
+
+/// The thread is asked to make a pass now.
+const LOOK: u32 = 2;
+
 /// See the module's text.
 pub(super) struct MaintenanceThread {
     handle: Lock<Handle>,
-    /// 1: the thread is asked to end. A futex word.
-    stop: AtomicU32,
+    /// What the thread is asked: `STOP` and `LOOK`. A futex word.
+    asked: AtomicU32,
+    /// Until when it sleeps, in nanoseconds of the system's clock; 0: it does not. Written under the heap's lock, or by who wakes it.
+    wakes_at: AtomicU64,
     /// The kernel's number of the thread, written by itself when it begins.
     number: AtomicI32,
 }
@@ -45,7 +58,8 @@ impl MaintenanceThread {
     pub(super) const fn new() -> Self {
         Self {
             handle: Lock::new(Handle { phase: Phase::None, thread: MaybeUninit::uninit() }),
-            stop: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            wakes_at: AtomicU64::new(0),
             number: AtomicI32::new(0),
         }
     }
@@ -58,7 +72,7 @@ impl MaintenanceThread {
             Phase::Ended => join(&mut handle),
             Phase::None => {}
         }
-        self.stop.store(0, Ordering::Relaxed);
+        self.asked.store(0, Ordering::Relaxed);
         if spawn(&mut handle, runtime) {
             handle.phase = Phase::Running;
             true
@@ -73,8 +87,7 @@ impl MaintenanceThread {
     pub(super) fn stop_and_hold(&self) {
         let mut handle = self.handle.lock();
         if handle.phase != Phase::None {
-            self.stop.store(1, Ordering::Release);
-            wake(&self.stop);
+            self.ask(STOP);
             join(&mut handle);
             wait_until_gone(self.number.load(Ordering::Acquire));
             handle.phase = Phase::None;
@@ -91,26 +104,47 @@ impl MaintenanceThread {
         unsafe { self.handle.unlock_leaked() };
     }
 
-    /// Sleeps for `nanoseconds` or until asked to stop. True: go on.
+    /// Sees to it that a pass is made now, if the thread runs. Without it there is nothing to wake: one that starts begins with a pass.
+    pub(super) fn look_again(&self) {
+        self.wakes_at.store(0, Ordering::Relaxed);
+        self.ask(LOOK);
+    }
+
+    /// Until when the thread sleeps, unless it is woken; 0: it does not sleep, or was woken already.
+    pub(super) fn wakes_at(&self) -> u64 {
+        self.wakes_at.load(Ordering::Relaxed)
+    }
+
+    fn ask(&self, what: u32) {
+        self.asked.fetch_or(what, Ordering::Release);
+        wake(&self.asked);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.asked.load(Ordering::Acquire) & STOP != 0
+    }
+
+    /// Sleeps for `nanoseconds` or until asked for something. True: go on.
     fn sleep(&self, nanoseconds: u64) -> bool {
         let nanoseconds = nanoseconds.min(LONGEST_SLEEP);
         let time = libc::timespec {
             tv_sec: (nanoseconds / 1_000_000_000) as libc::time_t,
             tv_nsec: (nanoseconds % 1_000_000_000) as libc::c_long,
         };
-        if self.stop.load(Ordering::Acquire) == 0 {
+        if self.asked.load(Ordering::Acquire) == 0 {
             // SAFETY: the futex word lives in a static; the kernel reads the time before it returns.
             unsafe {
                 libc::syscall(
                     libc::SYS_futex,
-                    self.stop.as_ptr(),
+                    self.asked.as_ptr(),
                     libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
                     0,
                     &raw const time,
                 );
             }
         }
-        self.stop.load(Ordering::Acquire) == 0
+        // Before the pass, so that what is asked during it is not lost.
+        self.asked.fetch_and(!LOOK, Ordering::AcqRel) & STOP == 0
     }
 
     /// The thread's life.
@@ -118,7 +152,7 @@ impl MaintenanceThread {
         loop {
             match pass(runtime) {
                 Wait::For(0) => {
-                    if self.stop.load(Ordering::Acquire) != 0 {
+                    if self.is_stopped() {
                         return;
                     }
                 }
@@ -130,7 +164,7 @@ impl MaintenanceThread {
                 Wait::Idle => {
                     // The handle's lock is what `ensure` takes: an event either sees the thread running and its own
                     // work is seen here, or finds it ended and starts another.
-                    if self.stop.load(Ordering::Acquire) != 0 {
+                    if self.is_stopped() {
                         return;
                     }
                     // Whoever stops the thread holds that lock while it waits, so it must not be waited for here.
@@ -158,6 +192,11 @@ fn pass(runtime: &Runtime) -> Wait {
     plan.perform(&os);
     let mut heap = runtime.heap.lock();
     let wait = heap.complete(plan);
+    let wakes_at = match wait {
+        Wait::For(0) | Wait::Idle => 0,
+        Wait::For(time) => heap.now().saturating_add(time),
+    };
+    runtime.thread.wakes_at.store(wakes_at, Ordering::Relaxed);
     runtime.publish(&mut heap, true);
     wait
 }

@@ -53,8 +53,71 @@ fn a_cyclic_program_is_learnt_and_forgotten() {
     }
     assert_eq!(world.kernel.events().huge_faults, 100, "once, and once regretted");
     assert_eq!(world.heap.snapshot().regretted, 50 * ARENA);
-    world.run(40.0);
+    // Twice the pause after the last free, of which 4 s are over.
+    world.run(3.5);
+    assert_eq!(world.heap.snapshot().retained, 50 * ARENA);
+    world.run(1.0);
     assert_eq!((world.heap.snapshot().retained, world.kernel.charge()), (0, 0));
+    assert_eq!(world.heap.maintain(), Wait::Idle);
+}
+
+#[test]
+fn a_program_with_long_pauses_keeps_its_memory_for_longer_than_one_with_short_pauses() {
+    for (pause, kept) in [(1.5, 3.0), (10.0, 20.0), (25.0, 30.0)] {
+        let mut world = World::new(Policy::Thp, Config::default());
+        for _ in 0..6 {
+            let arenas = world.take_arenas(50);
+            world.run(0.1);
+            world.free_arenas(&arenas);
+            world.run(pause);
+        }
+        assert_eq!(world.heap.snapshot().given_back, 50 * ARENA, "pause {pause} s");
+        world.run(kept - pause - 0.5);
+        assert_eq!(world.kernel.charge(), 50 * ARENA, "pause {pause} s");
+        world.run(1.0);
+        assert_eq!(world.kernel.charge(), 0, "pause {pause} s");
+    }
+}
+
+#[test]
+fn a_burst_while_recurring_memory_is_kept_needs_an_earlier_look() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    for _ in 0..3 {
+        let arenas = world.take_arenas(10);
+        world.run(0.1);
+        world.free_arenas(&arenas);
+        world.run(10.0);
+    }
+    world.heap.refresh_host();
+    let Wait::For(time) = world.heap.maintain() else { panic!("ten arenas are kept") };
+    let look = world.heap.now() + time;
+    assert!(time > 5 * SECOND, "{time}");
+    assert!(!world.heap.oversleeps(look));
+    let burst = world.take_arenas(100);
+    assert!(!world.heap.oversleeps(look), "nothing fell yet");
+    world.free_arenas(&burst);
+    assert!(world.heap.oversleeps(look));
+    assert!(
+        !world.heap.oversleeps(world.heap.now() + SECOND),
+        "an eighth of the decay time, and some time for the look"
+    );
+}
+
+#[test]
+fn other_settings_are_a_reason_to_look() {
+    let mut world = World::with(Settings { decay: 3600 * SECOND, ..Settings::DEFAULT }, Config::default());
+    let arenas = world.take_arenas(20);
+    world.free_arenas(&arenas);
+    world.run(3.0);
+    assert_eq!(world.heap.snapshot().retained, 20 * ARENA);
+    world.heap.settled = world.heap.counters.retained;
+    assert!(!world.heap.maintenance_due());
+    world.heap.set(world.heap.settings());
+    assert!(!world.heap.maintenance_due(), "nothing is other");
+    world.heap.set(Settings { decay: SECOND / 1000, ..world.heap.settings() });
+    assert!(world.heap.maintenance_due());
+    world.run(0.1);
+    assert_eq!(world.heap.snapshot().retained, 0);
 }
 
 #[test]
@@ -66,7 +129,7 @@ fn a_small_regret_keeps_little() {
     let regret = world.take_arenas(3);
     world.free_arenas(&arenas[..50]);
     world.free_arenas(&regret);
-    world.run(3.0);
+    world.run(1.5);
     assert_eq!(world.heap.snapshot().retained, 3 * ARENA);
     assert_eq!(world.heap.snapshot().regretted, 3 * ARENA);
     world.run(40.0);
