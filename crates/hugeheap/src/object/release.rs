@@ -187,7 +187,7 @@ impl<S: Source> Space<S> {
             None => {
                 let bytes = self.pages_bytes(address)?;
                 let run = bytes % HEAP_PAGE_BYTES == 0
-                    && given.div_ceil(HEAP_PAGE_BYTES) * HEAP_PAGE_BYTES == bytes;
+                    && given.div_ceil(HEAP_PAGE_BYTES) == bytes / HEAP_PAGE_BYTES;
                 (bytes, bytes == given || run && given > super::class::MAX_BLOCK)
             }
         };

@@ -1,7 +1,7 @@
 //! Aligned, zeroed and resized requests.
 
 use super::class::{MAX_BLOCK, SHAPES, aligned_class_of, class_of};
-use super::heap::Heap;
+use super::heap::{Heap, Place};
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
 use super::space::Source;
@@ -64,8 +64,7 @@ impl<S: Source> Heap<S> {
         let start = address.as_ptr() as usize;
         let space = self.own().space;
         let have = match space.block_page(start)? {
-            Some((page, class)) => {
-                super::heap::Place::of(page, class, start)?;
+            Some((_, class)) => {
                 self.check_live(start)?;
                 if bytes <= MAX_BLOCK && class_of(bytes) == class {
                     return Ok(Some(address));
@@ -119,6 +118,7 @@ impl<S: Source> Heap<S> {
     fn check_live(&mut self, address: usize) -> Result<(), Mistake> {
         let own = self.own();
         let Some((page, class)) = own.space.block_page(address)? else { return Ok(()) };
+        Place::of(page, class, address)?;
         if tag::heap(page.tag()) == tag::heap(own.tag) {
             if let Some(open) = own.open_window(class, address) {
                 let granule = (address - open.base) >> SHAPES[class].shift;
