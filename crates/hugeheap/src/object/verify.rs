@@ -1,0 +1,228 @@
+//! Recomputes everything that is kept of a heap's pages from the bitmaps. For tests and for debugging; walks all pages and allocates.
+//!
+//! | kept | recomputed from |
+//! |---|---|
+//! | windows with free blocks and without live ones in a page's mark | its bitmap |
+//! | lists, the page at hand, spare pages | tags and marks of all pages |
+//! | the current window of a bin | its place, its class, its page's bitmap |
+//! | recent windows | tags of their pages |
+//! | pending tags | the inbox |
+//!
+//! Other threads must not free in the heap meanwhile: what they have begun would be half done.
+
+use super::bin::Bin;
+use super::class::{CLASSES, Class, SHAPES, WINDOWS};
+use super::heap::{Heap, Own, SPARES, Shared};
+use super::refill::Listed;
+use super::space::{Page, Source, Space};
+use super::tag::{self, SPARE};
+use super::windows::window_of;
+use crate::arena::HEAP_PAGE_BYTES;
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where a walk over a heap found a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    AtHand(Class),
+    List(Class, usize),
+    Spare,
+}
+
+impl<S: Source> Heap<S> {
+    /// Compares every list, mark and tag of this heap with its bitmaps.
+    ///
+    /// # Errors
+    /// What does not agree: a defect of this crate, or memory that a program has overwritten.
+    #[doc(hidden)]
+    pub fn verify(&mut self) -> Result<(), String> {
+        let core = self.core;
+        // SAFETY: two fields, and `&mut self` makes this the only use of `own`.
+        let (own, shared) = unsafe { (&(*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        let mut problems = String::new();
+        let inbox = own.inbox_pages(shared, &mut problems);
+        let mut found = own.walk(&mut problems);
+        for class in 1..CLASSES {
+            if let Err(problem) = own.verify_current(class) {
+                let _ = writeln!(problems, "current window of class {class}: {problem}");
+            }
+            own.verify_recent(class, &mut problems);
+        }
+        for page in own.space.pages().filter(|page| tag::heap(page.tag()) == tag::heap(own.tag)) {
+            let place = found.remove(&page.address());
+            if let Err(problem) = own.verify_page(page, place, inbox.contains(&page.address())) {
+                let class = tag::class(page.tag());
+                let _ = writeln!(
+                    problems,
+                    "page {:#x} class {class} {:?} {place:?}: {problem}",
+                    page.address(),
+                    page.mark()
+                );
+            }
+        }
+        for (address, place) in found {
+            let _ = writeln!(problems, "page {address:#x} {place:?} is not this heap's");
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+
+    /// Heap pages that belong to this heap, spare ones included.
+    #[doc(hidden)]
+    pub fn page_count(&mut self) -> usize {
+        let own = self.own();
+        own.space.pages().filter(|page| tag::heap(page.tag()) == tag::heap(own.tag)).count()
+    }
+}
+
+impl<S: Source> Space<S> {
+    /// All heap pages of all known regions.
+    fn pages(&self) -> impl Iterator<Item = Page> + '_ {
+        let starts = self
+            .regions()
+            .iter()
+            .flat_map(|region| (region.start..region.start + region.bytes).step_by(HEAP_PAGE_BYTES));
+        starts.filter_map(|address| self.page(address))
+    }
+}
+
+fn check(holds: bool, what: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what.to_owned()) }
+}
+
+impl<S: Source> Own<S> {
+    fn inbox_pages(&self, shared: &Shared, problems: &mut String) -> BTreeSet<usize> {
+        let mut pages = BTreeSet::new();
+        let mut next = shared.inbox.load(Ordering::SeqCst);
+        while let Some(page) = self.space.page(next) {
+            if !pages.insert(page.address()) {
+                let _ = writeln!(problems, "page {next:#x} is in the inbox twice");
+                break;
+            }
+            if tag::heap(page.tag()) != tag::heap(self.tag) {
+                let _ = writeln!(problems, "page {next:#x} in the inbox is not this heap's");
+            }
+            next = page.links().inbox.load(Ordering::Relaxed);
+        }
+        pages
+    }
+
+    /// Where the bins and the spare pages say that pages are.
+    fn walk(&self, problems: &mut String) -> BTreeMap<usize, Found> {
+        let mut found = BTreeMap::new();
+        let mut note = |address: usize, place: Found, problems: &mut String| {
+            let twice = found.insert(address, place);
+            if let Some(first) = twice {
+                let _ = writeln!(problems, "page {address:#x} is {first:?} and {place:?}");
+            }
+            twice.is_some()
+        };
+        for class in 1..CLASSES {
+            let bin = &self.bins[class];
+            if bin.page != 0 {
+                note(bin.page, Found::AtHand(class), problems);
+            }
+            for (head, list) in [(bin.partial, Listed::Partial), (bin.sparse, Listed::Sparse)] {
+                let (mut next, mut previous) = (head, 0);
+                while next != 0 {
+                    let Some(page) = self.space.page(next) else {
+                        let _ = writeln!(problems, "{next:#x} in a list of class {class} is no page");
+                        break;
+                    };
+                    let links = page.links();
+                    if links.previous.load(Ordering::Relaxed) != previous {
+                        let _ = writeln!(problems, "page {next:#x}: broken link in a list of class {class}");
+                    }
+                    if note(next, Found::List(class, list as usize), problems) {
+                        break;
+                    }
+                    (previous, next) = (next, links.next.load(Ordering::Relaxed));
+                }
+            }
+        }
+        if self.spare_count as usize > SPARES {
+            let _ = writeln!(problems, "{} spare pages", self.spare_count);
+        }
+        for &spare in &self.spares[..(self.spare_count as usize).min(SPARES)] {
+            note(spare, Found::Spare, problems);
+        }
+        found
+    }
+
+    fn verify_page(&self, page: Page, place: Option<Found>, in_inbox: bool) -> Result<(), String> {
+        let (tag, mark) = (page.tag(), page.mark());
+        let class = tag::class(tag);
+        let run = self.space.source().with(|arenas| arenas.run_bytes(page.address()));
+        check(run == Ok(HEAP_PAGE_BYTES), &format!("for the arenas it is {run:?}"))?;
+        check(tag::is_pending(tag) == in_inbox, "pending, and not in the inbox, or the other way round")?;
+        if class == SPARE {
+            check(place == Some(Found::Spare), "tagged as spare, and not kept as such")?;
+            return check(!in_inbox, "spare, and in the inbox");
+        }
+        check((1..CLASSES).contains(&class), "its tag has no class")?;
+        let listed = page.links().listed.load(Ordering::Relaxed);
+        match place {
+            Some(Found::Spare) => return Err("kept as spare, and not tagged as such".to_owned()),
+            Some(Found::AtHand(of)) => {
+                check(of == class && listed == 0, "at hand of another class, or listed")?
+            }
+            Some(Found::List(of, list)) => check(of == class && listed == list, "in the wrong list")?,
+            None => {
+                check(listed == 0, "listed, and in no list")?;
+                check(mark.free() == 0, "free blocks that nobody finds")?;
+            }
+        }
+        let at_hand = matches!(place, Some(Found::AtHand(_)));
+        let is_empty = mark.empty() == SHAPES[class].windows;
+        check(!is_empty || at_hand || in_inbox, "no live block, and not released")?;
+        self.verify_bitmaps(page, class, in_inbox)
+    }
+
+    fn verify_bitmaps(&self, page: Page, class: Class, in_inbox: bool) -> Result<(), String> {
+        let (shape, mark) = (&SHAPES[class], page.mark());
+        let current = &self.bins[class].current;
+        let (mut free, mut empty) = (0, 0);
+        for window in 0..WINDOWS {
+            let (starts, base) = (shape.starts[window], page.address() + (window << (shape.shift + 6)));
+            let vacant = page.vacant()[window].load(Ordering::Relaxed);
+            check(vacant | starts == u64::MAX, "a live block where none begins")?;
+            free |= u16::from(vacant & starts != 0) << window;
+            empty |= u16::from(starts != 0 && vacant == u64::MAX) << window;
+            let open = starts != 0 && current.is_open() && current.base == base;
+            let truly_vacant = if open { current.vacant } else { vacant };
+            let remote = page.remote()[window].load(Ordering::Relaxed);
+            check(remote & truly_vacant == 0, "another thread freed what is not live")?;
+            check(remote == 0 || in_inbox, "another thread's free was forgotten")?;
+        }
+        check(mark.free() == free, &format!("windows with free blocks: {free:#x}"))?;
+        check(mark.empty() == empty, &format!("windows without live blocks: {empty:#x}"))
+    }
+
+    fn verify_current(&self, class: Class) -> Result<(), String> {
+        let (shape, current) = (&SHAPES[class], &self.bins[class].current);
+        if !current.is_open() {
+            return check(current.free() == 0, "free blocks nowhere");
+        }
+        let page = self.space.page(current.base).ok_or("its page is unknown")?;
+        check(tag::class(page.tag()) == class, "its page has another class")?;
+        check(tag::heap(page.tag()) == tag::heap(self.tag), "its page is another heap's")?;
+        let window = window_of(page, class, current.base);
+        check(page.address() + (window << (shape.shift + 6)) == current.base, "it begins in a window")?;
+        check(current.starts == shape.starts[window], "blocks begin elsewhere")?;
+        check(current.vacant | current.starts == u64::MAX, "a live block where none begins")?;
+        check(current.number == self.window_number(class, current.base), "its number is that of another")?;
+        let word = page.vacant()[window].load(Ordering::Relaxed);
+        check(word == !current.starts, "the page's bitmap does not say that all are live")
+    }
+
+    fn verify_recent(&self, class: Class, problems: &mut String) {
+        // SAFETY: a bin is plain data; the copy is never written back.
+        let mut copy: Bin = unsafe { core::ptr::read(&raw const self.bins[class]) };
+        while let Some(number) = copy.recall() {
+            let page = self.space.page(self.base + number * 64 * 16);
+            if page.is_none_or(|page| page.tag() & !tag::PENDING != self.tag_of(class)) {
+                let _ = writeln!(problems, "class {class} remembers window {number}, which is not its own");
+            }
+        }
+    }
+}
