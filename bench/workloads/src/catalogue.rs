@@ -1,6 +1,6 @@
 //! Every workload: its name, what it shows, its parameters.
 
-use crate::memory::{Checked, Plain, Timed};
+use crate::memory::{Checked, Plain, SMALLEST, Timed};
 use crate::stage::Stage;
 use crate::{alloc_test, cache, glibc, larson, mstress, phase_shift, random_drop, rptest, sparse, xmalloc};
 
@@ -11,21 +11,20 @@ pub struct Parameter {
     pub name: &'static str,
     /// Chosen so that the workload takes about a second on a machine of 2024.
     pub default: u64,
+    /// The smallest and the largest value that make sense.
+    pub range: (u64, u64),
     /// What it means.
     pub about: &'static str,
 }
 
 /// The parameters' values for one run.
 #[derive(Clone, Debug)]
-pub struct Values(Vec<(&'static str, u64)>);
-
-/// No value may be larger: sizes and counts up to here can be multiplied without overflow.
-const LARGEST: u64 = 1 << 40;
+pub struct Values(Vec<(&'static Parameter, u64)>);
 
 impl Values {
     /// The value of `name`.
     pub(crate) fn size(&self, name: &str) -> usize {
-        let found = self.0.iter().find(|(known, _)| *known == name);
+        let found = self.0.iter().find(|(known, _)| known.name == name);
         found.unwrap_or_else(|| panic!("the workload has no parameter '{name}'")).1 as usize
     }
 
@@ -34,17 +33,18 @@ impl Values {
     /// # Errors
     /// One line with what would be understood.
     pub fn set(&mut self, text: &str) -> Result<(), String> {
-        let names = || self.0.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let names = || self.0.iter().map(|(known, _)| known.name).collect::<Vec<_>>().join(", ");
         let (name, value) =
             text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form NAME=VALUE"))?;
         let place = self
             .0
             .iter()
-            .position(|(known, _)| *known == name)
+            .position(|(known, _)| known.name == name)
             .ok_or_else(|| format!("there is no parameter '{name}'; the parameters are {}", names()))?;
+        let (least, most) = self.0[place].0.range;
         match value.parse() {
-            Ok(value) if (1..=LARGEST).contains(&value) => self.0[place].1 = value,
-            _ => return Err(format!("{name}: '{value}' is not a whole number from 1 to {LARGEST}")),
+            Ok(value) if (least..=most).contains(&value) => self.0[place].1 = value,
+            _ => return Err(format!("{name}: '{value}' is not a whole number from {least} to {most}")),
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ pub struct Workload {
 impl Workload {
     /// The parameters' defaults.
     pub fn values(&self) -> Values {
-        Values(self.parameters.iter().map(|parameter| (parameter.name, parameter.default)).collect())
+        Values(self.parameters.iter().map(|parameter| (parameter, parameter.default)).collect())
     }
 
     pub(crate) fn run(&self, mode: Mode, stage: &Stage, values: &Values) {
@@ -99,8 +99,20 @@ macro_rules! runs {
     }};
 }
 
-const fn parameter(name: &'static str, default: u64, about: &'static str) -> Parameter {
-    Parameter { name, default, about }
+/// How often something is done, or how much there is of it.
+const fn count(name: &'static str, default: u64, about: &'static str) -> Parameter {
+    // Counts and bytes up to here can be multiplied without overflow.
+    Parameter { name, default, range: (1, 1 << 40), about }
+}
+
+/// Bytes of a block.
+const fn size(name: &'static str, default: u64, about: &'static str) -> Parameter {
+    Parameter { name, default, range: (SMALLEST as u64, 1 << 28), about }
+}
+
+/// Some of `all`.
+const fn share(name: &'static str, default: u64, all: u64, about: &'static str) -> Parameter {
+    Parameter { name, default, range: (1, all), about }
 }
 
 const MIB: u64 = 1 << 20;
@@ -113,11 +125,12 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("slots", 100_000, "places for a block, per thread"),
-            parameter("operations", 30_000_000, "blocks taken or freed, by all threads"),
-            parameter(
+            count("slots", 100_000, "places for a block, per thread"),
+            count("operations", 30_000_000, "blocks taken or freed, by all threads"),
+            share(
                 "powers",
                 8,
+                20,
                 "doublings of the size from 8 bytes on, each half as likely as the one before",
             ),
         ],
@@ -129,11 +142,11 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("blocks", 5_000, "live blocks per chain of threads"),
-            parameter("generations", 100, "threads of a chain, one after the other"),
-            parameter("replacements", 30_000_000, "blocks replaced, by all threads"),
-            parameter("least", 8, "smallest block in bytes"),
-            parameter("most", 500, "largest block in bytes"),
+            count("blocks", 5_000, "live blocks per chain of threads"),
+            count("generations", 100, "threads of a chain, one after the other"),
+            count("replacements", 30_000_000, "blocks replaced, by all threads"),
+            size("least", 8, "smallest block in bytes"),
+            size("most", 500, "largest block in bytes"),
         ],
         runs: runs!(larson::run),
     },
@@ -143,9 +156,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("blocks", 30_000_000, "blocks taken, by all threads"),
-            parameter("least", 16, "smallest block in bytes"),
-            parameter("most", 400, "largest block in bytes"),
+            count("blocks", 30_000_000, "blocks taken, by all threads"),
+            size("least", 16, "smallest block in bytes"),
+            size("most", 400, "largest block in bytes"),
         ],
         runs: runs!(xmalloc::run),
     },
@@ -155,9 +168,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: true,
         parameters: &[
-            parameter("rounds", 20, "generations of threads"),
-            parameter("blocks", 12_000_000, "blocks taken, by all threads"),
-            parameter("most", 65_536, "largest block in bytes"),
+            count("rounds", 20, "generations of threads"),
+            count("blocks", 12_000_000, "blocks taken, by all threads"),
+            size("most", 65_536, "largest block in bytes"),
         ],
         runs: runs!(mstress::run),
     },
@@ -167,9 +180,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: true,
         parameters: &[
-            parameter("blocks", 20_000, "live blocks per thread"),
-            parameter("operations", 12_000_000, "blocks replaced, by all threads"),
-            parameter("most", 16_000, "largest block in bytes"),
+            count("blocks", 20_000, "live blocks per thread"),
+            count("operations", 12_000_000, "blocks replaced, by all threads"),
+            size("most", 16_000, "largest block in bytes"),
         ],
         runs: runs!(rptest::run),
     },
@@ -179,9 +192,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("blocks", 5_000_000, "blocks taken, by all threads"),
-            parameter("size", 8, "bytes of a block"),
-            parameter("writes", 25, "times each byte is written"),
+            count("blocks", 5_000_000, "blocks taken, by all threads"),
+            size("size", 8, "bytes of a block"),
+            count("writes", 25, "times each byte is written"),
         ],
         runs: runs!(cache::scratch),
     },
@@ -191,9 +204,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("blocks", 5_000_000, "blocks taken, by all threads"),
-            parameter("size", 8, "bytes of a block"),
-            parameter("writes", 25, "times each byte is written"),
+            count("blocks", 5_000_000, "blocks taken, by all threads"),
+            size("size", 8, "bytes of a block"),
+            count("writes", 25, "times each byte is written"),
         ],
         runs: runs!(cache::thrash),
     },
@@ -203,9 +216,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: true,
         latency: false,
         parameters: &[
-            parameter("slots", 4_096, "places for a block, per thread"),
-            parameter("operations", 25_000_000, "blocks replaced, by all threads"),
-            parameter("most", 32_768, "largest block in bytes"),
+            count("slots", 4_096, "places for a block, per thread"),
+            count("operations", 25_000_000, "blocks replaced, by all threads"),
+            size("most", 32_768, "largest block in bytes"),
         ],
         runs: runs!(glibc::thread),
     },
@@ -214,7 +227,7 @@ pub static WORKLOADS: [Workload; 12] = [
         about: "blocks of one size taken and freed in order",
         threaded: false,
         latency: false,
-        parameters: &[parameter("blocks", 40_000_000, "blocks taken")],
+        parameters: &[count("blocks", 40_000_000, "blocks taken")],
         runs: runs!(glibc::simple),
     },
     Workload {
@@ -223,9 +236,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: false,
         latency: true,
         parameters: &[
-            parameter("bytes", 192 * MIB, "bytes live at the end of a phase"),
-            parameter("keep", 10, "of a thousand blocks, how many are kept"),
-            parameter("rounds", 1, "times through the six phases"),
+            count("bytes", 192 * MIB, "bytes live at the end of a phase"),
+            share("keep", 10, 1000, "of a thousand blocks, how many are kept"),
+            count("rounds", 1, "times through the six phases"),
         ],
         runs: runs!(phase_shift::run),
     },
@@ -235,9 +248,9 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: false,
         latency: false,
         parameters: &[
-            parameter("bytes", 256 * MIB, "bytes live at once"),
-            parameter("size", 64, "bytes of a block"),
-            parameter("rounds", 6, "times the heap is filled and emptied"),
+            count("bytes", 256 * MIB, "bytes live at once"),
+            size("size", 64, "bytes of a block"),
+            count("rounds", 6, "times the heap is filled and emptied"),
         ],
         runs: runs!(sparse::run),
     },
@@ -247,11 +260,11 @@ pub static WORKLOADS: [Workload; 12] = [
         threaded: false,
         latency: false,
         parameters: &[
-            parameter("bytes", 256 * MIB, "bytes live at once"),
-            parameter("least", 16, "smallest block in bytes"),
-            parameter("most", 512, "largest block in bytes"),
-            parameter("drop", 90, "of a hundred blocks, how many are freed"),
-            parameter("rounds", 6, "times the heap is filled and emptied"),
+            count("bytes", 256 * MIB, "bytes live at once"),
+            size("least", 16, "smallest block in bytes"),
+            size("most", 512, "largest block in bytes"),
+            share("drop", 90, 100, "of a hundred blocks, how many are freed"),
+            count("rounds", 6, "times the heap is filled and emptied"),
         ],
         runs: runs!(random_drop::run),
     },
@@ -264,8 +277,8 @@ mod tests {
     /// Every parameter that says how much is done, small.
     fn small(workload: &Workload) -> Values {
         let mut values = workload.values();
-        for (name, value) in &mut values.0 {
-            *value = match *name {
+        for (parameter, value) in &mut values.0 {
+            *value = match parameter.name {
                 "bytes" => MIB,
                 "operations" | "replacements" => 20_000,
                 "slots" => 500,
@@ -299,6 +312,22 @@ mod tests {
             workload.run(Mode::Plain, &stage, &small(workload));
             let looks = stage.looks().unwrap();
             assert!(looks.steady.rss > 0 && looks.idle.rss > 0, "{}", workload.name);
+        }
+    }
+
+    #[test]
+    fn every_size_and_share_has_extremes_that_work() {
+        for workload in &WORKLOADS {
+            for parameter in workload.parameters {
+                let (least, most) = parameter.range;
+                // Large counts take long and large blocks much memory: of sizes and counts only the smallest.
+                let values_to_try = if most <= 1000 { vec![least, most] } else { vec![least] };
+                for value in values_to_try {
+                    let mut values = small(workload);
+                    values.set(&format!("{}={value}", parameter.name)).unwrap();
+                    workload.run(Mode::Plain, &Stage::new(1, 7, None), &values);
+                }
+            }
         }
     }
 

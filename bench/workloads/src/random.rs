@@ -43,7 +43,9 @@ pub(crate) struct Sizes(Box<[u32]>);
 impl Sizes {
     const ENTRIES: usize = 4096;
 
+    /// With `most` below `least`, all are `least`.
     pub(crate) fn power_law(least: usize, most: usize, exponent: f64) -> Self {
+        let most = most.max(least);
         // The distribution function's inverse. Exponent -1 has a logarithm there: avoided by its neighbour.
         let power = if exponent == -1.0 { 1e-6 } else { exponent + 1.0 };
         let (low, high) = ((least as f64).powf(power), (most as f64).powf(power));
