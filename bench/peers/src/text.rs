@@ -3,7 +3,7 @@
 use crate::allocators::ALLOCATORS;
 use crate::goal::Goal;
 use crate::measure::Entry;
-use crate::output::{bytes, grouped};
+use crate::output::{bytes, counted, grouped};
 use crate::results::{HEAP, View};
 use crate::table::{self, NONE, or_none, titled};
 use std::fmt::Write as _;
@@ -105,7 +105,7 @@ fn matrix(
 }
 
 fn times(view: View<'_>) -> String {
-    let explanation = format!("Seconds, median of {} runs.", view.plan.runs);
+    let explanation = format!("Seconds, median of {}.", counted(u64::from(view.plan.runs), "run", "runs"));
     matrix(view, "Time", &explanation, |place, allocator| {
         Some(format!("{:.3}", view.median(place, allocator)?))
     })
