@@ -24,7 +24,7 @@ fn dies(test: &str, deed: Deed, action: &str, mistake: &str) {
         std::process::exit(0);
     }
     let output = Command::new(std::env::current_exe().expect("this binary has a path"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(DEED, test)
         .output()
         .expect("this binary runs again");
@@ -211,6 +211,23 @@ deaths! {
         let block = take(heap, 48);
         free_sized(heap, block, 48);
         free_sized(heap, block, 48);
+    };
+
+    #[ignore = "a sized free in the current window does not look at the page's tag: the mistake is found when the owner collects, and \
+                not at all when the block was handed out again before"]
+    freed_by_another_thread_and_then_by_the_owner_with_its_size
+        "sized free" "size class 48: nothing live begins at the address (freed twice?)" |heap| {
+        let block = take(heap, 48);
+        std::thread::spawn(move || {
+            let mut heap = space().acquire().expect("memory");
+            give(&mut heap, block);
+        })
+        .join()
+        .expect("the block is live");
+        free_sized(heap, block, 48);
+        // The same place for two owners: what the check is there to prevent.
+        let (first, rest) = (take(heap, 48), take(heap, 40_000));
+        println!("handed out again: {}, {rest:#x}", first == block);
     };
 
     resized_after_it_was_freed

@@ -25,11 +25,11 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// States of a heap.
-const WAITING: u32 = 0;
-const OWNED: u32 = 1;
-const VISITED: u32 = 2;
-const LOST: u32 = 3;
-const LOCKED: u32 = 4;
+pub(super) const WAITING: u32 = 0;
+pub(super) const OWNED: u32 = 1;
+pub(super) const VISITED: u32 = 2;
+pub(super) const LOST: u32 = 3;
+pub(super) const LOCKED: u32 = 4;
 
 /// Heaps of a table, the first of which is no heap: number 0 means none. A thread has one; 65,535 threads at a time.
 const HEAPS: usize = 1 << 16;

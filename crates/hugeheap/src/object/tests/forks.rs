@@ -1,1 +1,134 @@
-//! Later.
+//! Forks: what a child makes of the heaps of threads that do not exist there.
+//!
+//! The functions that the fork handlers call are called here as they call them, without a child: what they see is the same.
+
+use super::super::registry::{LOCKED, LOST, OWNED, VISITED, WAITING};
+use super::*;
+use core::sync::atomic::Ordering;
+
+fn state(space: &Space<World>, number: u32) -> u32 {
+    space.registry.shared::<World>(number).expect("made").state.load(Ordering::SeqCst)
+}
+
+/// Before, and in the child after a fork by the thread with heap `own`.
+fn fork(space: &Space<World>, own: Option<u32>) {
+    space.lock_for_fork();
+    // SAFETY: just locked by this thread.
+    unsafe { space.unlock_after_fork() };
+    space.after_fork_in_child(&[own]);
+}
+
+#[test]
+fn the_heaps_of_other_threads_wait_in_the_child() {
+    let (space, mut own) = heap();
+    let mut gone = space.acquire().expect("memory");
+    let blocks = gone.take_many(1000, 48);
+    let kept = own.take(48);
+    // The thread does not exist in the child, and neither does its handle.
+    core::mem::forget(gone);
+    fork(space, Some(1));
+    assert_eq!((state(space, 1), state(space, 2)), (OWNED, WAITING));
+    own.give_all(blocks);
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.number(), 2);
+    adopted.check_empty_but(1);
+    own.give(kept).expect("live");
+    own.check_empty();
+}
+
+impl Heap<World> {
+    /// Nothing is left of this heap; others have `pages` pages.
+    fn check_empty_but(&mut self, pages: u64) {
+        self.trim();
+        self.check();
+        assert_eq!(self.page_count(), 0);
+        assert_eq!(live(self.own().space), pages * HEAP_PAGE_BYTES as u64);
+    }
+}
+
+#[test]
+fn a_heap_in_the_middle_of_a_change_is_lost_and_its_blocks_live() {
+    let (space, mut own) = heap();
+    let mut gone = space.acquire().expect("memory");
+    let blocks = gone.take_many(1000, 48);
+    let busy = gone.busy();
+    core::mem::forget((gone, busy));
+    fork(space, Some(1));
+    assert_eq!(state(space, 2), LOST);
+    let pages = live(space);
+    fill(blocks[0], 48, 1);
+    assert_eq!(own.usable_size(blocks[0]), Ok(48));
+    own.give_all(blocks.iter().copied());
+    assert_eq!(own.give(blocks[0]), Err(Mistake::TwoThreads { bytes: 48 }), "still checked");
+    assert_eq!(live(space), pages, "its pages stay");
+    // Never adopted, in grandchildren neither.
+    assert_eq!(space.acquire().expect("memory").number(), 3);
+    fork(space, Some(1));
+    assert_eq!(state(space, 2), LOST);
+    own.check();
+}
+
+#[test]
+fn a_heap_that_somebody_visited_is_lost() {
+    let (space, _own) = heap();
+    let gone = space.acquire().expect("memory");
+    gone.shared().state.store(VISITED, Ordering::SeqCst);
+    core::mem::forget(gone);
+    fork(space, Some(1));
+    assert_eq!(state(space, 2), LOST);
+}
+
+#[test]
+fn heaps_that_wait_or_belong_to_a_lock_stay_as_they_are() {
+    let (space, _own) = heap();
+    let waiting = space.acquire().expect("memory");
+    let mut locked = space.acquire().expect("memory");
+    locked.owned_by_lock();
+    drop(waiting);
+    fork(space, Some(1));
+    assert_eq!((state(space, 2), state(space, 3)), (WAITING, LOCKED));
+    let block = locked.take(48);
+    locked.give(block).expect("live");
+    assert_eq!(space.acquire().expect("memory").number(), 2);
+}
+
+#[test]
+fn a_thread_without_a_heap_forks() {
+    let (space, mut gone) = heap();
+    let blocks = gone.take_many(100, 48);
+    core::mem::forget(gone);
+    fork(space, None);
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.number(), 1);
+    adopted.give_all(blocks);
+    adopted.check_empty();
+}
+
+#[test]
+fn what_others_freed_before_the_fork_is_collected_after_it() {
+    let (space, mut own) = heap();
+    let mut gone = space.acquire().expect("memory");
+    let blocks = gone.take_many(5000, 64);
+    own.give_all(blocks);
+    core::mem::forget(gone);
+    fork(space, Some(1));
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.number(), 2);
+    adopted.check_empty();
+}
+
+#[test]
+fn children_of_children() {
+    let (space, mut own) = heap();
+    let mut blocks = Vec::new();
+    for generation in 2..10 {
+        let mut gone = space.acquire().expect("memory");
+        assert_eq!(gone.number(), 2, "generation {generation}");
+        blocks.extend(gone.take_many(100, 48));
+        core::mem::forget(gone);
+        fork(space, Some(1));
+    }
+    own.give_all(blocks);
+    let mut adopted = space.acquire().expect("memory");
+    adopted.check_empty();
+}

@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 use hugeheap_os::simulated::{Config, Kernel};
 
 /// Bytes of a region: large enough that no test but those of several regions needs a second one.
-const REGION: usize = 256 << 20;
+const REGION: usize = 64 << 20;
 
 /// Arenas on a simulated kernel, behind a lock.
 pub(crate) struct World {

@@ -1,1 +1,138 @@
-//! Later.
+//! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
+
+use super::super::heap::SPARES;
+use super::*;
+use std::collections::BTreeMap;
+
+/// Blocks by their pages.
+fn by_page(blocks: &[NonNull<u8>]) -> BTreeMap<usize, Vec<NonNull<u8>>> {
+    let mut pages: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+    for &block in blocks {
+        pages.entry(page_of(block)).or_default().push(block);
+    }
+    pages
+}
+
+const BYTES: usize = 64;
+const BLOCKS: usize = HEAP_PAGE_BYTES / BYTES;
+
+#[test]
+fn free_blocks_are_used_before_new_pages() {
+    let (space, mut heap) = heap();
+    for bytes in [16, 48, 512, 640, 8192] {
+        let blocks = heap.take_many(20 * HEAP_PAGE_BYTES / bytes, bytes);
+        let before = live(space);
+        let odd: Vec<_> = blocks.iter().copied().skip(1).step_by(2).collect();
+        heap.give_all(odd.iter().copied());
+        heap.check();
+        let again = heap.take_many(odd.len(), bytes);
+        assert_eq!(live(space), before, "{bytes} bytes");
+        heap.check();
+        let even = blocks.into_iter().step_by(2);
+        heap.give_all(even.chain(again));
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn mostly_free_pages_are_left_to_drain() {
+    let (_, mut heap) = heap();
+    let pages: Vec<_> = by_page(&heap.take_many(12 * BLOCKS, BYTES)).into_values().collect();
+    let window = 1024 / BYTES;
+    let (full, sparse): (Vec<_>, Vec<_>) = pages.iter().enumerate().partition(|(index, _)| index % 2 == 1);
+    // The last window of some pages, and all but the first one of others.
+    full.iter().for_each(|(_, blocks)| heap.give_all(blocks[BLOCKS - window..].iter().copied()));
+    sparse.iter().for_each(|(_, blocks)| heap.give_all(blocks[window..].iter().copied()));
+    heap.check();
+    // The windows freed in last are in the cache and come first; they make their page one that is not left to drain.
+    let taken = heap.take_many((BLOCKS - window) + full.len() * window, BYTES);
+    heap.check();
+    for (_, blocks) in &sparse[..sparse.len() - 1] {
+        let page = page_of(blocks[0]);
+        assert!(taken.iter().all(|&block| page_of(block) != page), "handed out in a page that should drain");
+        heap.give_all(blocks[..window].iter().copied());
+        assert_eq!(tag::class(heap.own().space.page(page).expect("known").tag()), tag::SPARE, "it drained");
+    }
+    // With nothing else left they are used before a new page is.
+    let before = heap.page_count();
+    heap.take_many(BLOCKS, BYTES);
+    assert_eq!(heap.page_count(), before);
+    heap.check();
+}
+
+#[test]
+fn a_page_comes_back_when_its_last_block_is_freed() {
+    let (space, mut heap) = heap();
+    for bytes in [48, 1024] {
+        let blocks = heap.take_many(64 * HEAP_PAGE_BYTES / bytes, bytes);
+        let mut freed = 0;
+        for page in by_page(&blocks).into_values() {
+            heap.give_all(page);
+            freed += 1;
+            let kept = live(space) / HEAP_PAGE_BYTES as u64;
+            assert!(kept <= 66 - freed + SPARES as u64, "{kept} pages after {freed} were freed");
+        }
+        heap.trim();
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn spare_pages_are_few() {
+    let (space, mut heap) = heap();
+    for bytes in [16, 64, 500, 3000] {
+        for _ in 0..3 {
+            let blocks = heap.take_many(100 * HEAP_PAGE_BYTES / bytes, bytes);
+            heap.give_all(blocks);
+            heap.check();
+            // Each class may have a page at hand.
+            let kept = live(space) / HEAP_PAGE_BYTES as u64;
+            assert!(kept <= SPARES as u64 + 4, "{kept} pages kept without a block");
+        }
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn a_heap_with_few_blocks_takes_few_pages() {
+    let (space, mut heap) = heap();
+    heap.take(48);
+    assert_eq!(live(space), HEAP_PAGE_BYTES as u64);
+    heap.take(100);
+    assert!(live(space) <= 3 * HEAP_PAGE_BYTES as u64, "{}", live(space));
+}
+
+#[test]
+fn a_program_at_the_border_of_a_page_leaves_the_arenas_alone() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many(10 * BLOCKS, BYTES);
+    let before = space.source().arenas.lock().snapshot();
+    for _ in 0..100 {
+        let more = heap.take_many(BLOCKS, BYTES);
+        heap.give_all(more);
+    }
+    let after = space.source().arenas.lock().snapshot();
+    assert!(after.allocations - before.allocations <= SPARES as u64, "{after:?}");
+    assert_eq!(after.frees, before.frees);
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
+#[test]
+fn a_random_drop_of_nine_tenths_is_refilled_without_a_new_page() {
+    let (space, mut heap) = heap();
+    let mut blocks = heap.take_many(20_000, BYTES);
+    let mut state = 9;
+    for index in (1..blocks.len()).rev() {
+        blocks.swap(index, super::threads::random(&mut state) as usize % (index + 1));
+    }
+    let kept = blocks.split_off(18_000);
+    let before = live(space);
+    heap.give_all(blocks);
+    heap.check();
+    let again = heap.take_many(18_000, BYTES);
+    assert!(live(space) <= before, "{} of {before}", live(space));
+    heap.check();
+    heap.give_all(kept.into_iter().chain(again));
+    heap.check_empty();
+}

@@ -1,1 +1,136 @@
-//! Later.
+//! Other sizes for what is live: contents stay, the place too where it can.
+
+use super::*;
+
+/// Where bytes are written: everywhere in the first 64 KiB, then here and there. The places of fewer bytes are among those of more.
+fn places(bytes: usize) -> impl Iterator<Item = usize> {
+    (0..bytes.min(1 << 16)).chain((1 << 16..bytes).step_by(1021))
+}
+
+/// Writes a different byte at each place, as far as a byte can.
+fn write(address: NonNull<u8>, bytes: usize) {
+    for offset in places(bytes) {
+        // SAFETY: the test owns the block.
+        unsafe { address.add(offset).write((offset * 31 + offset / 251) as u8) };
+    }
+}
+
+fn check_contents(address: NonNull<u8>, bytes: usize) {
+    for offset in places(bytes) {
+        // SAFETY: the test owns the block and wrote to it.
+        let found = unsafe { address.add(offset).read() };
+        assert_eq!(found, (offset * 31 + offset / 251) as u8, "byte {offset} of {bytes}");
+    }
+}
+
+/// Gives a block another size; there must be memory.
+fn resize(heap: &mut Heap<World>, address: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    // SAFETY: the block is live and this test's.
+    let moved = unsafe { heap.try_reallocate(address, bytes) }.expect("live").expect("memory");
+    assert!(heap.usable_size(moved).expect("live") >= bytes);
+    moved
+}
+
+const SIZES: [usize; 16] = [
+    0,
+    1,
+    16,
+    48,
+    500,
+    512,
+    513,
+    3000,
+    8192,
+    8193,
+    40_000,
+    1 << 20,
+    (1 << 20) + 1,
+    2 << 20,
+    (4 << 20) + 1,
+    9 << 20,
+];
+
+#[test]
+fn contents_stay_between_all_kinds_of_sizes() {
+    let (_, mut heap) = heap();
+    for from in SIZES {
+        for to in SIZES {
+            let block = heap.take(from);
+            write(block, from);
+            let moved = resize(&mut heap, block, to);
+            check_contents(moved, from.min(to));
+            if moved != block {
+                assert!(heap.usable_size(block).is_err(), "{from} to {to}: the old place is free");
+            }
+            heap.give(moved).expect("live");
+        }
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn a_list_that_grows_keeps_its_contents() {
+    let (_, mut heap) = heap();
+    let (mut block, mut bytes) = (heap.take(8), 8);
+    write(block, bytes);
+    while bytes < 12 << 20 {
+        let more = bytes + bytes / 8 + 6;
+        block = resize(&mut heap, block, more);
+        check_contents(block, bytes);
+        bytes = more;
+        write(block, bytes);
+    }
+    while bytes > 8 {
+        bytes = bytes / 3 + 1;
+        block = resize(&mut heap, block, bytes);
+        check_contents(block, bytes);
+    }
+    heap.give(block).expect("live");
+    heap.check_empty();
+}
+
+#[test]
+fn within_a_class_and_a_run_the_place_stays() {
+    let (_, mut heap) = heap();
+    for (from, to) in [(33, 48), (48, 33), (1, 0), (897, 1024), (20_000, 32_768), (32_768, 16_385)] {
+        let block = heap.take(from);
+        assert_eq!(resize(&mut heap, block, to), block, "{from} to {to}");
+        heap.give(block).expect("live");
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn the_block_of_another_heap_can_be_resized() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    for (from, to) in [(48, 40), (48, 5000), (5000, 48), (20_000, 50_000), (3 << 20, 5 << 20)] {
+        let block = heap.take(from);
+        write(block, from);
+        let moved = resize(&mut other, block, to);
+        check_contents(moved, from.min(to));
+        heap.check();
+        other.check();
+        heap.give(moved).expect("live");
+    }
+    other.trim();
+    heap.trim();
+    other.trim();
+    assert_eq!(live(space), 0);
+}
+
+#[test]
+fn sizes_beyond_the_address_space_change_nothing() {
+    let (_, mut heap) = heap();
+    for bytes in [48, 5000, 20_000, 3 << 20] {
+        let block = heap.take(bytes);
+        write(block, bytes);
+        for silly in [usize::MAX, isize::MAX as usize, 1 << 50] {
+            // SAFETY: the block is live and this test's.
+            assert_eq!(unsafe { heap.try_reallocate(block, silly) }, Ok(None), "{bytes} to {silly}");
+        }
+        check_contents(block, bytes);
+        heap.give(block).expect("live");
+    }
+    heap.check_empty();
+}

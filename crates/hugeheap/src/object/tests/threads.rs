@@ -1,1 +1,309 @@
-//! Later.
+//! Frees by other threads, heaps of ended threads, many threads at once.
+
+use super::*;
+use std::sync::mpsc;
+use std::thread;
+
+impl Heap<World> {
+    fn state(&self) -> u32 {
+        self.shared().state.load(core::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn inbox_is_empty(&self) -> bool {
+        self.shared().inbox.load(core::sync::atomic::Ordering::SeqCst) == 0
+    }
+}
+
+/// Blocks on the way to another thread.
+struct Parcel(Vec<NonNull<u8>>);
+
+// SAFETY: the sender does not use the blocks any more.
+unsafe impl Send for Parcel {}
+
+/// Sizes of all kinds: small and medium blocks, page runs, large blocks.
+const SIZES: [usize; 8] = [16, 48, 200, 512, 1000, 5000, 30_000, 2_500_000];
+
+#[test]
+fn what_others_freed_is_used_again() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = heap.take_many(20_000, 64);
+    let before = live(space);
+    other.give_all(blocks.iter().copied());
+    heap.check();
+    other.check();
+    assert!(!heap.inbox_is_empty());
+    let again = heap.take_many(20_000, 64);
+    assert!(live(space) <= before + (super::super::heap::SPARES * HEAP_PAGE_BYTES) as u64, "{}", live(space));
+    assert!(heap.inbox_is_empty());
+    heap.check();
+    other.give_all(again);
+    heap.check_empty();
+    assert_eq!(other.page_count(), 0);
+}
+
+#[test]
+fn a_block_is_collected_once_however_often_its_page_is_announced() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    for bytes in [48, 1000] {
+        let blocks = heap.take_many(2000, bytes);
+        for (index, &block) in blocks.iter().enumerate() {
+            other.give(block).expect("live");
+            if index % 7 == 0 {
+                let one = heap.take(bytes);
+                heap.check();
+                heap.give(one).expect("live");
+            }
+            if index % 100 == 0 {
+                heap.trim();
+                heap.check();
+            }
+        }
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn others_free_in_the_open_window_and_the_page_at_hand() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = heap.take_many(10, 48);
+    other.give(blocks[3]).expect("live");
+    heap.check();
+    // The owner's window is open all the time; it frees and takes beside it.
+    heap.give(blocks[4]).expect("live");
+    heap.check();
+    let more = heap.take_many(400, 48);
+    heap.check();
+    heap.give_all(more);
+    heap.give_all(blocks[5..].iter().copied());
+    heap.give_all(blocks[..3].iter().copied());
+    heap.check_empty();
+}
+
+#[test]
+fn the_owner_frees_the_rest_of_a_page_that_is_pending() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    for bytes in [64, 1024] {
+        let blocks = heap.take_many(4 * HEAP_PAGE_BYTES / bytes, bytes);
+        for page in blocks.chunks(HEAP_PAGE_BYTES / bytes) {
+            other.give(page[0]).expect("live");
+            heap.give_all(page[1..].iter().copied());
+            heap.check();
+        }
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn a_thread_that_ends_leaves_its_blocks_live() {
+    let space = space();
+    let parcel = thread::spawn(move || {
+        let mut heap = space.acquire().expect("memory");
+        let blocks: Vec<_> = SIZES.iter().flat_map(|&bytes| heap.take_many(5, bytes)).collect();
+        for (index, &block) in blocks.iter().enumerate() {
+            fill(block, SIZES[index / 5], index as u8);
+        }
+        Parcel(blocks)
+    })
+    .join()
+    .expect("no panic");
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.number(), 1, "the heap of the ended thread");
+    adopted.check();
+    for (index, block) in parcel.0.into_iter().enumerate() {
+        assert!(holds(block, SIZES[index / 5], index as u8));
+        adopted.give(block).expect("live");
+    }
+    adopted.check_empty();
+}
+
+#[test]
+fn a_waiting_heap_keeps_no_page_without_blocks() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many(1000, 64);
+    heap.give_all(blocks);
+    drop(heap);
+    assert_eq!(live(space), 0);
+}
+
+#[test]
+fn what_is_freed_in_a_waiting_heap_is_collected_at_once() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = heap.take_many(10_000, 64);
+    drop(heap);
+    for (index, page) in blocks.chunks(HEAP_PAGE_BYTES / 64).enumerate() {
+        let before = live(space);
+        other.give_all(page.iter().copied());
+        assert!(live(space) < before, "page {index}: nothing came back");
+    }
+    assert_eq!(live(space), 0);
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.number(), 1);
+    adopted.check_empty();
+}
+
+#[test]
+fn heaps_are_adopted_before_new_ones_are_made() {
+    let space = space();
+    let mut heaps: Vec<_> = (0..20).map(|_| space.acquire().expect("memory")).collect();
+    let numbers: Vec<_> = heaps.iter_mut().map(|heap| heap.number()).collect();
+    assert_eq!(numbers, (1..=20).collect::<Vec<_>>());
+    heaps.drain(5..8);
+    let mut again: Vec<_> =
+        (0..3).map(|_| space.acquire().expect("memory").number_and(|heap| heap)).collect();
+    again.sort_by_key(|&(number, _)| number);
+    assert_eq!(again.iter().map(|&(number, _)| number).collect::<Vec<_>>(), [6, 7, 8]);
+    assert_eq!(space.acquire().expect("memory").number(), 21);
+}
+
+impl Heap<World> {
+    fn number_and<T>(mut self, keep: impl FnOnce(Self) -> T) -> (u32, T) {
+        (self.number(), keep(self))
+    }
+}
+
+#[test]
+fn a_thread_without_a_heap_can_free() {
+    let (space, mut heap) = heap();
+    let blocks: Vec<_> = SIZES.iter().flat_map(|&bytes| heap.take_many(50, bytes)).collect();
+    let parcel = Parcel(blocks);
+    thread::spawn(move || {
+        let parcel = parcel;
+        for block in parcel.0 {
+            // SAFETY: live and not used any more.
+            unsafe { space.free(block) };
+        }
+    })
+    .join()
+    .expect("no panic");
+    heap.check_empty();
+}
+
+/// A little generator: what matters is that threads do different things.
+pub(super) fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn threads_that_send_blocks_to_each_other_lose_none() {
+    const THREADS: usize = 4;
+    const ROUNDS: u64 = 300;
+    let space = space();
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<Parcel>()).unzip();
+    thread::scope(|scope| {
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let senders = senders.clone();
+            scope.spawn(move || {
+                let mut heap = space.acquire().expect("memory");
+                let mut state = 1 + index as u64;
+                for _ in 0..ROUNDS {
+                    let bytes = SIZES[random(&mut state) as usize % 6];
+                    let blocks = heap.take_many(random(&mut state) as usize % 100, bytes);
+                    for &block in &blocks {
+                        // The first bytes say what is in the rest.
+                        fill(block, bytes, bytes as u8);
+                        // SAFETY: the block is this thread's and has 16 bytes at least.
+                        unsafe { block.cast::<usize>().write(bytes) };
+                    }
+                    let to = random(&mut state) as usize % THREADS;
+                    // The receiver may have ended: then the parcel is this thread's again.
+                    if let Err(mpsc::SendError(parcel)) = senders[to].send(Parcel(blocks)) {
+                        heap.give_all(parcel.0);
+                    }
+                    while let Ok(parcel) = receiver.try_recv() {
+                        for block in parcel.0 {
+                            // SAFETY: the block came with the parcel.
+                            let bytes = unsafe { block.cast::<usize>().read() };
+                            assert!(holds(pointer(at(block) + 8), bytes - 8, bytes as u8));
+                            heap.give(block).expect("live");
+                        }
+                    }
+                }
+                drop(senders);
+                for parcel in receiver {
+                    heap.give_all(parcel.0);
+                }
+            });
+        }
+        drop(senders);
+    });
+    // All heaps wait: what was freed in them was collected.
+    for _ in 0..THREADS {
+        let mut heap = space.acquire().expect("memory");
+        heap.check();
+        core::mem::forget(heap);
+    }
+    assert_eq!(live(space), 0);
+}
+
+#[test]
+fn many_threads_come_and_go() {
+    let space = space();
+    let mut left: Vec<Parcel> = Vec::new();
+    for round in 0..20 {
+        let threads: Vec<_> = (0..8)
+            .map(|index| {
+                let inherited = left.pop();
+                thread::spawn(move || {
+                    let mut heap = space.acquire().expect("memory");
+                    let blocks = heap.take_many(300, SIZES[(round + index) % 6]);
+                    if let Some(parcel) = inherited {
+                        heap.give_all(parcel.0);
+                    }
+                    Parcel(blocks)
+                })
+            })
+            .collect();
+        left.extend(threads.into_iter().map(|thread| thread.join().expect("no panic")));
+    }
+    assert!(space.registry.numbers().end <= 9, "eight heaps at a time: {:?}", space.registry.numbers());
+    for parcel in left {
+        for block in parcel.0 {
+            // SAFETY: live and not used any more.
+            unsafe { space.free(block) };
+        }
+    }
+    assert_eq!(live(space), 0);
+}
+
+#[test]
+fn owners_and_others_free_in_the_same_pages() {
+    let space = space();
+    for bytes in [32, 48, 1024] {
+        thread::scope(|scope| {
+            let mut heap = space.acquire().expect("memory");
+            let (sender, receiver) = mpsc::channel::<Parcel>();
+            scope.spawn(move || {
+                let mut other = space.acquire().expect("memory");
+                for parcel in receiver {
+                    other.give_all(parcel.0);
+                }
+            });
+            for _ in 0..200 {
+                let blocks = heap.take_many(200, bytes);
+                let (theirs, mine): (Vec<_>, Vec<_>) =
+                    blocks.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
+                let parcel = Parcel(theirs.into_iter().map(|(_, block)| block).collect());
+                sender.send(parcel).expect("the thread waits");
+                heap.give_all(mine.into_iter().map(|(_, block)| block));
+            }
+        });
+        assert_eq!(live(space), 0, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn the_state_of_a_heap_says_who_has_it() {
+    let (space, heap) = heap();
+    assert_eq!(heap.state(), super::super::registry::OWNED);
+    let shared = space.registry.shared::<World>(1).expect("made");
+    drop(heap);
+    assert_eq!(shared.state.load(core::sync::atomic::Ordering::SeqCst), super::super::registry::WAITING);
+}
