@@ -65,7 +65,7 @@ impl<S: Source> Space<S> {
                 let moved = arenas.resize_large(address, bytes)?;
                 return Ok(moved.and_then(|moved| NonNull::new(moved.get() as *mut u8)));
             }
-            let same = !large && bytes.div_ceil(HEAP_PAGE_BYTES) * HEAP_PAGE_BYTES == have;
+            let same = !large && bytes.div_ceil(HEAP_PAGE_BYTES) == have / HEAP_PAGE_BYTES;
             Ok(if same { NonNull::new(address as *mut u8) } else { None })
         })
     }
