@@ -20,8 +20,9 @@ impl<O: Os> Arenas<O> {
             let arena = self.table.arena_mut(id);
             let mut taken = 0u128;
             while count < to.len() && arena.in_use != u128::MAX {
-                // From above, like all small runs.
-                let page = (!arena.in_use).ilog2();
+                // From below, and handed out in that order: a program walks its objects in the order it made them, and the
+                // processor fetches ahead only upwards. From above, such a walk took a third longer.
+                let page = (!arena.in_use).trailing_zeros();
                 arena.in_use |= 1 << page;
                 taken |= 1 << page;
                 to[count] = start + page as usize * HEAP_PAGE_BYTES;

@@ -18,6 +18,7 @@
 //! a million objects freed in their order cost a push each. Nor is the window of the last free kept open like the current one, which was
 //! tried, too: objects freed in no order cost two changes of window each, 60 instructions more than pymalloc's whole free.
 
+use super::lists::List;
 use crate::arena::HEAP_PAGE_BYTES;
 
 /// Windows remembered per bin: the rest of its two cache lines. Objects of one structure lie in few windows.
@@ -105,10 +106,10 @@ pub(crate) struct Bin {
     pub(crate) current: Window,
     /// The page whose windows become current, 0: none.
     pub(crate) page: usize,
-    /// First page of the list of partial pages.
-    pub(crate) partial: usize,
-    /// First page of the list of sparse ones: mostly free when they were last looked at, left to drain.
-    pub(crate) sparse: usize,
+    /// Partial pages.
+    pub(crate) partial: List,
+    /// Sparse ones: mostly free when they were last looked at, left to drain.
+    pub(crate) sparse: List,
     /// Numbers of windows in the first region that blocks were freed in, a ring.
     recent: [u32; RECENT],
     /// Index of the last.
@@ -118,8 +119,14 @@ pub(crate) struct Bin {
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
 
 impl Bin {
-    pub(crate) const EMPTY: Self =
-        Self { current: Window::NONE, page: 0, partial: 0, sparse: 0, recent: [NO_WINDOW; RECENT], last: 0 };
+    pub(crate) const EMPTY: Self = Self {
+        current: Window::NONE,
+        page: 0,
+        partial: List::EMPTY,
+        sparse: List::EMPTY,
+        recent: [NO_WINDOW; RECENT],
+        last: 0,
+    };
 
     /// Remembers the window of a freed block.
     #[inline]

@@ -15,6 +15,7 @@
 //! | `space` | metadata of heap pages; address → metadata |
 //! | `bin` | where the next block of a class comes from |
 //! | `heap` | allocating and freeing: the fast paths |
+//! | `lists` | pages with free blocks |
 //! | `windows` | opening and leaving windows |
 //! | `refill` | the way to the next window, page, arena |
 //! | `release` | blocks and pages that come back, from other threads too |
@@ -30,6 +31,7 @@ mod bin;
 mod class;
 mod global;
 mod heap;
+mod lists;
 mod mistake;
 mod pages;
 mod refill;

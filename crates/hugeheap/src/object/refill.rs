@@ -6,6 +6,7 @@
 use super::bin::Window;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Own, SPARES, Shared};
+use super::lists::Listed;
 use super::space::{Page, Source};
 use super::tag::{self, SPARE};
 use core::sync::atomic::Ordering;
@@ -55,7 +56,7 @@ impl<S: Source> Own<S> {
     fn next_page(&mut self, class: Class) -> bool {
         self.bins[class].page = 0;
         for look in 0.. {
-            let Some(page) = self.space.page(self.bins[class].partial) else { break };
+            let Some(page) = self.space.page(self.bins[class].partial.first) else { break };
             self.unlink(class, page);
             // Three quarters of its windows are empty: it is left to drain as long as there is another.
             let sparse = page.mark().empty().count_ones() * 4 >= SHAPES[class].windows.count_ones() * 3;
@@ -65,7 +66,7 @@ impl<S: Source> Own<S> {
             }
             self.link(class, page, Listed::Sparse);
         }
-        let Some(page) = self.space.page(self.bins[class].sparse) else { return false };
+        let Some(page) = self.space.page(self.bins[class].sparse.first) else { return false };
         self.unlink(class, page);
         self.bins[class].page = page.address();
         true
@@ -152,49 +153,5 @@ impl<S: Source> Own<S> {
     /// The tag of this heap's pages without blocks.
     pub(super) fn spare_tag(&self) -> u32 {
         self.tag | tag::tag(0, SPARE)
-    }
-}
-
-/// The lists of a bin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listed {
-    Partial = 1,
-    Sparse = 2,
-}
-
-impl<S: Source> Own<S> {
-    fn head(&mut self, class: Class, list: usize) -> &mut usize {
-        let bin = &mut self.bins[class];
-        if list == Listed::Sparse as usize { &mut bin.sparse } else { &mut bin.partial }
-    }
-
-    /// Puts a page at the front of a list.
-    pub(super) fn link(&mut self, class: Class, page: Page, list: Listed) {
-        let links = page.links();
-        let head = self.head(class, list as usize);
-        let next = core::mem::replace(head, page.address());
-        links.next.store(next, Ordering::Relaxed);
-        links.previous.store(0, Ordering::Relaxed);
-        links.listed.store(list as usize, Ordering::Relaxed);
-        if let Some(next) = self.space.page(next) {
-            next.links().previous.store(page.address(), Ordering::Relaxed);
-        }
-    }
-
-    /// Takes a page out of the list it is in, if it is in one.
-    pub(super) fn unlink(&mut self, class: Class, page: Page) {
-        let links = page.links();
-        let list = links.listed.swap(0, Ordering::Relaxed);
-        if list == 0 {
-            return;
-        }
-        let (next, previous) = (links.next.load(Ordering::Relaxed), links.previous.load(Ordering::Relaxed));
-        match self.space.page(previous) {
-            Some(previous) => previous.links().next.store(next, Ordering::Relaxed),
-            None => *self.head(class, list) = next,
-        }
-        if let Some(next) = self.space.page(next) {
-            next.links().previous.store(previous, Ordering::Relaxed);
-        }
     }
 }

@@ -14,8 +14,8 @@
 
 use super::class::{Class, SHAPES};
 use super::heap::{Own, Place, Shared};
+use super::lists::Listed;
 use super::mistake::{self, Mistake};
-use super::refill::Listed;
 use super::remote;
 use super::space::{Page, Source, Space};
 use super::tag::{self, SPARE};

@@ -13,7 +13,7 @@
 use super::bin::Bin;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Heap, Own, SPARES, Shared};
-use super::refill::Listed;
+use super::lists::Listed;
 use super::space::{Page, Source, Space};
 use super::tag::{self, SPARE};
 use super::windows::window_of;
@@ -122,7 +122,7 @@ impl<S: Source> Own<S> {
             if bin.page != 0 {
                 note(bin.page, Found::AtHand(class), problems);
             }
-            for (head, list) in [(bin.partial, Listed::Partial), (bin.sparse, Listed::Sparse)] {
+            for (head, list) in [(bin.partial.first, Listed::Partial), (bin.sparse.first, Listed::Sparse)] {
                 let (mut next, mut previous) = (head, 0);
                 while next != 0 {
                     let Some(page) = self.space.page(next) else {
