@@ -150,6 +150,8 @@ static void size_large(void) { hh_free_sized(named(hh_malloc(5000000)), 5000001)
 static void size_heap(void) { hh_heap_free_sized(heap, named(hh_heap_alloc(heap, 48)), 64); }
 static void size_huge(void) { hh_heap_free_sized(heap, named(hh_heap_alloc(heap, 48)), SIZE_MAX); }
 static void size_realloc(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 48)), 64, 100) == NULL); }
+static void size_realloc_huge(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 48)), SIZE_MAX, 100) == NULL); }
+static void size_realloc_medium(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 3000)), 100, 100) == NULL); }
 
 static void realloc_freed(void) {
     void *block = hh_malloc(48);
@@ -183,7 +185,8 @@ int main(int count, char **words) {
         KIND(interior_large), KIND(interior_heap), KIND(interior_sized), KIND(foreign_stack), KIND(foreign_malloc),
         KIND(foreign_low), KIND(foreign_high), KIND(foreign_heap), KIND(foreign_sized), KIND(foreign_realloc),
         KIND(foreign_size), KIND(size_small), KIND(size_less), KIND(size_zero), KIND(size_medium), KIND(size_run),
-        KIND(size_large), KIND(size_heap), KIND(size_huge), KIND(size_realloc), KIND(realloc_freed),
+        KIND(size_large), KIND(size_heap), KIND(size_huge), KIND(size_realloc), KIND(size_realloc_huge),
+        KIND(size_realloc_medium), KIND(realloc_freed),
         KIND(realloc_freed_heap), KIND(realloc_interior), KIND(size_of_freed),
     };
     for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)

@@ -206,13 +206,17 @@ def test_rust(sample, rust_programs, environment):
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_c(tmp_path, environment):
+def test_c(tmp_path, command, environment):
+    # The archive beside the command, so that a sample needs no installation.
+    interface = ["-I", ROOT / "include", command.parent / "libhugeheap.a", "-lgcc_s", "-lpthread", "-lm", "-ldl"]
     # All in one test: there may be none.
     for number, sample in enumerate(sample for sample in SAMPLES if sample.language == "c"):
         source = tmp_path / f"sample{number}.c"
         source.write_text(sample.text)
         program = source.with_suffix("")
-        subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", program, source], check=True)
+        libraries = interface if "#include <hugeheap.h>" in sample.text else []
+        strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run(["cc", *strict, "-o", program, source, *libraries], check=True)
         if is_run(sample):
             subprocess.run([program], env=environment, timeout=TIMEOUT, check=True)
 

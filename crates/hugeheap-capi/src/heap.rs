@@ -118,11 +118,11 @@ unsafe extern "C" fn hh_heap_realloc(
 
 /// Whether a request of `given` bytes can have got `bytes`. Exact for small blocks; the classes of medium ones are not known here.
 fn fits(given: usize, bytes: usize) -> bool {
-    match bytes {
-        ..=MAX_SMALL => given.max(1).next_multiple_of(16) == bytes,
-        ..=MAX_BLOCK => (MAX_SMALL + 1..=bytes).contains(&given),
-        _ => (MAX_BLOCK + 1..=bytes).contains(&given),
+    if bytes <= MAX_SMALL {
+        return (bytes - 15..=bytes).contains(&given.max(1));
     }
+    let least = if bytes <= MAX_BLOCK { MAX_SMALL + 1 } else { MAX_BLOCK + 1 };
+    (least..=bytes).contains(&given)
 }
 
 #[unsafe(no_mangle)]

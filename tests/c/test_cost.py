@@ -1,0 +1,32 @@
+"""Instructions that a C program waits for, calls into the shared library included; see tests/instructions."""
+
+import re
+import subprocess
+
+import pytest
+
+from .conftest import HERE, needs
+
+# Instructions per pair of allocating and freeing 48 bytes; a tenth above what was counted when they were set.
+BOUNDS = {"heap": 66, "heap-sized": 60, "thread": 86, "thread-sized": 84}
+
+
+def instructions(program, kind, count, clean, tmp_path):
+    output = tmp_path / f"{kind}-{count}"
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", program, kind, str(count)]
+    ran = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
+    return int(re.search(r"Collected : (\d+)", ran.stderr).group(1))
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_a_pair_costs_no_more_instructions_than_when_it_was_measured(kind, compiled, clean, tmp_path):
+    needs("valgrind")
+    program = compiled(HERE / "pairs.c")
+    few, many = 1_000, 11_000
+
+    def cost(kind):
+        return (instructions(program, kind, many, clean, tmp_path) - instructions(program, kind, few, clean, tmp_path)) / (many - few)
+
+    pair = cost(kind) - cost("loop")
+    print(f"{kind}: {pair:.1f} instructions per pair")
+    assert 0 < pair <= BOUNDS[kind]
