@@ -25,7 +25,7 @@ impl<S: Source> Heap<S> {
         if align <= HEAP_PAGE_BYTES {
             return space.allocate_pages(bytes.max(MAX_BLOCK + 1));
         }
-        space.allocate_fresh(bytes, true).map(|fresh| fresh.address)
+        space.allocate_fresh(bytes.max(1), true).map(|fresh| fresh.address)
     }
 
     /// Like [`allocate`](Self::allocate), all of it zero. Memory that is known to be fresh from the system is not written.
