@@ -1,11 +1,13 @@
-//! The fuzz target's machine, driven by random operations for a fixed time: where libFuzzer cannot be built.
+//! The fuzz targets' machines, driven by random operations for a fixed time: where libFuzzer cannot be built.
 //!
-//! `arenas-at-random SECONDS [SEED]`. Prints the seed of each sequence before it runs, so that a failure can be repeated.
+//! `at-random TARGET SECONDS [SEED]`. Prints the seed of each sequence before it runs, so that a failure can be repeated.
 
 #[path = "../../crates/hugeheap/tests/arena_model/mod.rs"]
 mod arena_model;
+#[path = "../../crates/hugeheap/tests/object_model/mod.rs"]
+mod object_model;
 
-use arena_model::Machine;
+use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Operations of one sequence.
@@ -20,19 +22,38 @@ fn random(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-fn run(mut seed: u64) {
-    let mut machine = Machine::new(random(&mut seed).to_le_bytes(), random(&mut seed) & 1 == 1);
-    for _ in 0..STEPS {
-        machine.step((random(&mut seed) as u32).to_le_bytes());
-    }
-    machine.finish();
+/// A function that runs one sequence with a machine.
+macro_rules! runs {
+    ($name:ident, $machine:ty) => {
+        fn $name(mut seed: u64) {
+            let mut machine = <$machine>::new(random(&mut seed).to_le_bytes(), random(&mut seed) & 1 == 1);
+            for _ in 0..STEPS {
+                machine.step((random(&mut seed) as u32).to_le_bytes());
+            }
+            machine.finish();
+        }
+    };
 }
 
-fn main() {
-    let arguments: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
-    let (seconds, seed) = (arguments.first().copied().unwrap_or(20), arguments.get(1).copied());
+runs!(arenas, arena_model::Machine);
+runs!(object_operations, object_model::Machine);
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let target = arguments.next().unwrap_or_default();
+    let run = match target.as_str() {
+        "arenas" => arenas,
+        "object_operations" => object_operations,
+        _ => {
+            eprintln!("usage: at-random arenas|object_operations SECONDS [SEED]");
+            return ExitCode::FAILURE;
+        }
+    };
+    let numbers: Vec<u64> = arguments.filter_map(|text| text.parse().ok()).collect();
+    let (seconds, seed) = (numbers.first().copied().unwrap_or(20), numbers.get(1).copied());
     if let Some(seed) = seed {
-        return run(seed);
+        run(seed);
+        return ExitCode::SUCCESS;
     }
     let first = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64);
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -40,9 +61,10 @@ fn main() {
     while Instant::now() < end {
         let seed = first.wrapping_add(sequences);
         // Read by whoever repeats a failure: the last line before it.
-        println!("arenas-at-random 0 {seed}");
+        println!("at-random {target} 0 {seed}");
         run(seed);
         sequences += 1;
     }
-    println!("{sequences} sequences of {STEPS} operations, none failed");
+    println!("{target}: {sequences} sequences of {STEPS} operations, none failed");
+    ExitCode::SUCCESS
 }

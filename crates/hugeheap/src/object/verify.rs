@@ -14,6 +14,7 @@ use super::bin::Bin;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Heap, Own, SPARES, Shared};
 use super::lists::Listed;
+use super::runs::is_run;
 use super::space::{Page, Source, Space};
 use super::tag::{self, SPARE};
 use super::windows::window_of;
@@ -76,6 +77,13 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Space<S> {
+    /// The number of the heap that has the heap page of an address, if it is cut into blocks or spare.
+    #[doc(hidden)]
+    pub fn owner(&self, address: usize) -> Option<u32> {
+        let tag = self.page(address)?.tag();
+        (tag != 0).then(|| tag::heap(tag))
+    }
+
     /// All heap pages of all known regions.
     fn pages(&self) -> impl Iterator<Item = Page> + '_ {
         let starts = self
@@ -152,6 +160,14 @@ impl<S: Source> Own<S> {
     fn verify_page(&self, page: Page, place: Option<Found>, in_inbox: bool) -> Result<(), String> {
         let (tag, mark) = (page.tag(), page.mark());
         let class = tag::class(tag);
+        if is_run(tag) {
+            let kept = page.vacant()[0].load(Ordering::Relaxed) & 1 == 1;
+            check(
+                kept == self.keeps_run(page.address()),
+                "a run that is kept and not known, or the other way round",
+            )?;
+            return check(place.is_none() && !in_inbox, "a run in a list");
+        }
         let run = self.space.source().with(|arenas| arenas.run_bytes(page.address()));
         check(run == Ok(HEAP_PAGE_BYTES), &format!("for the arenas it is {run:?}"))?;
         check(tag::is_pending(tag) == in_inbox, "pending, and not in the inbox, or the other way round")?;
@@ -194,7 +210,7 @@ impl<S: Source> Own<S> {
             check(remote & truly_vacant == 0, "another thread freed what is not live")?;
             check(remote == 0 || in_inbox, "another thread's free was forgotten")?;
         }
-        check(mark.free() == free, &format!("windows with free blocks: {free:#x}"))?;
+        check(mark.free() & free == free, &format!("windows with free blocks: {free:#x}"))?;
         check(mark.empty() == empty, &format!("windows without live blocks: {empty:#x}"))
     }
 
@@ -218,10 +234,10 @@ impl<S: Source> Own<S> {
     fn verify_recent(&self, class: Class, problems: &mut String) {
         // SAFETY: a bin is plain data; the copy is never written back.
         let mut copy: Bin = unsafe { core::ptr::read(&raw const self.bins[class]) };
-        while let Some(number) = copy.recall() {
-            let page = self.space.page(self.base + number * 64 * 16);
+        while let Some(granule) = copy.recall() {
+            let page = self.space.page(self.base + granule * 16);
             if page.is_none_or(|page| page.tag() & !tag::PENDING != self.tag_of(class)) {
-                let _ = writeln!(problems, "class {class} remembers window {number}, which is not its own");
+                let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");
             }
         }
     }

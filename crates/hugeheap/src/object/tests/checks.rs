@@ -45,7 +45,7 @@ fn addresses_inside_a_block() {
     let (_, mut heap) = heap();
     for bytes in [32, 48, 512, 640, 5376, 8192] {
         let block = at(heap.take(bytes));
-        for offset in [16, bytes / 2 & !15, bytes - 16] {
+        for offset in [16, bytes / 32 * 16, bytes - 16] {
             assert_eq!(refused(&mut heap, block + offset), Mistake::Interior { bytes });
         }
         heap.give(pointer(block)).expect("still live");
@@ -128,7 +128,7 @@ fn inside_of_page_runs_and_large_blocks() {
     let (_, mut heap) = heap();
     for bytes in [20_000, 1 << 20, 5 << 20] {
         let block = heap.take(bytes);
-        for offset in [1, 16, 4096, HEAP_PAGE_BYTES, bytes / 2 & !15] {
+        for offset in [1, 16, 4096, HEAP_PAGE_BYTES, bytes / 32 * 16] {
             assert_eq!(
                 refused(&mut heap, at(block) + offset),
                 Mistake::Interior { bytes: 0 },
