@@ -104,6 +104,29 @@ def test_settings_change_alone_and_memory_is_given_back_when_asked(ask):
     assert limited.get("memory_limit", 0) > 0, "a limit below one arena, and it was rounded up to huge pages"
 
 
+def test_a_lower_decay_counts_for_what_was_freed_before(ask):
+    """The thread that gives back slept for what it knew: an hour."""
+    kept, left = ask(
+        """
+        import hugeheap, json, time
+        hugeheap.enable(decay=3600)
+        rows = [(number, str(number)) for number in range(600_000)]
+        del rows
+        # The thread's first look is over, and the next one an eighth of an hour away.
+        time.sleep(0.3)
+        kept = hugeheap.stats(measure=False).retained
+        hugeheap.configure(decay=0.001)
+        deadline = time.monotonic() + 20
+        # Two arenas are kept without anybody who looks at them, and what is left of sparse ones.
+        while (left := hugeheap.stats(measure=False).retained) > kept / 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        print(json.dumps([kept, left]))
+        """
+    )
+    assert kept > 40 << 20, "an hour of decay keeps what is freed"
+    assert left <= kept / 4, f"{left} of {kept} bytes were kept for 20 s, with a decay time of a millisecond"
+
+
 MISTAKES = [
     ("enable(policy='enormous')", "unknown-policy", "'enormous'; choose one of auto, thp, dense, hugetlb, base"),
     ("enable(policy='THP')", "unknown-policy", "'THP'"),
