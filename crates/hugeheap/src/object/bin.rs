@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   allocate:  1. current window   a word in the bin: one bit per block
-//!              2. recent           the windows that blocks were freed in last, latest first: still in the cache
+//!              2. recent           the blocks that were freed last, latest first: still in the cache
 //!              3. current page     its next window with a free block
 //!              4. partial          pages with free blocks; then the sparse ones
 //!              5. a page           spare, or from the arenas
@@ -14,21 +14,18 @@
 //! allocated last, touches neither the bitmap nor the block. While a window is open the bitmap says that all of its blocks are live; the truth
 //! is written back when the bin leaves it. A window without a free block needs no writing back.
 //!
-//! `recent` holds hints: a window in it may have been opened or emptied since, which its page's summary tells. Windows and not blocks, which was tried:
-//! a million objects freed in their order cost a push each. Nor is the window of the last free kept open like the current one, which was
-//! tried, too: objects freed in no order cost two changes of window each, 60 instructions more than pymalloc's whole free.
+//! `recent` holds hints: a block in it is free in its page's bitmap like any other, and may have been taken that way; its bit tells. So a full
+//! ring forgets its oldest without loss. Remembering windows instead of blocks was tried: it is less work for objects freed in their order, but
+//! a program that replaces objects at random opens a window for each, by branches that no predictor knows, and took twice as long.
 
 use super::lists::List;
 use crate::arena::HEAP_PAGE_BYTES;
 
-/// Windows remembered per bin: the rest of its two cache lines. Objects of one structure lie in few windows.
-const RECENT: usize = 8;
+/// Blocks remembered per bin: the rest of its two cache lines.
+pub(super) const RECENT: usize = 8;
 
 /// No window begins here: it is odd.
 const NOWHERE: usize = 1;
-
-/// Number of no window. (The last window of the largest region would have it; there a hint is lost.)
-const NO_WINDOW: u32 = u32::MAX;
 
 /// A window that a bin has open.
 #[derive(Clone, Copy, Debug)]
@@ -110,8 +107,8 @@ pub(crate) struct Bin {
     pub(crate) partial: List,
     /// Sparse ones: mostly free when they were last looked at, left to drain.
     pub(crate) sparse: List,
-    /// Numbers of windows in the first region that blocks were freed in, a ring.
-    recent: [u32; RECENT],
+    /// Granules of freed blocks in the first region, a ring; 0: none.
+    pub(super) recent: [u32; RECENT],
     /// Index of the last.
     last: u32,
 }
@@ -124,30 +121,32 @@ impl Bin {
         page: 0,
         partial: List::EMPTY,
         sparse: List::EMPTY,
-        recent: [NO_WINDOW; RECENT],
+        recent: [0; RECENT],
         last: 0,
     };
 
-    /// Remembers the window of a freed block.
-    #[inline]
-    pub(crate) fn remember(&mut self, number: usize) {
-        self.last = (self.last + 1) % RECENT as u32;
-        self.recent[self.last as usize] = number as u32;
+    /// Remembers a freed block by its granule in the first region. Beyond its first 64 GiB nothing is remembered.
+    #[inline(always)]
+    pub(crate) fn remember(&mut self, granule: usize) {
+        if granule as u32 as usize == granule {
+            self.last = (self.last + 1) % RECENT as u32;
+            self.recent[self.last as usize] = granule as u32;
+        }
     }
 
-    /// The window remembered last.
-    #[inline]
+    /// The block remembered last.
+    #[inline(always)]
     pub(crate) fn recall(&mut self) -> Option<usize> {
-        let number = core::mem::replace(&mut self.recent[self.last as usize % RECENT], NO_WINDOW);
+        let granule = core::mem::replace(&mut self.recent[self.last as usize % RECENT], 0);
         self.last = self.last.wrapping_sub(1) % RECENT as u32;
-        (number != NO_WINDOW).then_some(number as usize)
+        (granule != 0).then_some(granule as usize)
     }
 
-    /// Forgets the windows of a page, the first of which is `first`: the page leaves the bin.
+    /// Forgets the blocks of a page, the first granule of which is `first`: the page leaves the bin.
     pub(crate) fn forget(&mut self, first: usize) {
-        for number in &mut self.recent {
-            if (*number as usize).wrapping_sub(first) < HEAP_PAGE_BYTES / 1024 {
-                *number = NO_WINDOW;
+        for granule in &mut self.recent {
+            if (*granule as usize).wrapping_sub(first) < HEAP_PAGE_BYTES / 16 {
+                *granule = 0;
             }
         }
     }

@@ -23,9 +23,9 @@ use super::class::{
     CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, class_of, small_class_of,
 };
 use super::mistake::{self, Mistake};
+use super::runs::RunCache;
 use super::space::{Mark, Page, Region, Source, Space};
 use super::tag;
-use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -50,6 +50,7 @@ pub(crate) struct Own<S: Source> {
     /// Pages to take from the arenas the next time.
     pub(crate) batch: u32,
     pub(crate) spares: [usize; SPARES],
+    pub(super) runs: RunCache,
     pub(crate) space: &'static Space<S>,
 }
 
@@ -124,7 +125,7 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn allocate_more(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes > MAX_BLOCK {
-            return self.own().space.allocate_pages(bytes);
+            return self.allocate_run(bytes);
         }
         let class = class_of(bytes);
         match self.own().bins[class].current.take(SHAPES[class].shift) {
@@ -136,7 +137,12 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn refill(&mut self, class: Class) -> Option<NonNull<u8>> {
         let own = self.own();
-        if let Some(address) = own.reopen(class).or_else(|| own.advance(class)) {
+        while let Some(granule) = own.bins[class].recall() {
+            if own.retake(class, granule) {
+                return NonNull::new((own.base + (granule << SMALL_SHIFT)) as *mut u8);
+            }
+        }
+        if let Some(address) = own.advance(class) {
             return NonNull::new(address as *mut u8);
         }
         if class == 0 {
@@ -185,43 +191,66 @@ impl<S: Source> Heap<S> {
         if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address) }
     }
 
-    /// Frees a small block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
+    /// Frees a block of this heap, or a short page run. Says no, with nothing changed, for anything else, mistakes included: see
     /// [`free_far`](Self::free_far). Any number may be given.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(always)]
     pub unsafe fn free_near(&mut self, address: usize) -> bool {
+        let Some((granule, way)) = self.way_to(address) else { return false };
+        if way > tag::tag(0, SMALL) as usize {
+            // SAFETY: by the contract above; the granule lies in the first region.
+            return unsafe { self.free_medium(granule, way) };
+        }
+        // SAFETY: tags hold multiples of a bin's size, this one of a small class.
+        let bin = unsafe { &mut *self.own().bins.as_mut_ptr().byte_add(way) };
+        if granule / 64 == bin.current.number {
+            return bin.current.put(granule);
+        }
+        // SAFETY: the granule lies in the first region, in a page of this heap and class, and not in the current window.
+        unsafe { self.free_in_word(granule, way) }
+    }
+
+    /// The granule of an address in the first region, and the way to its bin: too long, if its page is not this heap's or somebody else freed
+    /// in it.
+    #[inline(always)]
+    fn way_to(&mut self, address: usize) -> Option<(usize, usize)> {
         let own = self.own();
         // Foreign addresses and those that are not at a granule give a number that is too large, both at once.
         let granule = address.wrapping_sub(own.base).rotate_right(SMALL_SHIFT);
         if granule >= own.granules {
-            return false;
+            return None;
         }
-        let page = granule >> (HEAP_PAGE_BYTES.trailing_zeros() - SMALL_SHIFT);
         // SAFETY: the granule lies in the first region, so its page has a mark.
-        let mark = unsafe { &*own.marks.add(page) };
-        // The way to the bin, if the page is this heap's, its class is small, and nobody else freed in it.
-        let way = (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize;
-        if way > tag::tag(0, SMALL) as usize {
-            return false;
-        }
-        // SAFETY: tags hold multiples of a bin's size, this one of a small class.
-        let bin = unsafe { &mut *own.bins.as_mut_ptr().byte_add(way) };
-        if granule / 64 == bin.current.number {
-            return bin.current.put(granule);
-        }
-        // SAFETY: the granule lies in the first region, in a page of this heap and class.
-        let word = unsafe { &*own.vacant.add(granule / 64) };
+        let mark = unsafe { &*own.marks.add(granule / (64 * WINDOWS)) };
+        Some((granule, (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize))
+    }
+
+    /// Frees a small block outside the current window; says no when none is live there.
+    ///
+    /// # Safety
+    /// The granule lies in the first region, in a page of this heap, `way` leads to the bin of its class, and the bin's current window does not contain
+    /// it.
+    #[inline(always)]
+    unsafe fn free_in_word(&mut self, granule: usize, way: usize) -> bool {
+        let own = self.own();
+        // SAFETY: by the contract above.
+        let (word, mark, bin) = unsafe {
+            let mark = &*own.marks.add(granule / (64 * WINDOWS));
+            (&*own.vacant.add(granule / 64), mark, &mut *own.bins.as_mut_ptr().byte_add(way))
+        };
         let vacant = word.load(Ordering::Relaxed);
         if vacant >> (granule % 64) & 1 != 0 {
             return false;
         }
         let vacant = with_bit(vacant, granule);
         word.store(vacant, Ordering::Relaxed);
-        // What happens once per window and not once per block: it had no free block before, or has no live one now.
-        if mark.free() >> (granule / 64 % WINDOWS) & 1 == 0 || vacant == u64::MAX {
-            self.settle(way >> tag::CLASS_SHIFT, granule / 64, vacant);
+        let free = mark.add_free(granule / 64 % WINDOWS);
+        bin.remember(granule);
+        // The two rare cases: the page may be in no list, or the window has no live block.
+        if free == 0 || vacant == u64::MAX {
+            self.settle(way >> tag::CLASS_SHIFT, granule, free, vacant);
         }
         true
     }
@@ -235,13 +264,23 @@ impl<S: Source> Heap<S> {
     #[inline(always)]
     pub unsafe fn free_sized(&mut self, address: NonNull<u8>, bytes: usize) {
         if bytes <= MAX_SMALL {
+            let (class, start) = (small_class_of(bytes), address.as_ptr() as usize);
             // SAFETY: at most the highest small class.
-            let bin = unsafe { self.own().bins.get_unchecked_mut(small_class_of(bytes)) };
-            // A granule of an open window of its class: then the page is this heap's and of that class.
-            let granule =
-                (address.as_ptr() as usize).wrapping_sub(bin.current.base).rotate_right(SMALL_SHIFT);
+            let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
+            // A granule of the current window of its class: then the page is this heap's and of that class.
+            let granule = start.wrapping_sub(bin.current.base).rotate_right(SMALL_SHIFT);
             if granule < 64 && bin.current.put(granule) {
                 return;
+            }
+            if let Some((granule, way)) = self.way_to(start) {
+                // SAFETY: the page has this heap's tag and the class, and the current window was looked at.
+                let near = way == tag::tag(0, class) as usize && class > 0;
+                if near && granule / 64 != self.own().bins[class].current.number {
+                    // SAFETY: by the conditions.
+                    if unsafe { self.free_in_word(granule, way) } {
+                        return;
+                    }
+                }
             }
         }
         // SAFETY: by the contract above.
@@ -327,6 +366,7 @@ impl<S: Source> Own<S> {
             batch: 1,
             bins: [const { Bin::EMPTY }; CLASSES],
             spares: [0; SPARES],
+            runs: RunCache::EMPTY,
             space,
         }
     }

@@ -20,8 +20,10 @@
 //! | `refill` | the way to the next window, page, arena |
 //! | `release` | blocks and pages that come back, from other threads too |
 //! | `remote` | the lock-free steps of that |
+//! | `model` | those steps, all interleavings: for tests |
 //! | `registry` | all heaps; ended threads and forked children |
-//! | `pages` | page runs and large blocks |
+//! | `runs` | short page runs that a heap keeps |
+//! | `pages` | page runs and large blocks of the arenas |
 //! | `resize` | aligned, zeroed, resized requests |
 //! | `mistake` | what a wrong free is told |
 //! | `global` | a heap per thread, over the process's runtime |
@@ -33,18 +35,26 @@ mod global;
 mod heap;
 mod lists;
 mod mistake;
+#[cfg(all(test, loom))]
+mod model;
 mod pages;
 mod refill;
 mod registry;
 mod release;
 mod remote;
 mod resize;
+mod runs;
 mod space;
 mod tag;
 #[cfg(test)]
 mod tests;
 mod verify;
 mod windows;
+
+/// The atomics of `remote`.
+mod atomic {
+    pub(super) use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+}
 
 pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};
 pub(crate) use global::thread_number;

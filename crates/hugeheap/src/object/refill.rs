@@ -37,12 +37,13 @@ impl<S: Source> Own<S> {
     /// Opens the next window with a free block in the current page.
     fn next_window(&mut self, class: Class) -> bool {
         let Some(page) = self.current_page(class) else { return false };
-        let windows = page.mark().free();
-        if windows == 0 {
-            return false;
+        while page.mark().free() != 0 {
+            if let Some(open) = self.open(page, class, page.mark().free().trailing_zeros() as usize) {
+                self.bins[class].current = open;
+                return true;
+            }
         }
-        self.bins[class].current = self.open(page, class, windows.trailing_zeros() as usize);
-        true
+        false
     }
 
     fn current_page(&self, class: Class) -> Option<Page> {
@@ -122,7 +123,7 @@ impl<S: Source> Own<S> {
             self.bins[class].page = 0;
             self.list_or_release(page, class);
         }
-        self.give_spares(self.spare_count as usize)
+        self.give_spares(self.spare_count as usize) + self.give_runs()
     }
 
     /// Gives the `count` oldest spare pages back to the arenas.

@@ -12,13 +12,14 @@
 //!
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
 
-use super::class::{Class, SHAPES};
+use super::class::{Class, SHAPES, SMALL_SHIFT};
 use super::heap::{Own, Place, Shared};
 use super::lists::Listed;
 use super::mistake::{self, Mistake};
 use super::remote;
+use super::runs::check_run;
 use super::space::{Page, Source, Space};
-use super::tag::{self, SPARE};
+use super::tag::{self, RUN, SPARE};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -43,7 +44,7 @@ impl<S: Source> Own<S> {
         // Fails when another thread's free is announced: the collection comes back to the page.
         if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.unlink(class, page);
-            self.bins[class].forget(self.window_number(class, page.address()));
+            self.bins[class].forget(page.address().wrapping_sub(self.base) >> SMALL_SHIFT);
             self.keep_spare(page);
         }
     }
@@ -53,6 +54,11 @@ impl<S: Source> Own<S> {
         let class = tag::class(page.tag());
         if class == SPARE {
             return Err(Mistake::NotLive { bytes: 0 });
+        }
+        if class == RUN {
+            check_run(page, address)?;
+            self.keep_run(page);
+            return Ok(());
         }
         let place = Place::of(page, class, address)?;
         if !self.free_at(page, &place) {
@@ -121,6 +127,9 @@ impl<S: Source> Space<S> {
         if class == SPARE {
             return Err(Mistake::NotLive { bytes: 0 });
         }
+        if class == RUN {
+            return self.free_run_remote(page, address);
+        }
         let bytes = SHAPES[class].bytes as usize;
         let place = Place::of(page, class, address)?;
         if page.vacant()[place.window].load(Ordering::Relaxed) & place.bits != 0 {
@@ -135,6 +144,19 @@ impl<S: Source> Space<S> {
             self.collect_ownerless(tag::heap(tag));
         }
         Ok(())
+    }
+
+    /// Frees a run of another heap: it leaves the heap, back to the arenas.
+    fn free_run_remote(&self, page: Page, address: usize) -> Result<(), Mistake> {
+        check_run(page, address)?;
+        let bytes = page.mark().free() as usize * HEAP_PAGE_BYTES;
+        if !remote::free(&page.remote()[0], 1) {
+            return Err(Mistake::TwoThreads { bytes });
+        }
+        // From here on nobody else finds the run: its first page has no tag, and its other pages never had one.
+        page.mark().tag.store(0, Ordering::Release);
+        page.remote()[0].store(0, Ordering::Release);
+        self.free_pages(address)
     }
 
     /// Frees what begins at `address` from a thread without a heap of its own.
@@ -173,6 +195,8 @@ impl<S: Source> Space<S> {
         match tag::class(page.tag()) {
             0 => Ok(None),
             SPARE => Err(Mistake::NotLive { bytes: 0 }),
+            RUN if page.vacant()[0].load(Ordering::Relaxed) & 1 == 1 => Err(Mistake::NotLive { bytes: 0 }),
+            RUN => Ok(None),
             class => Ok(Some((page, class))),
         }
     }

@@ -42,7 +42,7 @@ pub trait Source: Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
-    /// Windows that have a free block, but for the open one.
+    /// Windows that may have a free block, but for the open one.
     free: AtomicU16,
     /// Windows of the class without a live block, but for the open one.
     empty: AtomicU16,
@@ -65,6 +65,24 @@ impl Mark {
     pub(crate) fn reset(&self, free: u16, empty: u16) {
         self.free.store(free, Ordering::Relaxed);
         self.empty.store(empty, Ordering::Relaxed);
+    }
+
+    /// A block of a window became free. Returns the windows that had a free block before.
+    #[inline(always)]
+    pub(crate) fn add_free(&self, window: usize) -> u16 {
+        let before = self.free();
+        self.free.store(before | 1 << window, Ordering::Relaxed);
+        before
+    }
+
+    /// A window has no live block any more.
+    pub(crate) fn add_empty(&self, window: usize) {
+        self.empty.store(self.empty() | 1 << window, Ordering::Relaxed);
+    }
+
+    /// A window has a live block again.
+    pub(crate) fn clear_empty(&self, window: usize) {
+        self.empty.store(self.empty() & !(1 << window), Ordering::Relaxed);
     }
 
     /// A block of a window became free; the window has the word `vacant` now.

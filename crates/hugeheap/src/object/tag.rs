@@ -23,7 +23,10 @@ const HEAP_SHIFT: u32 = CLASS_SHIFT + 6;
 /// Class of pages that belong to a heap without being cut.
 pub(crate) const SPARE: Class = 63;
 
-const _: () = assert!(size_of::<Bin>().is_power_of_two() && CLASSES < SPARE);
+/// Class of the first page of a page run that belongs to a heap.
+pub(crate) const RUN: Class = 62;
+
+const _: () = assert!(size_of::<Bin>().is_power_of_two() && CLASSES < RUN);
 
 /// Most heaps.
 pub(crate) const MAX_HEAPS: usize = 1 << (31 - HEAP_SHIFT);

@@ -4,47 +4,98 @@
 //! writes the truth back. Only a window with free blocks is ever left that way: one without them is forgotten, because the bitmap
 //! says the truth already.
 
-use super::bin::Window;
-use super::class::{Class, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
+use super::bin::{Window, with_bit};
+use super::class::{CLASSES, Class, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
 use super::heap::{Heap, Own};
 use super::space::{Page, Source};
+use super::tag::{self, RUN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::sync::atomic::Ordering;
 
+/// Where the bit of a granule of the first region is: the index of its word there, the bit, the window in its page.
+#[inline(always)]
+pub(super) fn bit_of(class: Class, granule: usize) -> (usize, usize, usize) {
+    if class <= SMALL {
+        return (granule / 64, granule % 64, granule / 64 % WINDOWS);
+    }
+    const PAGE: usize = 64 * WINDOWS;
+    let index = granule % PAGE >> (MEDIUM_SHIFT - SMALL_SHIFT);
+    (granule / PAGE * WINDOWS + index / 64, index % 64, index / 64)
+}
+
 impl<S: Source> Heap<S> {
-    /// After a block of window `number` was freed, the first one, or one that leaves the word all ones.
+    /// After a block was freed in a page that had free blocks in the windows `before`, and in a window with the word `vacant` now, if
+    /// the one is 0 or the other all ones.
     #[inline(never)]
-    pub(super) fn settle(&mut self, class: Class, number: usize, vacant: u64) {
+    pub(super) fn settle(&mut self, class: Class, granule: usize, before: u16, vacant: u64) {
         let own = self.own();
-        // SAFETY: called with windows of the first region.
-        let mark = unsafe { &*own.marks.add(number / WINDOWS) };
-        let before = mark.free();
-        mark.freed(number % WINDOWS, vacant);
-        own.bins[class].remember(number);
-        // Rarer still: the page may be in no list, or has no live block.
+        // SAFETY: called with granules of the first region.
+        let mark = unsafe { &*own.marks.add(granule / (64 * WINDOWS)) };
+        if vacant == u64::MAX {
+            mark.add_empty(bit_of(class, granule).2);
+        }
         if before == 0 || mark.empty() == SHAPES[class].windows {
             let _busy = self.busy();
             let own = self.own();
-            if let Some(page) = own.space.page(own.base + (number << (SMALL_SHIFT + 6))) {
+            if let Some(page) = own.space.page(own.base + (granule << SMALL_SHIFT)) {
                 own.list_or_release(page, class);
             }
         }
     }
+
+    /// Frees a medium block or a short page run of this heap; says no for everything else.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's.
+    #[inline(never)]
+    pub(super) unsafe fn free_medium(&mut self, granule: usize, way: usize) -> bool {
+        let class = way >> tag::CLASS_SHIFT;
+        if class == RUN && way == tag::tag(0, RUN) as usize {
+            return self.free_run(granule);
+        }
+        if class >= CLASSES || granule % (1 << (MEDIUM_SHIFT - SMALL_SHIFT)) != 0 {
+            return false;
+        }
+        let own = self.own();
+        let (number, bit, window) = bit_of(class, granule);
+        let bin = &mut own.bins[class];
+        let offset = (own.base + (granule << SMALL_SHIFT)).wrapping_sub(bin.current.base);
+        if offset < 64 << MEDIUM_SHIFT {
+            return bin.current.put(bit);
+        }
+        // SAFETY: the granule lies in the first region.
+        let (word, mark) = unsafe { (&*own.vacant.add(number), &*own.marks.add(number / WINDOWS)) };
+        let vacant = word.load(Ordering::Relaxed);
+        if vacant >> bit & 1 != 0 {
+            return false;
+        }
+        let vacant = with_bit(vacant, bit);
+        word.store(vacant, Ordering::Relaxed);
+        let free = mark.add_free(window);
+        bin.remember(granule);
+        if free == 0 || vacant == u64::MAX {
+            self.settle(class, granule, free, vacant);
+        }
+        true
+    }
 }
 
 impl<S: Source> Own<S> {
-    /// Opens the window that a block was freed in last, and takes a block.
-    #[inline]
-    pub(super) fn reopen(&mut self, class: Class) -> Option<usize> {
-        loop {
-            let number = self.bins[class].recall()?;
-            // SAFETY: bins remember windows of the first region only.
-            let mark = unsafe { &*self.marks.add(number / WINDOWS) };
-            // Otherwise it was opened since.
-            if mark.free() >> (number % WINDOWS) & 1 == 1 {
-                return self.open_near(class, number);
-            }
+    /// Takes the block at a granule that a bin remembers, if it is still free and not in the current window.
+    #[inline(always)]
+    pub(super) fn retake(&mut self, class: Class, granule: usize) -> bool {
+        let (number, bit, window) = bit_of(class, granule);
+        // SAFETY: bins remember blocks of the first region only.
+        let (word, mark) = unsafe { (&*self.vacant.add(number), &*self.marks.add(number / WINDOWS)) };
+        let vacant = word.load(Ordering::Relaxed);
+        if vacant >> bit & 1 == 0 {
+            return false;
         }
+        word.store(vacant & !(1 << bit), Ordering::Relaxed);
+        if vacant == u64::MAX {
+            mark.clear_empty(window);
+        }
+        true
     }
 
     /// Opens the next window of the current page, if that is one of small blocks in the first region, and takes a block.
@@ -55,36 +106,39 @@ impl<S: Source> Own<S> {
             return None;
         }
         // SAFETY: the page lies in the first region.
-        let windows = unsafe { (*self.marks.add(page)).free() };
-        if windows == 0 {
-            return None;
+        let mark = unsafe { &*self.marks.add(page) };
+        loop {
+            let free = mark.free();
+            if free == 0 {
+                return None;
+            }
+            let window = free.trailing_zeros() as usize;
+            let number = page * WINDOWS + window;
+            // SAFETY: as above.
+            let word = unsafe { &*self.vacant.add(number) };
+            let (vacant, starts) = (word.load(Ordering::Relaxed), SHAPES[class].starts[window]);
+            mark.opened(window);
+            if vacant & starts != 0 {
+                word.store(!starts, Ordering::Relaxed);
+                let base = self.base + (number << (SMALL_SHIFT + 6));
+                let bin = &mut self.bins[class];
+                bin.current = Window { vacant, starts, base, number };
+                return bin.current.take(SMALL_SHIFT);
+            }
         }
-        self.open_near(class, page * WINDOWS + windows.trailing_zeros() as usize)
     }
 
-    /// Opens a window of small blocks of the first region that `free` of its page has a bit for, and takes a block.
-    #[inline(always)]
-    fn open_near(&mut self, class: Class, number: usize) -> Option<usize> {
-        // SAFETY: as said above: the region has a word and a mark for it.
-        let (word, mark) = unsafe { (&*self.vacant.add(number), &*self.marks.add(number / WINDOWS)) };
-        let window = number % WINDOWS;
-        let (vacant, starts) = (word.load(Ordering::Relaxed), SHAPES[class].starts[window]);
-        mark.opened(window);
-        word.store(!starts, Ordering::Relaxed);
-        let base = self.base + (number << (SMALL_SHIFT + 6));
-        let bin = &mut self.bins[class];
-        bin.current = Window { vacant, starts, base, number };
-        bin.current.take(SMALL_SHIFT)
-    }
-
-    /// Opens a window of a page that `free` has a bit for.
-    pub(super) fn open(&mut self, page: Page, class: Class, window: usize) -> Window {
+    /// Opens a window of a page that `free` has a bit for; `None` when it has no free block all the same.
+    pub(super) fn open(&mut self, page: Page, class: Class, window: usize) -> Option<Window> {
         let (word, shape) = (&page.vacant()[window], &SHAPES[class]);
         let (vacant, starts) = (word.load(Ordering::Relaxed), shape.starts[window]);
         page.mark().opened(window);
+        if vacant & starts == 0 {
+            return None;
+        }
         word.store(!starts, Ordering::Relaxed);
         let base = page.address() + (window << (shape.shift + 6));
-        Window { vacant, starts, base, number: self.window_number(class, base) }
+        Some(Window { vacant, starts, base, number: self.window_number(class, base) })
     }
 
     /// The number of a window of small blocks in the first region; `usize::MAX` for others, which the fast path does not look for.

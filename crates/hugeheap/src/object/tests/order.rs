@@ -1,5 +1,6 @@
 //! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
 
+use super::super::bin::RECENT;
 use super::super::heap::SPARES;
 use super::*;
 use std::collections::BTreeMap;
@@ -44,8 +45,8 @@ fn mostly_free_pages_are_left_to_drain() {
     full.iter().for_each(|(_, blocks)| heap.give_all(blocks[BLOCKS - window..].iter().copied()));
     sparse.iter().for_each(|(_, blocks)| heap.give_all(blocks[window..].iter().copied()));
     heap.check();
-    // The windows freed in last are in the cache and come first; they make their page one that is not left to drain.
-    let taken = heap.take_many((BLOCKS - window) + full.len() * window, BYTES);
+    // The blocks freed last are in the cache and come first, wherever they are.
+    let taken = heap.take_many(RECENT + full.len() * window, BYTES);
     heap.check();
     for (_, blocks) in &sparse[..sparse.len() - 1] {
         let page = page_of(blocks[0]);
