@@ -10,11 +10,11 @@ fail() {
 
 as_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-# Installs Debian packages as root; else says what to install and goes on.
+# Installs Debian packages as root; else says what to install and goes on. A package has a command of its name, or is a library.
 packages() {
     local missing=()
     for package in "$@"; do
-        command -v "$package" >/dev/null || missing+=("$package")
+        command -v "$package" >/dev/null || dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
     done
     [ ${#missing[@]} = 0 ] && return
     if as_root; then
@@ -61,7 +61,7 @@ oldest_compiler() {
         echo "set-up: skipped the check with Rust $version: not installed (rustup toolchain install $version)"
         return
     fi
-    CARGO_TARGET_DIR=target/oldest cargo "+$version" check --locked -p hugeheap-os -p hugeheap -p hugeheap-cpython -p hugeheap-preload
+    CARGO_TARGET_DIR=target/oldest cargo "+$version" check --locked -p hugeheap-os -p hugeheap -p hugeheap-capi -p hugeheap-cpython -p hugeheap-preload
 }
 
 command=$1

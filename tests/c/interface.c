@@ -3,6 +3,11 @@
 
 #include <errno.h>
 #include <hugeheap.h>
+#ifdef INLINE
+#include <hugeheap_inline.h>
+#define hh_heap_alloc hh_heap_alloc_inline
+#define hh_heap_free_sized hh_heap_free_sized_inline
+#endif
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdalign.h>
@@ -257,10 +262,11 @@ static void test_process(void) {
     CHECK(during.resident >= BYTES);
     hh_free(block);
     CHECK(statistics().live < during.live);
-    uint64_t given = hh_give_back();
-    CHECK(given >= BYTES);
+    hh_give_back();
+    /* Some of it maintenance may have given back in the meantime. */
     hh_stats_t after = statistics();
-    CHECK(after.given_back >= given && after.retained == 0 && after.live_peak >= during.live);
+    CHECK(after.given_back >= before.given_back + BYTES && after.retained == 0 && after.live_peak >= during.live);
+    CHECK(hh_give_back() == 0);
 
     /* A program that was built with fewer members, and one that was built with more. */
     struct {

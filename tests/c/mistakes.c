@@ -2,6 +2,11 @@
 #include "check.h"
 
 #include <hugeheap.h>
+#ifdef INLINE
+#include <hugeheap_inline.h>
+#define hh_heap_alloc hh_heap_alloc_inline
+#define hh_heap_free_sized hh_heap_free_sized_inline
+#endif
 #include <pthread.h>
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 /* Allocates and frees blocks of 48 bytes in a loop, for counting instructions: pairs KIND COUNT. */
-#include <hugeheap.h>
+#include <hugeheap_inline.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,12 @@ int main(int words, char **word) {
         LOOP(hh_heap_alloc(heap, 48), hh_heap_free(heap, block))
     else if (strcmp(kind, "heap-sized") == 0)
         LOOP(hh_heap_alloc(heap, 48), hh_heap_free_sized(heap, block, 48))
-    else if (strcmp(kind, "thread") == 0)
+    else if (strcmp(kind, "inline") == 0)
+        LOOP(hh_heap_alloc_inline(heap, 48), hh_heap_free_sized_inline(heap, block, 48))
+    else if (strcmp(kind, "inline-variable") == 0) {
+        volatile size_t size = 48;
+        LOOP(hh_heap_alloc_inline(heap, size), hh_heap_free_sized_inline(heap, block, size))
+    } else if (strcmp(kind, "thread") == 0)
         LOOP(hh_malloc(48), hh_free(block))
     else if (strcmp(kind, "thread-sized") == 0)
         LOOP(hh_malloc(48), hh_free_sized(block, 48))

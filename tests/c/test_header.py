@@ -9,8 +9,10 @@ import pytest
 from .conftest import HERE, ROOT, STRICT, needs
 
 HEADER = ROOT / "include/hugeheap.h"
+HEADERS = [HEADER, ROOT / "include/hugeheap_inline.h"]
 
 
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.name)
 @pytest.mark.parametrize(
     ("compiler", "language", "standard"),
     [
@@ -22,12 +24,12 @@ HEADER = ROOT / "include/hugeheap.h"
         ("clang++", "c++", "c++17"),
     ],
 )
-def test_it_is_accepted_alone_without_a_warning(compiler, language, standard, tmp_path):
+def test_it_is_accepted_alone_without_a_warning(compiler, language, standard, header, tmp_path):
     needs(compiler)
     # All of its macros as well; each struct is filled as its macro says.
     source = tmp_path / "sample"
     source.write_text(
-        "#include <hugeheap.h>\n#include <hugeheap.h>\n"
+        f"#include <{header.name}>\n#include <{header.name}>\n"
         "hh_options options = HH_OPTIONS_INIT;\nhh_heap_options heap_options = HH_HEAP_OPTIONS_INIT;\n"
         "uint64_t limit = HH_NO_LIMIT;\nsize_t alignment = HH_MAX_ALIGNMENT;\nconst char version[] = HH_VERSION;\n"
     )
@@ -46,8 +48,10 @@ def test_a_cpp_program_uses_it(tmp_path, flags, clean):
 
 
 def test_it_declares_what_the_library_exports(built):
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
-    declared = set(re.findall(r"\b(hh_\w+)\(", text))
+    declared = set()
+    for header in HEADERS:
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)
+        declared |= set(re.findall(r"^[\w *]*\b(hh_\w+)\([^;{]*\) HH_NOEXCEPT", text, re.M))
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", built / "libhugeheap.so"], capture_output=True, text=True, check=True
     ).stdout

@@ -31,6 +31,7 @@ def test_everything_is_there(prefix):
     assert library.resolve().name == "libhugeheap.so.0.1.0"
     for path in (
         "include/hugeheap.h",
+        "include/hugeheap_inline.h",
         "lib/libhugeheap.a",
         "lib/libhugeheap.so.0.1",
         "lib/pkgconfig/hugeheap.pc",

@@ -36,12 +36,13 @@ def test_the_kinds_are_known(compiled):
     assert listed == KINDS and len(KINDS) >= 40
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["shared", "archive"])
+@pytest.mark.parametrize("way", ["shared", "archive", "inlined"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_ends_the_process_with_one_line(kind, static, compiled, clean, tmp_path):
+def test_it_ends_the_process_with_one_line(kind, way, compiled, clean, tmp_path):
+    program = compiled(SOURCE, *(["-DINLINE"] if way == "inlined" else []), static=way == "archive")
     # No core file beside the tests.
     ran = subprocess.run(
-        [compiled(SOURCE, static=static), kind], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [program, kind], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == -signal.SIGABRT, (ran.returncode, ran.stdout, ran.stderr)
     address = ran.stdout.split()

@@ -93,6 +93,21 @@ unsafe extern "C" fn hh_heap_free_sized(handle: Handle, address: *mut c_void, si
     }
 }
 
+// What `include/hugeheap_inline.h` falls back to. The name has the number of the layout it was written for: how bins lie in a heap, and
+// the first three words of one. When that changes, the number does, here and there; tests/c notices when it was forgotten.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_layout_1_alloc(handle: Handle, size: usize) -> *mut c_void {
+    // SAFETY: the same contract.
+    unsafe { hh_heap_alloc(handle, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_layout_1_free_sized(handle: Handle, address: *mut c_void, size: usize) {
+    // SAFETY: the same contract.
+    unsafe { hh_heap_free_sized(handle, address, size) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_heap_realloc(
     handle: Handle,
