@@ -18,7 +18,6 @@
 //! ring forgets its oldest without loss. Remembering windows instead of blocks was tried: it is less work for objects freed in their order, but
 //! a program that replaces objects at random opens a window for each, by branches that no predictor knows, and took twice as long.
 
-use super::lists::List;
 use crate::arena::HEAP_PAGE_BYTES;
 
 /// Blocks remembered per bin: the rest of its two cache lines.
@@ -103,14 +102,10 @@ pub(crate) struct Bin {
     pub(crate) current: Window,
     /// The page whose windows become current, 0: none.
     pub(crate) page: usize,
-    /// Partial pages.
-    pub(crate) partial: List,
-    /// Sparse ones: mostly free when they were last looked at, left to drain.
-    pub(crate) sparse: List,
+    /// Index of the last entry of `recent`.
+    last: usize,
     /// Granules of freed blocks in the first region, a ring; 0: none.
-    pub(super) recent: [u32; RECENT],
-    /// Index of the last.
-    last: u32,
+    pub(super) recent: [usize; RECENT],
 }
 
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
@@ -119,33 +114,29 @@ impl Bin {
     pub(crate) const EMPTY: Self = Self {
         current: Window::NONE,
         page: 0,
-        partial: List::EMPTY,
-        sparse: List::EMPTY,
-        recent: [0; RECENT],
         last: 0,
+        recent: [0; RECENT],
     };
 
-    /// Remembers a freed block by its granule in the first region. Beyond its first 64 GiB nothing is remembered.
+    /// Remembers a freed block by its granule in the first region.
     #[inline(always)]
     pub(crate) fn remember(&mut self, granule: usize) {
-        if granule as u32 as usize == granule {
-            self.last = (self.last + 1) % RECENT as u32;
-            self.recent[self.last as usize] = granule as u32;
-        }
+        self.last = (self.last + 1) % RECENT;
+        self.recent[self.last] = granule;
     }
 
-    /// The block remembered last.
+    /// The granule of the block remembered last; 0: none.
     #[inline(always)]
-    pub(crate) fn recall(&mut self) -> Option<usize> {
-        let granule = core::mem::replace(&mut self.recent[self.last as usize % RECENT], 0);
-        self.last = self.last.wrapping_sub(1) % RECENT as u32;
-        (granule != 0).then_some(granule as usize)
+    pub(crate) fn recall(&mut self) -> usize {
+        let last = self.last % RECENT;
+        self.last = last.wrapping_sub(1) % RECENT;
+        core::mem::take(&mut self.recent[last])
     }
 
     /// Forgets the blocks of a page, the first granule of which is `first`: the page leaves the bin.
     pub(crate) fn forget(&mut self, first: usize) {
         for granule in &mut self.recent {
-            if (*granule as usize).wrapping_sub(first) < HEAP_PAGE_BYTES / 16 {
+            if granule.wrapping_sub(first) < HEAP_PAGE_BYTES / 16 {
                 *granule = 0;
             }
         }

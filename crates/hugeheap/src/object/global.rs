@@ -192,17 +192,40 @@ pub(crate) fn thread_number() -> Option<u32> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalHeap;
 
+impl GlobalHeap {
+    /// What [`alloc`](GlobalAlloc::alloc) ends in where the fast path does not: a thread's first request, and large alignments.
+    #[inline(never)]
+    fn allocate(layout: Layout) -> *mut u8 {
+        let block = thread_heap().and_then(|mut heap| heap.allocate_aligned(layout.size(), layout.align()));
+        block.map_or(null_mut(), NonNull::as_ptr)
+    }
+
+    /// # Safety
+    /// As for [`dealloc`](GlobalAlloc::dealloc).
+    #[inline(never)]
+    unsafe fn free(address: NonNull<u8>, layout: Layout) {
+        // SAFETY: by the contract above.
+        unsafe {
+            match thread_heap() {
+                Some(mut heap) if layout.align() <= 16 => heap.free_sized(address, layout.size()),
+                Some(mut heap) => heap.free(address),
+                // Without memory for a heap of its own a thread can still free in those of others.
+                None => SPACE.free(address),
+            }
+        }
+    }
+}
+
 // SAFETY: blocks are at least as large and as aligned as asked for, live until they are freed, and owned by one request.
 unsafe impl GlobalAlloc for GlobalHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(mut heap) = thread_heap() else { return null_mut() };
-        let block = if layout.align() <= 16 {
-            heap.allocate(layout.size())
-        } else {
-            heap.allocate_aligned(layout.size(), layout.align())
-        };
-        block.map_or(null_mut(), NonNull::as_ptr)
+        match NonNull::new(slot::get()) {
+            Some(core) if layout.align() <= 16 => {
+                ManuallyDrop::new(Heap { core }).allocate(layout.size()).map_or(null_mut(), NonNull::as_ptr)
+            }
+            _ => Self::allocate(layout),
+        }
     }
 
     #[inline]
@@ -210,11 +233,11 @@ unsafe impl GlobalAlloc for GlobalHeap {
         // SAFETY: by the contract of `GlobalAlloc` the address came from `alloc`, with this layout, and is given up.
         unsafe {
             let address = NonNull::new_unchecked(address);
-            match thread_heap() {
-                Some(mut heap) if layout.align() <= 16 => heap.free_sized(address, layout.size()),
-                Some(mut heap) => heap.free(address),
-                // Without memory for a heap of its own a thread can still free in those of others.
-                None => SPACE.free(address),
+            match NonNull::new(slot::get()) {
+                Some(core) if layout.align() <= 16 => {
+                    ManuallyDrop::new(Heap { core }).free_sized(address, layout.size());
+                }
+                _ => Self::free(address, layout),
             }
         }
     }

@@ -22,10 +22,12 @@ use super::bin::{Bin, with_bit};
 use super::class::{
     CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, class_of, small_class_of,
 };
+use super::lists::Lists;
 use super::mistake::{self, Mistake};
 use super::runs::RunCache;
 use super::space::{Mark, Page, Region, Source, Space};
 use super::tag;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -49,6 +51,7 @@ pub(crate) struct Own<S: Source> {
     pub(crate) spare_count: u32,
     /// Pages to take from the arenas the next time.
     pub(crate) batch: u32,
+    pub(crate) lists: [Lists; CLASSES],
     pub(crate) spares: [usize; SPARES],
     pub(super) runs: RunCache,
     pub(crate) space: &'static Space<S>,
@@ -91,6 +94,13 @@ impl<S: Source> Heap<S> {
         unsafe { &mut (*self.core.as_ptr()).own }
     }
 
+    /// The handle again, in a function that the fast paths end in. Those get the core by value, so that nothing of a fast path has to live on the
+    /// stack: with `&mut self` a third of its instructions saved registers.
+    #[inline(always)]
+    pub(super) fn borrowed(core: NonNull<Core<S>>) -> ManuallyDrop<Self> {
+        ManuallyDrop::new(Self { core })
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         // SAFETY: cores are never unmapped, and nobody has an exclusive reference to `shared`.
         unsafe { &(*self.core.as_ptr()).shared }
@@ -104,7 +114,7 @@ impl<S: Source> Heap<S> {
             // SAFETY: at most the highest small class.
             return unsafe { self.allocate_small(small_class_of(bytes)) };
         }
-        self.allocate_more(bytes)
+        Self::allocate_more(self.core, bytes)
     }
 
     /// A block of a class of small blocks.
@@ -117,39 +127,57 @@ impl<S: Source> Heap<S> {
         let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
         match bin.current.take(SMALL_SHIFT) {
             Some(address) => NonNull::new(address as *mut u8),
-            None => self.refill(class),
+            None => Self::refill(self.core, class),
         }
     }
 
     /// Requests above [`MAX_SMALL`].
     #[inline(never)]
-    fn allocate_more(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+    fn allocate_more(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
         if bytes > MAX_BLOCK {
-            return self.allocate_run(bytes);
+            return heap.allocate_run(bytes);
         }
         let class = class_of(bytes);
-        match self.own().bins[class].current.take(SHAPES[class].shift) {
+        match heap.own().bins[class].current.take(SHAPES[class].shift) {
             Some(address) => NonNull::new(address as *mut u8),
-            None => self.refill(class),
+            None => Self::refill(core, class),
         }
     }
 
+    /// The current window has no free block: takes the one freed last.
     #[inline(never)]
-    fn refill(&mut self, class: Class) -> Option<NonNull<u8>> {
-        let own = self.own();
-        while let Some(granule) = own.bins[class].recall() {
-            if own.retake(class, granule) {
-                return NonNull::new((own.base + (granule << SMALL_SHIFT)) as *mut u8);
+    fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        // SAFETY: a class has a bin.
+        let granule = unsafe { own.bins.get_unchecked_mut(class) }.recall();
+        if granule != 0 && own.retake(class, granule) {
+            return NonNull::new((own.base + (granule << SMALL_SHIFT)) as *mut u8);
+        }
+        Self::refill_from_page(core, class)
+    }
+
+    #[inline(never)]
+    fn refill_from_page(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        loop {
+            match own.bins[class].recall() {
+                0 => break,
+                granule if own.retake(class, granule) => {
+                    return NonNull::new((own.base + (granule << SMALL_SHIFT)) as *mut u8);
+                }
+                _ => {}
             }
         }
         if let Some(address) = own.advance(class) {
             return NonNull::new(address as *mut u8);
         }
         if class == 0 {
-            return self.allocate(1);
+            return heap.allocate(1);
         }
-        let _busy = self.busy();
-        let core = self.core;
+        let _busy = heap.busy();
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
         NonNull::new(own.refill(shared, class)? as *mut u8)
@@ -165,14 +193,14 @@ impl<S: Source> Heap<S> {
     pub unsafe fn free(&mut self, address: NonNull<u8>) {
         // SAFETY: by the contract above.
         if unsafe { !self.free_near(address.as_ptr() as usize) } {
-            self.free_or_abort(address);
+            Self::free_or_abort(self.core, address);
         }
     }
 
     #[inline(never)]
-    fn free_or_abort(&mut self, address: NonNull<u8>) {
+    fn free_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
         let address = address.as_ptr() as usize;
-        if let Err(mistake) = self.free_far(address) {
+        if let Err(mistake) = Self::borrowed(core).free_far(address) {
             mistake::abort("free", address, mistake);
         }
     }
@@ -201,7 +229,7 @@ impl<S: Source> Heap<S> {
         let Some((granule, way)) = self.way_to(address) else { return false };
         if way > tag::tag(0, SMALL) as usize {
             // SAFETY: by the contract above; the granule lies in the first region.
-            return unsafe { self.free_medium(granule, way) };
+            return unsafe { Self::free_medium(self.core, granule, way) };
         }
         // SAFETY: tags hold multiples of a bin's size, this one of a small class.
         let bin = unsafe { &mut *self.own().bins.as_mut_ptr().byte_add(way) };
@@ -250,7 +278,7 @@ impl<S: Source> Heap<S> {
         bin.remember(granule);
         // The two rare cases: the page may be in no list, or the window has no live block.
         if free == 0 || vacant == u64::MAX {
-            self.settle(way >> tag::CLASS_SHIFT, granule, free, vacant);
+            return Self::settle(self.core, way >> tag::CLASS_SHIFT, granule, free, vacant);
         }
         true
     }
@@ -269,35 +297,33 @@ impl<S: Source> Heap<S> {
             let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
             // A granule of the current window of its class: then the page is this heap's and of that class.
             let granule = start.wrapping_sub(bin.current.base).rotate_right(SMALL_SHIFT);
-            if granule < 64 && bin.current.put(granule) {
-                return;
-            }
-            if let Some((granule, way)) = self.way_to(start) {
-                // SAFETY: the page has this heap's tag and the class, and the current window was looked at.
-                let near = way == tag::tag(0, class) as usize && class > 0;
-                if near && granule / 64 != self.own().bins[class].current.number {
-                    // SAFETY: by the conditions.
-                    if unsafe { self.free_in_word(granule, way) } {
-                        return;
-                    }
+            if granule < 64 {
+                if bin.current.put(granule) {
+                    return;
+                }
+            } else if let Some((granule, way)) = self.way_to(start) {
+                // SAFETY: the page has this heap's tag and the class, and the block is not in the current window.
+                if way == tag::tag(0, class) as usize && unsafe { self.free_in_word(granule, way) } {
+                    return;
                 }
             }
         }
         // SAFETY: by the contract above.
-        unsafe { self.free_sized_elsewhere(address, bytes) }
+        unsafe { Self::free_sized_elsewhere(self.core, address, bytes) }
     }
 
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(never)]
-    unsafe fn free_sized_elsewhere(&mut self, address: NonNull<u8>, bytes: usize) {
+    unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+        let mut heap = Self::borrowed(core);
         let start = address.as_ptr() as usize;
-        let space = self.own().space;
+        let space = heap.own().space;
         let fits = bytes <= MAX_BLOCK
             && space.page(start).is_some_and(|page| tag::class(page.tag()) == class_of(bytes));
         let checked = if fits { Ok(()) } else { space.check_size(start, bytes) };
         // SAFETY: by the contract above.
-        let result = checked.and_then(|()| unsafe { self.try_free(address) });
+        let result = checked.and_then(|()| unsafe { heap.try_free(address) });
         if let Err(mistake) = result {
             mistake::abort("sized free", start, mistake);
         }
@@ -365,6 +391,7 @@ impl<S: Source> Own<S> {
             spare_count: 0,
             batch: 1,
             bins: [const { Bin::EMPTY }; CLASSES],
+            lists: [Lists::EMPTY; CLASSES],
             spares: [0; SPARES],
             runs: RunCache::EMPTY,
             space,

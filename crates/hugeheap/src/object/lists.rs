@@ -10,7 +10,7 @@ use super::heap::Own;
 use super::space::{Page, Source};
 use core::sync::atomic::Ordering;
 
-/// The lists of a bin.
+/// Which list a page is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listed {
     Partial = 1,
@@ -28,10 +28,22 @@ impl List {
     pub(crate) const EMPTY: Self = Self { first: 0, last: 0 };
 }
 
+/// The lists of a bin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lists {
+    pub(crate) partial: List,
+    /// Mostly free when they were last looked at, left to drain.
+    pub(crate) sparse: List,
+}
+
+impl Lists {
+    pub(crate) const EMPTY: Self = Self { partial: List::EMPTY, sparse: List::EMPTY };
+}
+
 impl<S: Source> Own<S> {
     fn list(&mut self, class: Class, list: usize) -> &mut List {
-        let bin = &mut self.bins[class];
-        if list == Listed::Sparse as usize { &mut bin.sparse } else { &mut bin.partial }
+        let lists = &mut self.lists[class];
+        if list == Listed::Sparse as usize { &mut lists.sparse } else { &mut lists.partial }
     }
 
     /// Puts a page at the end of a list.

@@ -57,7 +57,7 @@ impl<S: Source> Own<S> {
     fn next_page(&mut self, class: Class) -> bool {
         self.bins[class].page = 0;
         for look in 0.. {
-            let Some(page) = self.space.page(self.bins[class].partial.first) else { break };
+            let Some(page) = self.space.page(self.lists[class].partial.first) else { break };
             self.unlink(class, page);
             // Three quarters of its windows are empty: it is left to drain as long as there is another.
             let sparse = page.mark().empty().count_ones() * 4 >= SHAPES[class].windows.count_ones() * 3;
@@ -67,7 +67,7 @@ impl<S: Source> Own<S> {
             }
             self.link(class, page, Listed::Sparse);
         }
-        let Some(page) = self.space.page(self.bins[class].sparse.first) else { return false };
+        let Some(page) = self.space.page(self.lists[class].sparse.first) else { return false };
         self.unlink(class, page);
         self.bins[class].page = page.address();
         true

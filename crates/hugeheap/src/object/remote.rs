@@ -4,15 +4,13 @@
 //!   free ─▶ announce ─▶ push          owner: take_all ─▶ acknowledge ─▶ take
 //! ```
 //!
-//! What must hold, and is model-checked: every bit that was set is taken exactly once; a page is in an inbox at most once; a bit set
-//! after the owner took a page's bits brings the page into the inbox again.
-//! (`RUSTFLAGS="--cfg loom" cargo test -p hugeheap --lib remote`)
+//! What must hold, and is model-checked in `model`: every bit that was set is taken exactly once; a page is in an inbox at most once; a bit
+//! set after the owner took a page's bits brings the page into the inbox again.
+//!
+//! The atomics come from the module around this one: the model has its own copy of this file, on loom's.
 
+use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use super::tag::PENDING;
-#[cfg(not(loom))]
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Sets a block's bit; says no if it was set: freed twice.
 pub(super) fn free(word: &AtomicU64, bit: u64) -> bool {

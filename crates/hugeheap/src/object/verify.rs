@@ -130,7 +130,7 @@ impl<S: Source> Own<S> {
             if bin.page != 0 {
                 note(bin.page, Found::AtHand(class), problems);
             }
-            for (head, list) in [(bin.partial.first, Listed::Partial), (bin.sparse.first, Listed::Sparse)] {
+            for (head, list) in [(self.lists[class].partial.first, Listed::Partial), (self.lists[class].sparse.first, Listed::Sparse)] {
                 let (mut next, mut previous) = (head, 0);
                 while next != 0 {
                     let Some(page) = self.space.page(next) else {
@@ -234,7 +234,7 @@ impl<S: Source> Own<S> {
     fn verify_recent(&self, class: Class, problems: &mut String) {
         // SAFETY: a bin is plain data; the copy is never written back.
         let mut copy: Bin = unsafe { core::ptr::read(&raw const self.bins[class]) };
-        while let Some(granule) = copy.recall() {
+        for granule in core::iter::repeat_with(|| copy.recall()).take_while(|&granule| granule != 0) {
             let page = self.space.page(self.base + granule * 16);
             if page.is_none_or(|page| page.tag() & !tag::PENDING != self.tag_of(class)) {
                 let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");

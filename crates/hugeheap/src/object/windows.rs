@@ -6,10 +6,11 @@
 
 use super::bin::{Window, with_bit};
 use super::class::{CLASSES, Class, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
-use super::heap::{Heap, Own};
+use super::heap::{Core, Heap, Own};
 use super::space::{Page, Source};
 use super::tag::{self, RUN};
 use crate::arena::HEAP_PAGE_BYTES;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 /// Where the bit of a granule of the first region is: the index of its word there, the bit, the window in its page.
@@ -25,22 +26,30 @@ pub(super) fn bit_of(class: Class, granule: usize) -> (usize, usize, usize) {
 
 impl<S: Source> Heap<S> {
     /// After a block was freed in a page that had free blocks in the windows `before`, and in a window with the word `vacant` now, if
-    /// the one is 0 or the other all ones.
+    /// the one is 0 or the other all ones. Says yes, for the caller to end with.
     #[inline(never)]
-    pub(super) fn settle(&mut self, class: Class, granule: usize, before: u16, vacant: u64) {
-        let own = self.own();
+    pub(super) fn settle(
+        core: NonNull<Core<S>>,
+        class: Class,
+        granule: usize,
+        before: u16,
+        vacant: u64,
+    ) -> bool {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
         // SAFETY: called with granules of the first region.
         let mark = unsafe { &*own.marks.add(granule / (64 * WINDOWS)) };
         if vacant == u64::MAX {
             mark.add_empty(bit_of(class, granule).2);
         }
         if before == 0 || mark.empty() == SHAPES[class].windows {
-            let _busy = self.busy();
-            let own = self.own();
+            let _busy = heap.busy();
+            let own = heap.own();
             if let Some(page) = own.space.page(own.base + (granule << SMALL_SHIFT)) {
                 own.list_or_release(page, class);
             }
         }
+        true
     }
 
     /// Frees a medium block or a short page run of this heap; says no for everything else.
@@ -48,15 +57,16 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's.
     #[inline(never)]
-    pub(super) unsafe fn free_medium(&mut self, granule: usize, way: usize) -> bool {
+    pub(super) unsafe fn free_medium(core: NonNull<Core<S>>, granule: usize, way: usize) -> bool {
+        let mut heap = Self::borrowed(core);
         let class = way >> tag::CLASS_SHIFT;
         if class == RUN && way == tag::tag(0, RUN) as usize {
-            return self.free_run(granule);
+            return heap.free_run(granule);
         }
         if class >= CLASSES || granule % (1 << (MEDIUM_SHIFT - SMALL_SHIFT)) != 0 {
             return false;
         }
-        let own = self.own();
+        let own = heap.own();
         let (number, bit, window) = bit_of(class, granule);
         let bin = &mut own.bins[class];
         let offset = (own.base + (granule << SMALL_SHIFT)).wrapping_sub(bin.current.base);
@@ -74,7 +84,7 @@ impl<S: Source> Heap<S> {
         let free = mark.add_free(window);
         bin.remember(granule);
         if free == 0 || vacant == u64::MAX {
-            self.settle(class, granule, free, vacant);
+            return Self::settle(core, class, granule, free, vacant);
         }
         true
     }
@@ -91,7 +101,8 @@ impl<S: Source> Own<S> {
         if vacant >> bit & 1 == 0 {
             return false;
         }
-        word.store(vacant & !(1 << bit), Ordering::Relaxed);
+        // A subtraction, because the bit is known to be set: one instruction less than clearing it.
+        word.store(vacant - (1 << bit), Ordering::Relaxed);
         if vacant == u64::MAX {
             mark.clear_empty(window);
         }
