@@ -57,7 +57,7 @@ void *hh_calloc(size_t count, size_t size) HH_NOEXCEPT HH_NEW(1, 2);
  * above 16 is not kept. */
 void *hh_realloc(void *block, size_t size) HH_NOEXCEPT HH_RESIZED(2);
 
-/* Frees a block. Nothing happens for NULL. */
+/* Frees a block. Nothing happens for NULL. errno stays as it was. */
 void hh_free(void *block) HH_NOEXCEPT;
 
 /* The same, faster and checked further: `size` is what was asked for (the last size, after hh_realloc). For blocks of hh_malloc,

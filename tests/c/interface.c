@@ -41,6 +41,22 @@ static void test_malloc(void) {
     }
     hh_free(NULL);
     hh_free_sized(NULL, 7);
+
+    /* A function that cleans up after an error must be able to report it. */
+    enum { MANY = 1000 };
+    for (unsigned n = 0; n < SIZES; n++) {
+        static void *many[MANY];
+        unsigned count = sizes[n] > 100000 ? 20 : MANY;
+        for (unsigned m = 0; m < count; m++)
+            CHECK((many[m] = hh_malloc(sizes[n])) != NULL);
+        errno = EDOM;
+        for (unsigned m = 0; m < count; m++)
+            hh_free(many[m]);
+        CHECK(errno == EDOM);
+    }
+    hh_give_back();
+    CHECK(errno == EDOM);
+
     CHECK(hh_usable_size(NULL) == 0);
 
     /* Zero bytes: a block of its own each time. */
