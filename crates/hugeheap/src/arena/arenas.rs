@@ -330,6 +330,9 @@ impl<O: Os> Arenas<O> {
         }
         let (state, made, unlisted) = (arena.state, arena.made, arena.busy || arena.apart);
         self.note_density(id);
+        if matches!(state, State::Empty | State::GivenBack) {
+            self.table.note_idle(id);
+        }
         if unlisted {
             return;
         }

@@ -75,6 +75,7 @@ impl<O: Os> Arenas<O> {
     /// Keeps an arena that is out of all lists, and could not be supplied, for later.
     pub(crate) fn put_back(&mut self, id: ArenaId) {
         self.table.arena_mut(id).state = State::GivenBack;
+        self.table.note_idle(id);
         self.given_back.push_front(&mut self.table, id);
     }
 

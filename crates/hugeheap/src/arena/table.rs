@@ -10,6 +10,14 @@
 //! subtraction and one shift in the region; there is one region unless `ulimit -v` kept it small.
 //!
 //! Large blocks grow, so they are kept away from the small arenas, which would be in their way.
+//!
+//! For large blocks idle arenas in a row are looked for, from the upper end. What a search has seen is remembered, so that the next one
+//! does not pass all live blocks again:
+//!
+//! ```text
+//!   region     ├────── not known ──────┤◀─ no idle row of 2ᵏ arenas ─▶┤
+//!                                      └─ barren[k]                   end
+//! ```
 
 use super::layout::ARENA_BYTES;
 use super::list::ArenaId;
@@ -26,6 +34,9 @@ const INDEX_BITS: u32 = 20;
 /// Most arenas of a region: 2 TiB.
 pub(crate) const MAX_REGION_ARENAS: usize = 1 << INDEX_BITS;
 
+/// Lengths of rows that searches remember: powers of two up to a region.
+const LENGTHS: usize = INDEX_BITS as usize + 1;
+
 const _: () = assert!((MAX_REGIONS << INDEX_BITS) < u32::MAX as usize, "ids stay below ArenaId::NONE");
 
 #[derive(Clone, Copy)]
@@ -37,6 +48,8 @@ struct Region {
     low: u32,
     /// Arenas from here on were used at least once by large blocks.
     high: u32,
+    /// From here on no `1 << k` idle arenas are in a row, by `k`. `arenas`: nothing is known.
+    barren: [u32; LENGTHS],
 }
 
 /// All regions of a heap.
@@ -83,8 +96,9 @@ impl Table {
         let _ = os.name(records, c"hugeheap metadata");
         let Some(pointer) = NonNull::new(records.start as *mut Arena) else { return Err(full) };
         self.metadata += bytes;
+        let arenas = arenas as u32;
         self.regions[self.count] =
-            Some(Region { range, records: pointer, arenas: arenas as u32, low: 0, high: arenas as u32 });
+            Some(Region { range, records: pointer, arenas, low: 0, high: arenas, barren: [arenas; LENGTHS] });
         self.count += 1;
         Ok(())
     }
@@ -159,21 +173,64 @@ impl Table {
     }
 
     /// `count` neighbouring arenas for a large block, highest addresses first: arenas that blocks left, else new ones.
-    pub(crate) fn find_span(&self, count: u32) -> Option<ArenaId> {
-        (0..self.count).find_map(|number| {
-            let region = self.regions[number].as_ref()?;
-            let base = (number << INDEX_BITS) as u32;
-            let mut run = 0;
-            let mut index = region.arenas;
-            while index > region.low {
-                index -= 1;
-                run = if index < region.high || self.is_idle(ArenaId(base | index)) { run + 1 } else { 0 };
-                if run == count {
-                    return Some(ArenaId(base | index));
+    pub(crate) fn find_span(&mut self, count: u32) -> Option<ArenaId> {
+        (0..self.count).find_map(|number| self.find_span_in(number, count))
+    }
+
+    fn find_span_in(&mut self, number: usize, count: u32) -> Option<ArenaId> {
+        let region = self.regions[number]?;
+        let base = (number << INDEX_BITS) as u32;
+        // A row of `count` contains one of this length.
+        let length = (count.max(1).ilog2() as usize).min(LENGTHS - 1);
+        // A row that reaches into the barren part ends before it is as long as what is wanted.
+        let start = region.barren[length].saturating_add(count - 1).min(region.arenas);
+        let (mut run, mut longest, mut index) = (0, 0, start);
+        while index > region.low && run < count {
+            index -= 1;
+            let idle = index < region.high || self.is_idle(ArenaId(base | index));
+            if !idle {
+                longest = longest.max(run);
+            }
+            run = if idle { run + 1 } else { 0 };
+        }
+        let found = run == count;
+        // The row found is left out: it may stay idle after all. The unfinished row at the lower end counts.
+        let (seen, longest) = if found { (index + count, longest) } else { (index, longest.max(run)) };
+        if let Some(region) = self.regions[number].as_mut() {
+            for (k, barren) in region.barren.iter_mut().enumerate().skip(length) {
+                if 1 << k > longest {
+                    *barren = seen.min(*barren);
                 }
             }
-            None
-        })
+        }
+        found.then_some(ArenaId(base | index))
+    }
+
+    /// Notes that an arena may have become idle. What is not noted is not found by [`find_span`](Self::find_span).
+    pub(crate) fn note_idle(&mut self, id: ArenaId) {
+        let index = id.0 & (MAX_REGION_ARENAS as u32 - 1);
+        if let Some(region) = self.regions[(id.0 >> INDEX_BITS) as usize].as_mut() {
+            for barren in &mut region.barren {
+                *barren = (*barren).max(index + 1);
+            }
+        }
+    }
+
+    /// Whether what searches remember is true. For tests: looks at all arenas.
+    pub(crate) fn check_barren(&self) -> core::result::Result<(), &'static str> {
+        for (number, region) in self.regions[..self.count].iter().flatten().enumerate() {
+            let base = (number << INDEX_BITS) as u32;
+            let mut run = 0_u32;
+            for index in (region.low..region.arenas).rev() {
+                let idle = index < region.high || self.is_idle(ArenaId(base | index));
+                run = if idle { run + 1 } else { 0 };
+                let lengths = if run == 0 { 0 } else { run.ilog2() as usize + 1 };
+                if region.barren[..lengths].iter().any(|&barren| index >= barren) {
+                    return Err("idle arenas in a row that searches have forgotten");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Notes that a large block uses the arenas from `first` on.
@@ -252,5 +309,74 @@ impl Table {
             table.fresh();
         }
         table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeheap_os::simulated::{Config, Kernel};
+    use proptest::prelude::*;
+
+    const ARENAS: usize = 200;
+
+    fn set(table: &mut Table, first: u32, count: u32, state: State) {
+        for index in first..first + count {
+            table.arena_mut(ArenaId(index)).state = state;
+            if state == State::GivenBack {
+                table.note_idle(ArenaId(index));
+            }
+        }
+    }
+
+    /// The highest row of `count` idle arenas, looked for everywhere.
+    fn naive(table: &Table, count: u32) -> Option<ArenaId> {
+        let last = (ARENAS as u32).checked_sub(count)?;
+        let row = |first: u32| (first..first + count).all(|index| table.is_idle(ArenaId(index)));
+        (0..=last).rev().find(|&first| row(first)).map(ArenaId)
+    }
+
+    proptest! {
+        #[test]
+        fn searches_find_what_looking_everywhere_finds(
+            steps in proptest::collection::vec((any::<bool>(), 1u32..20, any::<prop::sample::Index>()), 1..200)
+        ) {
+            let kernel = Kernel::new(Config::default());
+            let mut table = Table::NEW;
+            table.add_region(&kernel, ARENAS).expect("the simulated kernel has room");
+            let mut blocks = Vec::new();
+            for (take, count, which) in steps {
+                if take || blocks.is_empty() {
+                    let found = table.find_span(count);
+                    prop_assert_eq!(found, naive(&table, count));
+                    // Every fifth is found and not used, as when memory is refused.
+                    if let Some(first) = found.filter(|_| count % 5 != 0) {
+                        table.claim_span(first);
+                        set(&mut table, first.0, count, State::Large);
+                        blocks.push((first.0, count));
+                    }
+                } else {
+                    let (first, count) = blocks.swap_remove(which.index(blocks.len()));
+                    set(&mut table, first, count, State::GivenBack);
+                }
+                prop_assert_eq!(table.check_barren(), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_does_not_pass_the_blocks_that_live() {
+        let kernel = Kernel::new(Config::default());
+        let mut table = Table::NEW;
+        table.add_region(&kernel, ARENAS).expect("the simulated kernel has room");
+        for count in [1, 3, 1, 3, 7, 3] {
+            let first = table.find_span(count).expect("there is room");
+            table.claim_span(first);
+            set(&mut table, first.0, count, State::Large);
+            let known = table.regions[0].expect("it was added").barren[count.ilog2() as usize];
+            assert_eq!(known, first.0 + count, "the next search for {count} begins elsewhere");
+        }
+        set(&mut table, 190, 1, State::GivenBack);
+        assert_eq!(table.find_span(1), Some(ArenaId(190)));
     }
 }

@@ -62,6 +62,9 @@ impl<O: Os> Arenas<O> {
             let _ = writeln!(problems, "arena {id} in {place:?} was never used");
         }
         self.verify_counters(&mut problems);
+        if let Err(problem) = self.table.check_barren() {
+            let _ = writeln!(problems, "{problem}");
+        }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 

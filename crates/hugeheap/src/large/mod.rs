@@ -146,10 +146,9 @@ impl<O: Os> Arenas<O> {
         count
     }
 
-    /// `count` idle arenas in a row, with room for `wanted` behind their beginning where there is. Looks at the arenas in the upper
-    /// part of the regions one by one.
+    /// `count` idle arenas in a row, with room for `wanted` behind their beginning where there is.
     fn find_large_span(&mut self, count: u32, wanted: u32) -> Option<ArenaId> {
-        let find = |heap: &Self| heap.table.find_span(wanted).or_else(|| heap.table.find_span(count));
+        let find = |heap: &mut Self| heap.table.find_span(wanted).or_else(|| heap.table.find_span(count));
         let mut found = find(self);
         if found.is_none() && self.add_region(count, wanted).is_some() {
             found = find(self);
