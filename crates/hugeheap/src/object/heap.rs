@@ -237,7 +237,13 @@ impl<S: Source> Heap<S> {
             return bin.current.put(granule);
         }
         // SAFETY: the granule lies in the first region, in a page of this heap and class, and not in the current window.
-        unsafe { self.free_in_word(granule, way) }
+        match unsafe { self.free_in_word(granule, way) } {
+            InWord::Refused => false,
+            InWord::Freed => true,
+            InWord::Settle { before, vacant } => {
+                Self::settle(self.core, way >> tag::CLASS_SHIFT, granule, before, vacant)
+            }
+        }
     }
 
     /// The granule of an address in the first region, and the way to its bin: too long, if its page is not this heap's or somebody else freed
@@ -261,7 +267,7 @@ impl<S: Source> Heap<S> {
     /// The granule lies in the first region, in a page of this heap, `way` leads to the bin of its class, and the bin's current window does not contain
     /// it.
     #[inline(always)]
-    unsafe fn free_in_word(&mut self, granule: usize, way: usize) -> bool {
+    unsafe fn free_in_word(&mut self, granule: usize, way: usize) -> InWord {
         let own = self.own();
         // SAFETY: by the contract above.
         let (word, mark, bin) = unsafe {
@@ -270,17 +276,16 @@ impl<S: Source> Heap<S> {
         };
         let vacant = word.load(Ordering::Relaxed);
         if vacant >> (granule % 64) & 1 != 0 {
-            return false;
+            return InWord::Refused;
         }
         let vacant = with_bit(vacant, granule);
         word.store(vacant, Ordering::Relaxed);
-        let free = mark.add_free(granule / 64 % WINDOWS);
+        let before = mark.add_free(granule / 64 % WINDOWS);
         bin.remember(granule);
-        // The two rare cases: the page may be in no list, or the window has no live block.
-        if free == 0 || vacant == u64::MAX {
-            return Self::settle(self.core, way >> tag::CLASS_SHIFT, granule, free, vacant);
+        if before == 0 || vacant == u64::MAX {
+            return InWord::Settle { before, vacant };
         }
-        true
+        InWord::Freed
     }
 
     /// Frees a block of which the caller knows the size it was requested with.
@@ -297,25 +302,44 @@ impl<S: Source> Heap<S> {
             let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
             // A granule of the current window of its class: then the page is this heap's and of that class.
             let granule = start.wrapping_sub(bin.current.base).rotate_right(SMALL_SHIFT);
-            if granule < 64 {
-                if bin.current.put(granule) {
-                    return;
-                }
-            } else if let Some((granule, way)) = self.way_to(start) {
-                // SAFETY: the page has this heap's tag and the class, and the block is not in the current window.
-                if way == tag::tag(0, class) as usize && unsafe { self.free_in_word(granule, way) } {
-                    return;
-                }
+            if granule < 64 && bin.current.put(granule) {
+                return;
             }
         }
         // SAFETY: by the contract above.
         unsafe { Self::free_sized_elsewhere(self.core, address, bytes) }
     }
 
+    /// A function of its own, so that what is inlined into callers is short and saves no registers.
+    ///
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(never)]
     unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+        let mut heap = Self::borrowed(core);
+        if let (true, Some((granule, way))) = (bytes <= MAX_SMALL, heap.way_to(address.as_ptr() as usize)) {
+            let class = small_class_of(bytes);
+            // SAFETY: the first condition is that the page has this heap's tag and the class.
+            let outside = way == tag::tag(0, class) as usize
+                && unsafe { heap.own().bins.get_unchecked(class) }.current.number != granule / 64;
+            // SAFETY: by that, and the second one, that the block is not in the current window.
+            match if outside { unsafe { heap.free_in_word(granule, way) } } else { InWord::Refused } {
+                InWord::Refused => {}
+                InWord::Freed => return,
+                InWord::Settle { before, vacant } => {
+                    Self::settle(core, class, granule, before, vacant);
+                    return;
+                }
+            }
+        }
+        // SAFETY: by the contract above.
+        unsafe { Self::free_sized_far(core, address, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    unsafe fn free_sized_far(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
         let start = address.as_ptr() as usize;
         let space = heap.own().space;
@@ -357,6 +381,18 @@ impl<S: Source> Heap<S> {
     pub(crate) fn busy(&self) -> Busy {
         Busy::new(self.core)
     }
+}
+
+/// What came of freeing a block in its page's bitmap. Told and not done there, so that a fast path can end in it.
+enum InWord {
+    /// No live block begins there.
+    Refused,
+    Freed,
+    /// Freed, and one of the two rare cases: the page may be in no list, or the window has no live block.
+    Settle {
+        before: u16,
+        vacant: u64,
+    },
 }
 
 /// See [`Heap::busy`].
