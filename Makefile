@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PYTHON ?= python3
+PREFIX ?= /usr/local
 VENV := .venv
 RELEASE := target/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -10,7 +11,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Versions that the tests were written for; newer ones of the same major number usually work.
 BUILD_TOOLS := 'maturin>=1.9,<2' 'pytest>=8,<10'
 
-.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests regression system-packages
+.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests regression system-packages install peers
 
 ## build: the command at target/release/hugeheap and, with the Python package, at .venv/bin/hugeheap
 build: $(VENV)/.tools
@@ -55,7 +56,7 @@ regression: build
 
 # Real programs that tests need: installed as root, named otherwise; tests that miss one skip and say so.
 system-packages:
-	tests/setup.sh packages gcc valgrind
+	tests/setup.sh packages gcc g++ valgrind cmake pkg-config lua5.4 liblua5.4-dev
 
 ## demo: the main job with real figures, in about two minutes
 demo: build
@@ -64,6 +65,14 @@ demo: build
 ## bench: the experiment in full; about fifteen minutes on a quiet machine
 bench: build
 	$(RELEASE)/hugeheap bench obmalloc
+
+## install: the C library, its header, pkg-config and CMake files below PREFIX
+install: build
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) crates/hugeheap-capi/install.sh $(RELEASE)
+
+## peers: allocators side by side; about forty minutes on a quiet machine, after minutes of building them
+peers:
+	cd bench && cargo build --release --locked && target/release/peers
 
 ## docs: the documentation of the library crates, in target/doc
 docs:

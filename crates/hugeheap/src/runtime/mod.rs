@@ -69,7 +69,13 @@ impl Runtime {
     /// Starts with the settings in force, if nobody did: for a program that allocates before it is configured.
     pub(crate) fn ensure_started(&'static self) {
         if !self.started.load(Ordering::Acquire) {
-            let settings = settings_from_environment().map_or(Settings::DEFAULT, |(settings, _)| settings);
+            let settings = settings_from_environment().map_or_else(
+                |error| {
+                    crate::complain::line(format_args!("{error}; the default is used"));
+                    Settings::DEFAULT
+                },
+                |(settings, _)| settings,
+            );
             self.start(settings);
         }
     }
