@@ -123,7 +123,7 @@ fn a_thread_that_ends_leaves_its_blocks_live() {
 #[test]
 fn a_waiting_heap_keeps_no_page_without_blocks() {
     let (space, mut heap) = heap();
-    let blocks = heap.take_many(1000, 64);
+    let blocks: Vec<_> = SIZES.iter().flat_map(|&bytes| heap.take_many(20, bytes)).collect();
     heap.give_all(blocks);
     drop(heap);
     assert_eq!(live(space), 0);
@@ -181,6 +181,48 @@ fn a_thread_without_a_heap_can_free() {
     .join()
     .expect("no panic");
     heap.check_empty();
+}
+
+#[test]
+fn page_runs_change_hands() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    for bytes in [8193, 16_385, 40_000, 131_072, 131_073, 1 << 20] {
+        let runs = heap.take_many(10, bytes);
+        // Kept by their heap, and used again.
+        heap.give(runs[0]).expect("live");
+        heap.check();
+        assert_eq!(other.give(runs[0]), Err(Mistake::NotLive { bytes: 0 }), "{bytes}");
+        let again = heap.take(bytes);
+        heap.check();
+        // Freed by others: by one with a heap and one without.
+        other.give_all(runs[1..5].iter().copied());
+        for &run in &runs[5..] {
+            // SAFETY: live and not used any more.
+            unsafe { space.free(run) };
+        }
+        for &run in &runs[1..] {
+            assert_eq!(heap.give(run), Err(Mistake::NotLive { bytes: 0 }), "{bytes}");
+            assert_eq!(other.give(run), Err(Mistake::NotLive { bytes: 0 }), "{bytes}");
+        }
+        other.give(again).expect("live");
+        heap.check();
+        other.check();
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn page_runs_of_a_waiting_heap_go_back_when_they_are_freed() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let runs = heap.take_many(50, 30_000);
+    drop(heap);
+    other.give_all(runs);
+    assert_eq!(live(space), 0);
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.number(), 1);
+    adopted.check_empty();
 }
 
 /// A little generator: what matters is that threads do different things.
