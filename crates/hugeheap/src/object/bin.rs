@@ -18,6 +18,7 @@
 //! ring forgets its oldest without loss. Remembering windows instead of blocks was tried: it is less work for objects freed in their order, but
 //! a program that replaces objects at random opens a window for each, by branches that no predictor knows, and took twice as long.
 
+use super::class::{CLASSES, SHAPES};
 use crate::arena::HEAP_PAGE_BYTES;
 
 /// Blocks remembered per bin: the rest of its two cache lines.
@@ -102,6 +103,8 @@ pub(crate) struct Bin {
     pub(crate) current: Window,
     /// The page whose windows become current, 0: none.
     pub(crate) page: usize,
+    /// Windows of the class's pages in which a block begins.
+    pub(super) windows: u16,
     /// Index of the last entry of `recent`.
     last: usize,
     /// Granules of freed blocks in the first region, a ring; 0: none.
@@ -111,12 +114,18 @@ pub(crate) struct Bin {
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
 
 impl Bin {
-    pub(crate) const EMPTY: Self = Self {
-        current: Window::NONE,
-        page: 0,
-        last: 0,
-        recent: [0; RECENT],
-    };
+    const EMPTY: Self = Self { current: Window::NONE, page: 0, windows: 0, last: 0, recent: [0; RECENT] };
+
+    /// The bins of a new heap.
+    pub(crate) const fn all() -> [Self; CLASSES] {
+        let mut bins = [const { Self::EMPTY }; CLASSES];
+        let mut class = 0;
+        while class < CLASSES {
+            bins[class].windows = SHAPES[class].windows;
+            class += 1;
+        }
+        bins
+    }
 
     /// Remembers a freed block by its granule in the first region.
     #[inline(always)]

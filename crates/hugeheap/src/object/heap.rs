@@ -14,8 +14,7 @@
 //! Invariants, for a page with a heap and a class in its tag:
 //! * A bit of `vacant` is 0 exactly where a live block begins, but for the open window of a bin, whose word is in the bin, and for
 //!   blocks freed by other threads that were not collected yet.
-//! * `free` of its mark has a bit for each window with a free block, `empty` for each window of the class without a live one, but for the open
-//!   window.
+//! * `free` of its mark has a bit for each window with a free block, but for the open window; and perhaps for some without.
 //! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
 
 use super::bin::{Bin, with_bit};
@@ -27,6 +26,7 @@ use super::mistake::{self, Mistake};
 use super::runs::RunCache;
 use super::space::{Mark, Page, Region, Source, Space};
 use super::tag;
+use super::windows::settles;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -240,9 +240,7 @@ impl<S: Source> Heap<S> {
         match unsafe { self.free_in_word(granule, way) } {
             InWord::Refused => false,
             InWord::Freed => true,
-            InWord::Settle { before, vacant } => {
-                Self::settle(self.core, way >> tag::CLASS_SHIFT, granule, before, vacant)
-            }
+            InWord::Settle => Self::settle(self.core, way >> tag::CLASS_SHIFT, granule),
         }
     }
 
@@ -282,8 +280,8 @@ impl<S: Source> Heap<S> {
         word.store(vacant, Ordering::Relaxed);
         let before = mark.add_free(granule / 64 % WINDOWS);
         bin.remember(granule);
-        if before == 0 || vacant == u64::MAX {
-            return InWord::Settle { before, vacant };
+        if settles(before, granule / 64 % WINDOWS, vacant, bin.windows) {
+            return InWord::Settle;
         }
         InWord::Freed
     }
@@ -326,8 +324,8 @@ impl<S: Source> Heap<S> {
             match if outside { unsafe { heap.free_in_word(granule, way) } } else { InWord::Refused } {
                 InWord::Refused => {}
                 InWord::Freed => return,
-                InWord::Settle { before, vacant } => {
-                    Self::settle(core, class, granule, before, vacant);
+                InWord::Settle => {
+                    Self::settle(core, class, granule);
                     return;
                 }
             }
@@ -388,11 +386,8 @@ enum InWord {
     /// No live block begins there.
     Refused,
     Freed,
-    /// Freed, and one of the two rare cases: the page may be in no list, or the window has no live block.
-    Settle {
-        before: u16,
-        vacant: u64,
-    },
+    /// Freed, and the page has to be looked at.
+    Settle,
 }
 
 /// See [`Heap::busy`].
@@ -426,7 +421,7 @@ impl<S: Source> Own<S> {
             tag: tag::tag(number, 0),
             spare_count: 0,
             batch: 1,
-            bins: [const { Bin::EMPTY }; CLASSES],
+            bins: Bin::all(),
             lists: [Lists::EMPTY; CLASSES],
             spares: [0; SPARES],
             runs: RunCache::EMPTY,

@@ -60,7 +60,8 @@ impl<S: Source> Own<S> {
             let Some(page) = self.space.page(self.lists[class].partial.first) else { break };
             self.unlink(class, page);
             // Three quarters of its windows are empty: it is left to drain as long as there is another.
-            let sparse = page.mark().empty().count_ones() * 4 >= SHAPES[class].windows.count_ones() * 3;
+            let empty = page.empty_windows(class).count_ones();
+            let sparse = empty * 4 >= SHAPES[class].windows.count_ones() * 3;
             if !sparse || look == LOOK {
                 self.bins[class].page = page.address();
                 return true;
@@ -85,7 +86,7 @@ impl<S: Source> Own<S> {
         for window in 0..WINDOWS {
             page.vacant()[window].store(u64::MAX, Ordering::Relaxed);
         }
-        page.mark().reset(shape.windows, shape.windows);
+        page.mark().set_free(shape.windows);
         page.links().listed.store(0, Ordering::Relaxed);
         page.mark().tag.store(self.tag_of(class), Ordering::Release);
         self.bins[class].page = address;

@@ -33,7 +33,7 @@ impl<S: Source> Own<S> {
         if page.mark().free() != 0 && page.links().listed.load(Ordering::Relaxed) == 0 {
             self.link(class, page, Listed::Partial);
         }
-        if page.mark().empty() == SHAPES[class].windows {
+        if page.is_empty(class) {
             self.release(page, class);
         }
     }
@@ -81,7 +81,7 @@ impl<S: Source> Own<S> {
             return false;
         }
         word.store(was | place.bits, Ordering::Relaxed);
-        page.mark().freed(place.window, was | place.bits);
+        page.mark().add_free(place.window);
         self.list_or_release(page, place.class);
         true
     }

@@ -84,7 +84,7 @@ impl<S: Source> Heap<S> {
         // A run of another region stays one of the arenas'.
         if let Some(page) = page.filter(|_| (start.wrapping_sub(own.base)) / 16 < own.granules) {
             page.vacant()[0].store(0, Ordering::Relaxed);
-            page.mark().reset(pages as u16, 0);
+            page.mark().set_free(pages as u16);
             page.mark().tag.store(own.tag_of(RUN), Ordering::Release);
         }
         Some(address)

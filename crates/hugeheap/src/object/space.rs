@@ -15,7 +15,7 @@
 //!
 //! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
 
-use super::class::WINDOWS;
+use super::class::{Class, SHAPES, WINDOWS};
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, MAX_REGIONS};
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
@@ -42,29 +42,21 @@ pub trait Source: Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
-    /// Windows that may have a free block, but for the open one.
+    /// Windows that may have a free block, but for the open one. (Of the first page of a run: its length in pages.)
     free: AtomicU16,
-    /// Windows of the class without a live block, but for the open one.
-    empty: AtomicU16,
+    spare: u16,
 }
 
 impl Mark {
-    /// Windows with a free block.
+    /// Windows that may have a free block.
     #[inline(always)]
     pub(crate) fn free(&self) -> u16 {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Windows without a live block.
-    #[inline(always)]
-    pub(crate) fn empty(&self) -> u16 {
-        self.empty.load(Ordering::Relaxed)
-    }
-
     /// By the owner only, like the other changes: not atomic.
-    pub(crate) fn reset(&self, free: u16, empty: u16) {
+    pub(crate) fn set_free(&self, free: u16) {
         self.free.store(free, Ordering::Relaxed);
-        self.empty.store(empty, Ordering::Relaxed);
     }
 
     /// A block of a window became free. Returns the windows that had a free block before.
@@ -75,30 +67,10 @@ impl Mark {
         before
     }
 
-    /// A window has no live block any more.
-    pub(crate) fn add_empty(&self, window: usize) {
-        self.empty.store(self.empty() | 1 << window, Ordering::Relaxed);
-    }
-
-    /// A window has a live block again.
-    pub(crate) fn clear_empty(&self, window: usize) {
-        self.empty.store(self.empty() & !(1 << window), Ordering::Relaxed);
-    }
-
-    /// A block of a window became free; the window has the word `vacant` now.
+    /// A window was opened, or has no free block.
     #[inline(always)]
-    pub(crate) fn freed(&self, window: usize, vacant: u64) {
-        self.free.store(self.free() | 1 << window, Ordering::Relaxed);
-        if vacant == u64::MAX {
-            self.empty.store(self.empty() | 1 << window, Ordering::Relaxed);
-        }
-    }
-
-    /// A window was opened.
-    #[inline(always)]
-    pub(crate) fn opened(&self, window: usize) {
+    pub(crate) fn remove_free(&self, window: usize) {
         self.free.store(self.free() & !(1 << window), Ordering::Relaxed);
-        self.empty.store(self.empty() & !(1 << window), Ordering::Relaxed);
     }
 }
 
@@ -187,6 +159,19 @@ impl Page {
 
     pub(crate) fn tag(self) -> u32 {
         self.mark().tag.load(Ordering::Acquire)
+    }
+
+    /// Windows without a live block, among those of its class. What is in the open window counts as live.
+    pub(crate) fn empty_windows(self, class: Class) -> u16 {
+        let vacant = |window: &usize| self.vacant()[*window].load(Ordering::Relaxed) == u64::MAX;
+        let windows = SHAPES[class].windows;
+        (0..WINDOWS).filter(vacant).fold(0, |empty, window| empty | 1 << window) & windows
+    }
+
+    /// Whether it has no live block. Cheap for pages that are not nearly empty.
+    pub(crate) fn is_empty(self, class: Class) -> bool {
+        let windows = SHAPES[class].windows;
+        self.mark().free() == windows && self.empty_windows(class) == windows
     }
 }
 
