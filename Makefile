@@ -41,7 +41,7 @@ rust-tests:
 
 # The lock-free parts, all interleavings.
 model:
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --locked --release -p hugeheap --lib sequence
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --locked --release -p hugeheap --lib -- sequence model
 
 fuzz:
 	tests/fuzz.sh
