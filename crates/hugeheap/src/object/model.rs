@@ -180,6 +180,22 @@ fn a_page_that_is_freed_in_again_while_it_is_collected_comes_again() {
 }
 
 #[test]
+fn a_free_that_saw_the_page_pending_is_not_forgotten_when_it_is_collected_meanwhile() {
+    loom::model(|| {
+        let heap = Heap::new(OWNED);
+        assert!(heap.free(1, 1));
+        let thread = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || assert!(heap.free(1, 2)))
+        };
+        heap.collect();
+        thread.join().unwrap();
+        heap.collect();
+        assert_eq!(heap.freed(1), 3, "a block was forgotten");
+    });
+}
+
+#[test]
 fn a_block_that_two_threads_free_is_taken_once_or_known_to_be_freed_twice() {
     loom::model(|| {
         let heap = Heap::new(OWNED);
