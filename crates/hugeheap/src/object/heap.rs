@@ -21,6 +21,7 @@ use super::bin::{Bin, with_bit};
 use super::class::{
     CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, class_of, small_class_of,
 };
+use super::hardened::Preset;
 use super::lists::Lists;
 use super::mistake::{self, Mistake};
 use super::runs::RunCache;
@@ -54,6 +55,8 @@ pub(crate) struct Own<S: Source> {
     pub(crate) lists: [Lists; CLASSES],
     pub(crate) spares: [usize; SPARES],
     pub(super) runs: RunCache,
+    /// Of a hardened heap.
+    pub(super) preset: Option<NonNull<Preset>>,
     pub(crate) space: &'static Space<S>,
 }
 
@@ -67,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) busy: AtomicU32,
     /// First page in which other threads freed, as an address.
     pub(crate) inbox: AtomicUsize,
+    /// See `hardened`. Never changed.
+    pub(crate) hardened: bool,
 }
 
 /// A heap's memory. Two parts, so that the owner's exclusive reference never covers what others read.
@@ -226,7 +231,7 @@ impl<S: Source> Heap<S> {
     /// As for [`free`](Self::free).
     #[inline(always)]
     pub unsafe fn free_near(&mut self, address: usize) -> bool {
-        let Some((granule, way)) = self.way_to(address) else { return false };
+        let Some((granule, way, mark)) = self.way_to(address) else { return false };
         if way > tag::tag(0, SMALL) as usize {
             // SAFETY: by the contract above; the granule lies in the first region.
             return unsafe { Self::free_medium(self.core, granule, way) };
@@ -237,17 +242,17 @@ impl<S: Source> Heap<S> {
             return bin.current.put(granule);
         }
         // SAFETY: the granule lies in the first region, in a page of this heap and class, and not in the current window.
-        match unsafe { self.free_in_word(granule, way) } {
+        match unsafe { self.free_in_word(granule, way, mark) } {
             InWord::Refused => false,
             InWord::Freed => true,
             InWord::Settle => Self::settle(self.core, way >> tag::CLASS_SHIFT, granule),
         }
     }
 
-    /// The granule of an address in the first region, and the way to its bin: too long, if its page is not this heap's or somebody else freed
-    /// in it.
+    /// The granule of an address in the first region, the way to its bin (too long, if its page is not this heap's or somebody else freed
+    /// in it), and the mark of its page.
     #[inline(always)]
-    fn way_to(&mut self, address: usize) -> Option<(usize, usize)> {
+    fn way_to(&mut self, address: usize) -> Option<(usize, usize, &'static Mark)> {
         let own = self.own();
         // Foreign addresses and those that are not at a granule give a number that is too large, both at once.
         let granule = address.wrapping_sub(own.base).rotate_right(SMALL_SHIFT);
@@ -256,22 +261,20 @@ impl<S: Source> Heap<S> {
         }
         // SAFETY: the granule lies in the first region, so its page has a mark.
         let mark = unsafe { &*own.marks.add(granule / (64 * WINDOWS)) };
-        Some((granule, (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize))
+        Some((granule, (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize, mark))
     }
 
     /// Frees a small block outside the current window; says no when none is live there.
     ///
     /// # Safety
-    /// The granule lies in the first region, in a page of this heap, `way` leads to the bin of its class, and the bin's current window does not contain
-    /// it.
+    /// The granule lies in the first region, in a page of this heap with that mark, `way` leads to the bin of its class, and the bin's current window
+    /// does not contain it.
     #[inline(always)]
-    unsafe fn free_in_word(&mut self, granule: usize, way: usize) -> InWord {
+    unsafe fn free_in_word(&mut self, granule: usize, way: usize, mark: &Mark) -> InWord {
         let own = self.own();
         // SAFETY: by the contract above.
-        let (word, mark, bin) = unsafe {
-            let mark = &*own.marks.add(granule / (64 * WINDOWS));
-            (&*own.vacant.add(granule / 64), mark, &mut *own.bins.as_mut_ptr().byte_add(way))
-        };
+        let (word, bin) =
+            unsafe { (&*own.vacant.add(granule / 64), &mut *own.bins.as_mut_ptr().byte_add(way)) };
         let vacant = word.load(Ordering::Relaxed);
         if vacant >> (granule % 64) & 1 != 0 {
             return InWord::Refused;
@@ -300,33 +303,37 @@ impl<S: Source> Heap<S> {
             let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
             // A granule of the current window of its class: then the page is this heap's and of that class.
             let granule = start.wrapping_sub(bin.current.base).rotate_right(SMALL_SHIFT);
-            if granule < 64 && bin.current.put(granule) {
-                return;
+            if granule < 64 {
+                if bin.current.put(granule) {
+                    return;
+                }
+            } else {
+                // SAFETY: by the contract above; the block is not in the current window.
+                return unsafe { Self::free_sized_elsewhere(self.core, address, bytes) };
             }
         }
         // SAFETY: by the contract above.
-        unsafe { Self::free_sized_elsewhere(self.core, address, bytes) }
+        unsafe { Self::free_sized_far(self.core, address, bytes) }
     }
 
     /// A function of its own, so that what is inlined into callers is short and saves no registers.
     ///
     /// # Safety
-    /// As for [`free`](Self::free).
+    /// As for [`free`](Self::free); `bytes` is at most [`MAX_SMALL`], and the address is not in the current window of its class.
     #[inline(never)]
     unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
-        if let (true, Some((granule, way))) = (bytes <= MAX_SMALL, heap.way_to(address.as_ptr() as usize)) {
-            let class = small_class_of(bytes);
-            // SAFETY: the first condition is that the page has this heap's tag and the class.
-            let outside = way == tag::tag(0, class) as usize
-                && unsafe { heap.own().bins.get_unchecked(class) }.current.number != granule / 64;
-            // SAFETY: by that, and the second one, that the block is not in the current window.
-            match if outside { unsafe { heap.free_in_word(granule, way) } } else { InWord::Refused } {
-                InWord::Refused => {}
-                InWord::Freed => return,
-                InWord::Settle => {
-                    Self::settle(core, class, granule);
-                    return;
+        let class = small_class_of(bytes);
+        if let Some((granule, way, mark)) = heap.way_to(address.as_ptr() as usize) {
+            if way == tag::tag(0, class) as usize {
+                // SAFETY: by the contract above, and because the page has this heap's tag and the class.
+                match unsafe { heap.free_in_word(granule, way, mark) } {
+                    InWord::Refused => {}
+                    InWord::Freed => return,
+                    InWord::Settle => {
+                        Self::settle(core, class, granule);
+                        return;
+                    }
                 }
             }
         }
@@ -425,13 +432,14 @@ impl<S: Source> Own<S> {
             lists: [Lists::EMPTY; CLASSES],
             spares: [0; SPARES],
             runs: RunCache::EMPTY,
+            preset: None,
             space,
         }
     }
 
-    /// Takes over where the first region is, once it is known.
+    /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.
     pub(crate) fn learn(&mut self) {
-        if let (0, Some(first)) = (self.granules, self.space.regions().first()) {
+        if let (0, None, Some(first)) = (self.granules, self.preset, self.space.regions().first()) {
             let Region { start, bytes, marks, vacant, .. } = *first;
             self.base = start;
             self.granules = bytes >> SMALL_SHIFT;
