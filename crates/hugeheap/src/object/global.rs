@@ -30,6 +30,10 @@ impl Source for Runtime {
         const LINUX: Linux = Linux::new();
         &LINUX
     }
+
+    fn hardened(&self) -> bool {
+        crate::runtime::hardened_by_environment()
+    }
 }
 
 /// The blocks of this process's runtime.

@@ -24,6 +24,7 @@
 //! | `registry` | all heaps; ended threads and forked children |
 //! | `runs` | short page runs that a heap keeps |
 //! | `pages` | page runs and large blocks of the arenas |
+//! | `hardened` | heaps that clear, mix and guard their blocks |
 //! | `resize` | aligned, zeroed, resized requests |
 //! | `mistake` | what a wrong free is told |
 //! | `global` | a heap per thread, over the process's runtime |
@@ -32,6 +33,7 @@
 mod bin;
 mod class;
 mod global;
+mod hardened;
 mod heap;
 mod lists;
 mod mistake;

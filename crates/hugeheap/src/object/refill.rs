@@ -18,6 +18,9 @@ const LOOK: u32 = 8;
 impl<S: Source> Own<S> {
     /// A block from the next window or page: the bin has no free block in an open window. `None` when the system has no memory.
     pub(super) fn refill(&mut self, shared: &Shared, class: Class) -> Option<usize> {
+        if self.preset.is_some() {
+            return self.refill_hardened(shared, class);
+        }
         // Full, so nothing is written back.
         self.bins[class].current = Window::NONE;
         loop {
@@ -54,7 +57,7 @@ impl<S: Source> Own<S> {
     }
 
     /// Makes a page with free blocks the current one; the one before has none left.
-    fn next_page(&mut self, class: Class) -> bool {
+    pub(super) fn next_page(&mut self, class: Class) -> bool {
         self.bins[class].page = 0;
         for look in 0.. {
             let Some(page) = self.space.page(self.lists[class].partial.first) else { break };
@@ -75,7 +78,7 @@ impl<S: Source> Own<S> {
     }
 
     /// Makes a page without live blocks the current one.
-    fn new_page(&mut self, class: Class) -> bool {
+    pub(super) fn new_page(&mut self, class: Class) -> bool {
         if self.spare_count == 0 && !self.take_spares() {
             return false;
         }
@@ -120,6 +123,7 @@ impl<S: Source> Own<S> {
         self.collect(shared);
         for class in 1..CLASSES {
             self.leave_window(class);
+            self.end_quarantine(class);
             let Some(page) = self.current_page(class) else { continue };
             self.bins[class].page = 0;
             self.list_or_release(page, class);

@@ -88,14 +88,25 @@ impl Registry {
 
 impl<S: Source> Space<S> {
     /// A heap: one that waits for an owner, else a new one. `None` when the system has no memory for its metadata.
+    /// It is [hardened](Self::acquire_hardened) where the source asks for that.
     pub fn acquire(&'static self) -> Option<Heap<S>> {
+        self.acquire_as(self.source().hardened())
+    }
+
+    pub(super) fn acquire_as(&'static self, hardened: bool) -> Option<Heap<S>> {
         if self.registry.waiting.load(Ordering::Acquire) > 0 {
-            let adopted = self.registry.numbers().find_map(|number| self.claim(number, OWNED));
+            let fits = |number: &u32| self.is_hardened(*number) == hardened;
+            let adopted = self.registry.numbers().filter(fits).find_map(|number| self.claim(number, OWNED));
             if adopted.is_some() {
                 return adopted;
             }
         }
-        self.make_heap()
+        self.make_heap(hardened)
+    }
+
+    /// Whether heap `number` is a hardened one.
+    pub(super) fn is_hardened(&self, number: u32) -> bool {
+        self.registry.shared::<S>(number).is_some_and(|shared| shared.hardened)
     }
 
     /// Takes a waiting heap into another state.
@@ -107,7 +118,7 @@ impl<S: Source> Space<S> {
         Some(Heap { core })
     }
 
-    fn make_heap(&'static self) -> Option<Heap<S>> {
+    fn make_heap(&'static self, hardened: bool) -> Option<Heap<S>> {
         let mut making = self.registry.making.lock();
         let number = self.registry.count.load(Ordering::Relaxed);
         if number == HEAPS {
@@ -122,12 +133,13 @@ impl<S: Source> Space<S> {
             let chunk = map_metadata(self.source().os(), CHUNK * bytes)?;
             *making = (chunk.start, chunk.len);
         }
+        let preset = if hardened { Some(self.make_preset()?) } else { None };
         let core = making.0 as *mut Core<S>;
         *making = (making.0 + bytes, making.1 - bytes);
         // SAFETY: fresh memory of the chunk, aligned (chunks begin at 64 KiB and cores follow each other), given to nobody else.
         unsafe {
-            let own = Own::new(self, number as u32);
-            core.write(Core { own, shared: Shared::new(OWNED) });
+            let own = Own { preset, ..Own::new(self, number as u32) };
+            core.write(Core { own, shared: Shared::new(OWNED, hardened) });
         }
         let slot = self.registry.slot(number as u32)?;
         slot.store(core.cast(), Ordering::Release);
@@ -213,8 +225,8 @@ impl<S: Source> Heap<S> {
 }
 
 impl Shared {
-    fn new(state: u32) -> Self {
-        Self { state: AtomicU32::new(state), busy: AtomicU32::new(0), inbox: AtomicUsize::new(0) }
+    fn new(state: u32, hardened: bool) -> Self {
+        Self { state: AtomicU32::new(state), busy: AtomicU32::new(0), inbox: AtomicUsize::new(0), hardened }
     }
 }
 

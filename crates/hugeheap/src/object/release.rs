@@ -33,7 +33,7 @@ impl<S: Source> Own<S> {
         if page.mark().free() != 0 && page.links().listed.load(Ordering::Relaxed) == 0 {
             self.link(class, page, Listed::Partial);
         }
-        if page.is_empty(class) {
+        if page.is_empty(class) && !self.is_quarantined(page, class) {
             self.release(page, class);
         }
     }
@@ -69,6 +69,9 @@ impl<S: Source> Own<S> {
 
     /// Frees blocks of one window; says no, with nothing changed, if one of them is not live.
     fn free_at(&mut self, page: Page, place: &Place) -> bool {
+        if self.preset.is_some() {
+            return self.free_hardened(page, place);
+        }
         let base = page.address() + (place.window << (SHAPES[place.class].shift + 6));
         if let Some(open) = self.open_window(place.class, base) {
             let live = open.vacant & place.bits == 0;
@@ -153,6 +156,9 @@ impl<S: Source> Space<S> {
         if !remote::free(&page.remote()[0], 1) {
             return Err(Mistake::TwoThreads { bytes });
         }
+        if self.is_hardened(tag::heap(page.tag())) && !self.clear_run(page) {
+            return Ok(());
+        }
         // From here on nobody else finds the run: its first page has no tag, and its other pages never had one.
         page.mark().tag.store(0, Ordering::Release);
         page.remote()[0].store(0, Ordering::Release);
@@ -180,7 +186,7 @@ impl<S: Source> Space<S> {
     /// When nothing live of this allocator begins there.
     pub fn usable_size(&self, address: usize) -> Result<usize, Mistake> {
         let Some((page, class)) = self.block_page(address)? else {
-            return self.pages_bytes(address);
+            return self.bytes_before_guard(address);
         };
         let place = Place::of(page, class, address)?;
         let bytes = SHAPES[class].bytes as usize;
@@ -209,7 +215,10 @@ impl<S: Source> Space<S> {
                 (SHAPES[class].bytes as usize, fits)
             }
             None => {
-                let bytes = self.pages_bytes(address)?;
+                let bytes = self.bytes_before_guard(address)?;
+                if let Some(fits) = self.fits_guarded(address, given) {
+                    return if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) };
+                }
                 let run = bytes % HEAP_PAGE_BYTES == 0
                     && given.div_ceil(HEAP_PAGE_BYTES) == bytes / HEAP_PAGE_BYTES;
                 (bytes, bytes == given || run && given > super::class::MAX_BLOCK)

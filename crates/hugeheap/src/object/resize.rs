@@ -21,11 +21,10 @@ impl<S: Source> Heap<S> {
         if let Some(class) = aligned_class_of(bytes, align) {
             return self.allocate(SHAPES[class].bytes as usize);
         }
-        let space = self.own().space;
         if align <= HEAP_PAGE_BYTES {
-            return space.allocate_pages(bytes.max(MAX_BLOCK + 1));
+            return self.allocate_fresh(bytes.max(MAX_BLOCK + 1), false).map(|fresh| fresh.address);
         }
-        space.allocate_fresh(bytes.max(1), true).map(|fresh| fresh.address)
+        self.allocate_fresh(bytes.max(1), true).map(|fresh| fresh.address)
     }
 
     /// Like [`allocate`](Self::allocate), all of it zero. Memory that is known to be fresh from the system is not written.
@@ -33,7 +32,7 @@ impl<S: Source> Heap<S> {
         let (address, zeroed) = if bytes <= MAX_BLOCK {
             (self.allocate(bytes)?, false)
         } else {
-            let fresh = self.own().space.allocate_fresh(bytes, false)?;
+            let fresh = self.allocate_fresh(bytes, false)?;
             (fresh.address, fresh.zeroed)
         };
         if !zeroed {
@@ -72,8 +71,12 @@ impl<S: Source> Heap<S> {
                 SHAPES[class].bytes as usize
             }
             None => {
-                let have = space.pages_bytes(start)?;
-                if bytes > MAX_BLOCK {
+                let have = space.bytes_before_guard(start)?;
+                let fits = space.fits_guarded(start, bytes);
+                if fits == Some(true) {
+                    return Ok(Some(address));
+                }
+                if fits.is_none() && bytes > MAX_BLOCK {
                     if let Some(resized) = space.resize_pages(start, bytes)? {
                         return Ok(Some(resized));
                     }

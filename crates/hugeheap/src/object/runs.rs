@@ -7,6 +7,7 @@
 //! The lock, the clock and the arena's bitmaps cost 115 ns per pair of allocate and free; from here it is 10.
 
 use super::class::WINDOWS;
+use super::hardened::BYTES_WORD;
 use super::heap::{Heap, Own};
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
@@ -65,9 +66,9 @@ impl<S: Source> Heap<S> {
         let pages = bytes.div_ceil(HEAP_PAGE_BYTES);
         let own = self.own();
         if pages > LONGEST || bytes > MAX_RUN {
-            return own.space.allocate_pages(bytes);
+            return self.allocate_fresh(bytes, false).map(|fresh| fresh.address);
         }
-        let Some(address) = own.runs.take(pages) else { return self.new_run(pages) };
+        let Some(address) = own.runs.take(pages) else { return self.new_run(pages, bytes) };
         let page = (address - own.base) / HEAP_PAGE_BYTES;
         // SAFETY: runs of the first region only are kept.
         unsafe { (*own.vacant.add(page * WINDOWS)).store(0, Ordering::Relaxed) };
@@ -75,7 +76,10 @@ impl<S: Source> Heap<S> {
     }
 
     #[inline(never)]
-    fn new_run(&mut self, pages: usize) -> Option<NonNull<u8>> {
+    fn new_run(&mut self, pages: usize, bytes: usize) -> Option<NonNull<u8>> {
+        if self.is_hardened() {
+            return self.allocate_fresh(bytes, false).map(|fresh| fresh.address);
+        }
         let own = self.own();
         let address = own.space.allocate_pages(pages * HEAP_PAGE_BYTES)?;
         let start = address.as_ptr() as usize;
@@ -84,6 +88,7 @@ impl<S: Source> Heap<S> {
         // A run of another region stays one of the arenas'.
         if let Some(page) = page.filter(|_| (start.wrapping_sub(own.base)) / 16 < own.granules) {
             page.vacant()[0].store(0, Ordering::Relaxed);
+            page.vacant()[BYTES_WORD].store(0, Ordering::Relaxed);
             page.mark().set_free(pages as u16);
             page.mark().tag.store(own.tag_of(RUN), Ordering::Release);
         }
@@ -117,6 +122,13 @@ impl<S: Source> Own<S> {
     /// Takes a live run of this heap back.
     pub(super) fn keep_run(&mut self, page: Page) {
         page.vacant()[0].store(1, Ordering::Relaxed);
+        if self.preset.is_some() {
+            // Without access to its end it stays as it is: nobody may get it.
+            if self.space.clear_run(page) {
+                self.give_run(page);
+            }
+            return;
+        }
         if !self.runs.keep(page.mark().free() as usize, page.address()) {
             self.give_run(page);
         }

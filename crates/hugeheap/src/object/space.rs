@@ -32,6 +32,10 @@ pub trait Source: Sync + 'static {
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R;
     /// The operating system.
     fn os(&self) -> &Self::Os;
+    /// Whether its heaps are hardened where nothing else is asked for.
+    fn hardened(&self) -> bool {
+        false
+    }
 }
 
 /// Tag and summary of a heap page.

@@ -193,7 +193,10 @@ impl<S: Source> Own<S> {
         }
         let at_hand = matches!(place, Some(Found::AtHand(_)));
         let is_empty = page.empty_windows(class) == SHAPES[class].windows;
-        check(!is_empty || at_hand || in_inbox, "no live block, and not released")?;
+        check(
+            !is_empty || at_hand || in_inbox || self.is_quarantined(page, class),
+            "no live block, and not released",
+        )?;
         self.verify_bitmaps(page, class, in_inbox)
     }
 
@@ -205,7 +208,7 @@ impl<S: Source> Own<S> {
             let (starts, base) = (shape.starts[window], page.address() + (window << (shape.shift + 6)));
             let vacant = page.vacant()[window].load(Ordering::Relaxed);
             check(vacant | starts == u64::MAX, "a live block where none begins")?;
-            free |= u16::from(vacant & starts != 0) << window;
+            free |= u16::from(vacant & starts & !self.quarantined(class, base) != 0) << window;
             let open = starts != 0 && current.is_open() && current.base == base;
             let truly_vacant = if open { current.vacant } else { vacant };
             let remote = page.remote()[window].load(Ordering::Relaxed);

@@ -6,6 +6,7 @@
 //! | `HUGEHEAP_LEVEL` | `arenas`, `objects` |
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
 //! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024); `0`: none |
+//! | `HUGEHEAP_HARDENED` | `1`: heaps are hardened; `0` |
 //! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit |
 //! | `HUGEHEAP_TELEMETRY` | a directory for the record of each process |
 //! | `HUGEHEAP_DISABLE` | `1`: do nothing |
@@ -16,6 +17,7 @@ use crate::arena::{Policy, Settings};
 use crate::telemetry::Level;
 use core::ffi::CStr;
 use core::fmt;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// A variable of the environment.
 pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
@@ -37,6 +39,8 @@ pub enum Setting {
     Decay,
     /// `HUGEHEAP_LIMIT`.
     Limit,
+    /// `HUGEHEAP_HARDENED`.
+    Hardened,
 }
 
 /// A setting whose value was not understood.
@@ -51,6 +55,7 @@ impl SettingError {
             Setting::Level => "HUGEHEAP_LEVEL must be arenas or objects",
             Setting::Decay => "HUGEHEAP_DECAY must be seconds between 0.001 and 86400",
             Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
+            Setting::Hardened => "HUGEHEAP_HARDENED must be 0 or 1",
         }
     }
 }
@@ -84,7 +89,33 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
         let bytes = parse_bytes(value).ok_or(SettingError(Setting::Limit))?;
         settings.limit = (bytes > 0).then_some(bytes);
     }
+    if let Some(value) = text(c"HUGEHEAP_HARDENED") {
+        parse_switch(value).ok_or(SettingError(Setting::Hardened))?;
+    }
     Ok((settings, level))
+}
+
+/// Whether the environment asks for hardened heaps. Read once: later changes would give threads different heaps.
+pub(crate) fn hardened() -> bool {
+    /// 0: not read yet, else 1 more than the value.
+    static READ: AtomicU8 = AtomicU8::new(0);
+    match READ.load(Ordering::Relaxed) {
+        0 => {
+            let value = variable(c"HUGEHEAP_HARDENED").and_then(|value| parse_switch(value.to_str().ok()?));
+            let value = value.unwrap_or(false);
+            READ.store(1 + u8::from(value), Ordering::Relaxed);
+            value
+        }
+        value => value == 2,
+    }
+}
+
+fn parse_switch(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
 }
 
 fn parse_decay(text: &str) -> Option<u64> {
@@ -115,6 +146,14 @@ mod tests {
         assert_eq!(parse_bytes("512m"), Some(512 << 20));
         for bad in ["", "G", "-1", "1.5G", "2GB", "99999999999T", "é"] {
             assert_eq!(parse_bytes(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_switch_is_0_or_1() {
+        assert_eq!((parse_switch("0"), parse_switch("1")), (Some(false), Some(true)));
+        for bad in ["", "yes", "01", "2"] {
+            assert_eq!(parse_switch(bad), None, "{bad}");
         }
     }
 

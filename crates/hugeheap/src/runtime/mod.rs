@@ -19,6 +19,7 @@ mod publisher;
 mod thread;
 
 pub use crate::lock::{Guard, Lock};
+pub(crate) use environment::hardened as hardened_by_environment;
 pub use environment::{Setting, SettingError, settings_from_environment};
 
 use crate::arena::{Arenas, BadFree, HEAP_PAGES, Settings, layout};

@@ -6,6 +6,7 @@ mod blocks;
 mod checks;
 mod exhausted;
 mod forks;
+mod hardened;
 mod order;
 mod regions;
 mod resizing;

@@ -1,0 +1,390 @@
+//! The hardened preset: one test per property, and every check and list as in other heaps.
+
+use super::super::global;
+use super::super::hardened::QUARANTINE;
+use super::threads::random;
+use super::*;
+use hugeheap_os::simulated::Call;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::thread;
+
+fn hardened() -> (&'static Space<World>, Heap<World>) {
+    let space = space();
+    (space, space.acquire_hardened().expect("memory"))
+}
+
+/// A size of each kind of block.
+const SIZES: [usize; 6] = [16, 48, 512, 640, 5376, 8192];
+
+/// A short run, a long one, and a large block.
+const RUNS: [usize; 3] = [20_000, 300_000, 3_000_000];
+
+#[test]
+fn a_freed_block_is_zero() {
+    let (_, mut heap) = hardened();
+    for bytes in SIZES {
+        let block = heap.take(bytes);
+        fill(block, bytes, 0xa5);
+        heap.give(block).expect("live");
+        assert!(holds(block, bytes, 0), "{bytes}");
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn a_block_freed_by_another_thread_is_zero_before_it_is_used_again() {
+    let (space, mut heap) = hardened();
+    for bytes in SIZES {
+        let blocks = heap.take_many(200, bytes);
+        blocks.iter().for_each(|&block| fill(block, bytes, 0xa5));
+        let addresses: Vec<_> = blocks.into_iter().map(at).collect();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut other = space.acquire_hardened().expect("memory");
+                addresses.iter().for_each(|&address| other.give(pointer(address)).expect("live"));
+            });
+        });
+        let again = heap.take_many(200, bytes);
+        assert!(again.iter().all(|&block| holds(block, bytes, 0)), "{bytes}");
+        heap.check();
+        heap.give_all(again);
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn freed_page_runs_and_large_blocks_are_zero() {
+    let (space, mut heap) = hardened();
+    // Keeps the arena.
+    let kept = heap.take(20_000);
+    for (bytes, remote) in RUNS.into_iter().flat_map(|bytes| [(bytes, false), (bytes, true)]) {
+        let block = heap.take(bytes);
+        fill(block, bytes, 0xa5);
+        if remote {
+            let mut other = space.acquire_hardened().expect("memory");
+            other.give(block).expect("live");
+        } else {
+            heap.give(block).expect("live");
+        }
+        let mut other = space.acquire().expect("memory");
+        // The arenas hand out the fullest place first, so what was just freed.
+        let again = other.take(bytes);
+        assert_eq!(again, block, "{bytes}: the test looks at other memory");
+        assert!(holds(again, bytes, 0), "{bytes}");
+        other.give(again).expect("live");
+        other.trim();
+    }
+    heap.give(kept).expect("live");
+    heap.check_empty();
+}
+
+/// Offsets of all blocks of a page in the order in which a new heap hands them out.
+fn offsets(heap: &mut Heap<World>, bytes: usize) -> Vec<usize> {
+    heap.take_many(HEAP_PAGE_BYTES / bytes, bytes)
+        .into_iter()
+        .map(|block| at(block) % HEAP_PAGE_BYTES)
+        .collect()
+}
+
+#[test]
+fn blocks_are_handed_out_in_random_order() {
+    // 8192: two orders only.
+    for bytes in [16, 48, 512, 640] {
+        let (mut one, mut other) = (hardened().1, hardened().1);
+        let (first, second) = (offsets(&mut one, bytes), offsets(&mut other, bytes));
+        // By chance once in 25! heaps.
+        assert!(!first.is_sorted(), "{bytes}");
+        assert_ne!(first, second, "{bytes}: the order is the same in every heap");
+        let (mut all, mut same) = (first, second);
+        all.sort_unstable();
+        same.sort_unstable();
+        assert_eq!(all, same, "every block of a page, each once");
+        all.dedup();
+        assert_eq!(all.len(), HEAP_PAGE_BYTES / bytes, "every block of a page, each once");
+    }
+    assert!(offsets(&mut heap().1, 48).is_sorted(), "an ordinary heap goes upwards");
+}
+
+#[test]
+fn a_freed_block_is_not_handed_out_before_others_were_freed() {
+    let (_, mut heap) = hardened();
+    for bytes in SIZES {
+        let mut live = heap.take_many(3 * QUARANTINE, bytes);
+        let freed = live.pop().expect("taken");
+        heap.give(freed).expect("live");
+        for round in 1..QUARANTINE {
+            // More than are free in the page at hand, so that the choice would come to it.
+            let more = heap.take_many(HEAP_PAGE_BYTES / bytes, bytes);
+            assert!(!more.contains(&freed), "{bytes}: after {round} frees");
+            live.extend(more);
+            heap.check();
+            heap.give(live.swap_remove(0)).expect("live");
+        }
+        heap.give(live.swap_remove(0)).expect("live");
+        let pages = heap.page_count();
+        let mut taken = Vec::new();
+        while !taken.contains(&freed) {
+            taken.push(heap.take(bytes));
+            assert_eq!(heap.page_count(), pages, "{bytes}: it is free again, and a new page was taken");
+        }
+        heap.give_all(live.into_iter().chain(taken));
+        heap.check();
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn a_page_stays_while_a_block_of_it_is_in_quarantine() {
+    let (_, mut heap) = hardened();
+    let first = heap.take_many(2, 8192);
+    heap.give_all(first.iter().copied());
+    // Another class takes no page in which a block of this one was just freed.
+    let others = heap.take_many(200, 4096);
+    assert!(others.iter().all(|&block| page_of(block) != page_of(first[0])));
+    heap.check();
+    heap.give_all(others);
+    heap.check_empty();
+}
+
+/// Does a deed in a child of this test's binary; says by which signal the child ended.
+fn signal_of(test: &str, deed: impl FnOnce()) -> Option<i32> {
+    const DEED: &str = "HUGEHEAP_TEST_HARDENED";
+    if std::env::var_os(DEED).is_some() {
+        deed();
+        std::process::exit(0);
+    }
+    let name = format!("object::tests::hardened::{test}");
+    let output = Command::new(std::env::current_exe().expect("this binary has a path"))
+        .args(["--exact", &name, "--nocapture", "--test-threads=1"])
+        .env(DEED, test)
+        .output()
+        .expect("this binary runs again");
+    output.status.signal()
+}
+
+/// Writes in front of and at the guard of what a process's hardened heap hands out.
+fn overrun(bytes: usize, past: usize) {
+    let mut heap = global::space().acquire_hardened().expect("memory");
+    let block = heap.allocate(bytes).expect("memory");
+    let usable = heap.usable_size(block).expect("live");
+    assert!((bytes..bytes + 4096).contains(&usable), "{usable} bytes of {bytes}");
+    fill(block, usable, 1);
+    // SAFETY: the guard, if past is 0: the process ends, which is what is looked for. Else the last byte.
+    unsafe { block.as_ptr().add(usable - past).write_volatile(1) };
+}
+
+#[test]
+fn a_write_behind_a_short_run_faults() {
+    assert_eq!(signal_of("a_write_behind_a_short_run_faults", || overrun(RUNS[0], 0)), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn a_write_behind_a_long_run_faults() {
+    assert_eq!(signal_of("a_write_behind_a_long_run_faults", || overrun(RUNS[1], 0)), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn a_write_behind_a_large_block_faults() {
+    assert_eq!(signal_of("a_write_behind_a_large_block_faults", || overrun(RUNS[2], 0)), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn the_last_byte_before_a_guard_may_be_written() {
+    let test = "the_last_byte_before_a_guard_may_be_written";
+    assert_eq!(signal_of(test, || RUNS.into_iter().for_each(|bytes| overrun(bytes, 1))), None);
+}
+
+#[test]
+fn without_a_guard_page_from_the_system_it_is_memory_all_the_same() {
+    let (space, mut heap) = hardened();
+    for bytes in RUNS {
+        space.source().kernel.fail_every(Call::Protect, 1, libc::ENOMEM);
+        let block = heap.take(bytes);
+        space.source().kernel.fail_no_more();
+        fill(block, bytes, 1);
+        assert_eq!(heap.usable_size(block), Ok(bytes.next_multiple_of(4096)));
+        heap.give(block).expect("live");
+        assert_eq!(heap.give(block), Err(Mistake::NotLive { bytes: 0 }));
+    }
+    heap.check_empty();
+}
+
+/// A wrong free is refused with that answer, by this heap and, if it can see it, another one.
+fn refused(heap: &mut Heap<World>, address: usize, mistake: Mistake) {
+    let before = live(heap.own().space);
+    assert_eq!(heap.give(pointer(address)), Err(mistake));
+    assert_eq!(heap.free_far(address), Err(mistake));
+    let mut other = heap.own().space.acquire().expect("memory");
+    assert_eq!(other.give(pointer(address)), Err(mistake));
+    heap.check();
+    assert_eq!(live(heap.own().space), before);
+}
+
+#[test]
+fn wrong_frees_are_told_apart() {
+    let (_, mut heap) = hardened();
+    let outside = Box::new([0_u64; 8]);
+    refused(&mut heap, &raw const *outside as usize, Mistake::Foreign);
+    for bytes in SIZES {
+        let blocks = heap.take_many(100, bytes);
+        for inside in [1, 8, bytes / 32 * 16, bytes - 1].into_iter().filter(|&inside| inside > 0) {
+            refused(&mut heap, at(blocks[50]) + inside, Mistake::Interior { bytes });
+        }
+        let wrong = heap.own().space.check_size(at(blocks[50]), bytes + 1);
+        assert_eq!(wrong, Err(Mistake::WrongSize { bytes, given: bytes + 1 }));
+        // In the quarantine, and out of it again.
+        for &block in &blocks[..2 * QUARANTINE] {
+            heap.give(block).expect("live");
+            refused(&mut heap, at(block), Mistake::NotLive { bytes });
+            assert_eq!(heap.usable_size(block), Err(Mistake::NotLive { bytes }));
+        }
+        let rest = &blocks[2 * QUARANTINE..];
+        rest.iter().for_each(|&block| {
+            // SAFETY: live, and used by nobody else.
+            unsafe { heap.free_sized(block, bytes) }
+        });
+        heap.check();
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn wrong_frees_of_page_runs_and_large_blocks_are_told_apart() {
+    let (_, mut heap) = hardened();
+    for bytes in RUNS {
+        let block = heap.take(bytes);
+        for inside in [16, 4096, HEAP_PAGE_BYTES, bytes - 1] {
+            let mistake = heap.give(pointer(at(block) + inside)).expect_err("nothing begins there");
+            assert!(matches!(mistake, Mistake::Interior { .. }), "{mistake:?}");
+        }
+        let space = heap.own().space;
+        let usable = bytes.next_multiple_of(4096);
+        let given = usable + 1;
+        assert_eq!(space.check_size(at(block), given), Err(Mistake::WrongSize { bytes: usable, given }));
+        // SAFETY: live, and used by nobody else.
+        unsafe { heap.free_sized(block, bytes) };
+        heap.check();
+        refused(&mut heap, at(block), Mistake::NotLive { bytes: 0 });
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn two_threads_that_free_a_block_are_found_out() {
+    let (space, mut heap) = hardened();
+    let block = heap.take(48);
+    let mut other = space.acquire().expect("memory");
+    other.give(block).expect("live");
+    assert_eq!(other.give(block), Err(Mistake::TwoThreads { bytes: 48 }));
+    assert_eq!(heap.give(block), Err(Mistake::NotLive { bytes: 48 }));
+    heap.check_empty();
+}
+
+#[test]
+fn hardened_heaps_are_adopted_as_such_only() {
+    let (space, mut heap) = hardened();
+    let block = heap.take(48);
+    let number = heap.number();
+    drop(heap);
+    let mut ordinary = space.acquire().expect("memory");
+    assert_ne!(ordinary.number(), number);
+    assert!(!ordinary.is_hardened());
+    let mut adopted = space.acquire_hardened().expect("memory");
+    assert_eq!((adopted.number(), adopted.is_hardened()), (number, true));
+    drop(ordinary);
+    assert_ne!(
+        space.acquire_hardened().expect("memory").number(),
+        2,
+        "an ordinary one is not adopted as hardened"
+    );
+    adopted.give(block).expect("live");
+    adopted.check_empty();
+}
+
+#[test]
+fn resized_blocks_keep_their_contents() {
+    let (_, mut heap) = hardened();
+    let sizes =
+        [1, 48, 700, 8192, 8193, 16_384, 20_000, 20_001, 24_000, 300_000, 3_000_000, 3_100_000, 20_000, 100];
+    let (mut block, mut have) = (heap.take(1), 1);
+    for bytes in sizes {
+        fill(block, have, 7);
+        // SAFETY: live; the old address is not used again.
+        block = unsafe { heap.try_reallocate(block, bytes) }.expect("live").expect("memory");
+        assert!(holds(block, have.min(bytes), 7), "{have} to {bytes}");
+        assert!(heap.usable_size(block).expect("live") >= bytes);
+        have = bytes;
+        heap.check();
+    }
+    heap.give(block).expect("live");
+    heap.check_empty();
+}
+
+#[test]
+fn aligned_and_zeroed_requests() {
+    let (_, mut heap) = hardened();
+    for (bytes, align) in [(100, 64), (100, 16_384), (40_000, 16_384), (100, 2 << 20), (5 << 20, 2 << 20)] {
+        let block = heap.allocate_aligned(bytes, align).expect("memory");
+        assert_eq!(at(block) % align, 0);
+        fill(block, heap.usable_size(block).expect("live"), 1);
+        heap.give(block).expect("live");
+        let zeroed = heap.allocate_zeroed(bytes).expect("memory");
+        assert!(holds(zeroed, bytes, 0));
+        heap.give(zeroed).expect("live");
+        heap.check();
+    }
+    assert_eq!(heap.allocate(usize::MAX), None);
+    assert_eq!(heap.allocate(usize::MAX - 4095), None);
+    heap.check_empty();
+}
+
+#[test]
+fn what_is_kept_agrees_after_any_sequence() {
+    let (space, mut heap) = hardened();
+    let mut other = space.acquire_hardened().expect("memory");
+    let (mut blocks, mut state) = (Vec::new(), 5);
+    for step in 0..30_000 {
+        let bytes = match random(&mut state) % 50 {
+            0 => RUNS[random(&mut state) as usize % 2],
+            1..20 => 48,
+            _ => 1 + random(&mut state) as usize % 8192,
+        };
+        if blocks.len() < 300 || random(&mut state) % 2 == 0 {
+            let block = heap.take(bytes);
+            fill(block, bytes, step as u8);
+            blocks.push((block, bytes, step as u8));
+        } else {
+            let (block, bytes, value) = blocks.swap_remove(random(&mut state) as usize % blocks.len());
+            assert!(holds(block, bytes, value), "somebody else wrote into {block:?}");
+            let owner = if random(&mut state) % 4 == 0 { &mut other } else { &mut heap };
+            owner.give(block).expect("live");
+        }
+        if step % 1000 == 0 {
+            heap.check();
+        }
+    }
+    heap.give_all(blocks.into_iter().map(|(block, ..)| block));
+    drop(other);
+    heap.check_empty();
+}
+
+#[test]
+fn without_memory_the_quarantine_is_used_before_a_request_fails() {
+    let (space, mut heap) = hardened();
+    // The first arena.
+    let mut blocks = heap.take_many(1, 8192);
+    space.source().kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+    space.source().kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+    while let Some(block) = heap.allocate(8192) {
+        blocks.push(block);
+    }
+    let freed = blocks.pop().expect("taken");
+    heap.give(freed).expect("live");
+    assert_eq!(heap.allocate(8192), Some(freed));
+    assert_eq!(heap.allocate(8192), None);
+    heap.check();
+    heap.give_all(blocks.into_iter().chain([freed]));
+    space.source().kernel.fail_no_more();
+    heap.check_empty();
+}
