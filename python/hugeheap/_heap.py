@@ -117,19 +117,30 @@ def _checked(policy: str | None, decay: float | None, limit: int | None) -> _Set
     return policy, decay, limit
 
 
-def enable(*, policy: str | None = None, decay: float | None = None, limit: int | None = None) -> Status:
-    """Put the interpreter's arenas and large blocks on hugeheap from now on.
+def _checked_level(level: str | None) -> str | None:
+    if level is not None and not isinstance(level, str):
+        _refuse_kind("level", "a name such as 'objects'", level)
+    if level is not None and level not in native.LEVELS:
+        raise HugeheapError(f"unknown level {level!r}", "unknown-level", f"choose one of {', '.join(native.LEVELS)}")
+    return level
+
+
+def enable(
+    *, policy: str | None = None, decay: float | None = None, limit: int | None = None, level: str | None = None
+) -> Status:
+    """Put the interpreter's arenas and large blocks on hugeheap from now on, and at level ``objects`` its objects.
 
     ``policy`` is ``auto``, ``thp``, ``dense``, ``hugetlb`` or ``base``; ``decay`` the seconds that memory is kept
-    after it was needed; ``limit`` the bytes above which nothing is kept, 0 for none. What is ``None`` comes from the
-    environment (``HUGEHEAP_POLICY`` …) or is the default. A second call changes the settings. Where
-    nothing can be hooked, the returned status says why; that is no error.
+    after it was needed; ``limit`` the bytes above which nothing is kept, 0 for none; ``level`` is ``arenas`` or
+    ``objects``. What is ``None`` comes from the environment (``HUGEHEAP_POLICY`` …) or is the default. A second call
+    changes the settings, and may raise the level; it cannot lower it. Where nothing can be hooked, the returned status
+    says why, and where the level cannot be had, which one is in force; that is no error.
     """
-    settings = _checked(policy, decay, limit)
+    settings, level = _checked(policy, decay, limit), _checked_level(level)
     now = status()
     if not now.hooked and now.state != "disabled" and (mistake := native.environment_mistake()):
         raise HugeheapError(mistake, "bad-setting", "correct or unset it")
-    native.enable(*settings)
+    native.enable(*settings, level)
     return status()
 
 

@@ -16,9 +16,10 @@ class Native(Protocol):
 
     __version__: str
     POLICIES: list[str]
+    LEVELS: list[str]
 
     def environment_mistake(self) -> str | None: ...
-    def enable(self, policy: str | None, decay: float | None, limit: int | None) -> str: ...
+    def enable(self, policy: str | None, decay: float | None, limit: int | None, level: str | None) -> str: ...
     def configure(self, policy: str | None, decay: float | None, limit: int | None) -> None: ...
     def give_back(self) -> int: ...
     def stats(self, measure: bool) -> dict[str, Any]: ...
@@ -30,6 +31,7 @@ class StandIn:
     """Answers why this interpreter has nothing to hook."""
 
     POLICIES = ["auto", "thp", "dense", "hugetlb", "base"]
+    LEVELS = ["arenas", "objects"]
 
     def __init__(self, state: str, explanation: str) -> None:
         self._status = {
@@ -54,7 +56,7 @@ class StandIn:
     def environment_mistake(self) -> str | None:
         return None
 
-    def enable(self, policy: str | None, decay: float | None, limit: int | None) -> str:
+    def enable(self, policy: str | None, decay: float | None, limit: int | None, level: str | None) -> str:
         return self._status["state"]
 
     def configure(self, policy: str | None, decay: float | None, limit: int | None) -> None:

@@ -2,16 +2,41 @@
 
 Guarded for users: pip, venv, fork-heavy programs, worker pools, subinterpreters, threads, deep recursion, blocks that grow and shrink over
 the 1 MiB from which on hugeheap holds them, CPython's debugging modes; and that forking warns of no threads a program did not start.
-Every policy runs on 3.11 (or the oldest version found), `auto` on every other version.
+At level `arenas` every policy runs on 3.11 (or the oldest version found), `auto` on every other version; level `objects` runs with
+`auto` on every version.
 """
+
+from typing import NamedTuple
 
 import pytest
 import testbed
 
 INTERPRETERS = testbed.find_interpreters()
 MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
-CASES = [(MAIN, policy) for policy in testbed.POLICIES] + [(one, "auto") for one in INTERPRETERS if one != MAIN]
-LABELS = [f"{major}.{minor}-{policy}" for (major, minor), policy in CASES]
+
+
+class Case(NamedTuple):
+    """What a program runs on."""
+
+    version: tuple
+    policy: str = "auto"
+    level: str = "arenas"
+
+    def __str__(self):
+        return f"3.{self.version[1]}-{self.policy if self.level == 'arenas' else self.level}"
+
+
+CASES = [
+    *(Case(MAIN, policy) for policy in testbed.POLICIES),
+    *(Case(one) for one in INTERPRETERS if one != MAIN),
+    *(Case(one, level="objects") for one in INTERPRETERS),
+]
+# Those versions that count threads at a fork.
+COUNTING = [one for one in INTERPRETERS if one >= (3, 12)]
+FORKING_CASES = [
+    *(Case(one, policy) for one in COUNTING for policy in testbed.POLICIES),
+    *(Case(one, level="objects") for one in COUNTING),
+]
 
 FORKS = """
 import os
@@ -250,16 +275,16 @@ def stock():
     return stock
 
 
-def compare(stock, version, policy, arguments, directory, variables=()):
+def compare(stock, case, arguments, directory, variables=()):
     """Runs on hugeheap; output and status are stock's. Returns the records of all processes."""
-    expected = stock(version, arguments, variables)
+    expected = stock(case.version, arguments, variables)
     if expected.returncode != 0:
         pytest.skip(f"fails on stock as well: {expected.stderr.strip()[-300:]}")
     records = directory / "records"
     records.mkdir()
-    with testbed.pool_for(policy):
-        env = testbed.preloaded(policy, records, **dict(variables))
-        result = testbed.run([INTERPRETERS[version], *arguments], env=env)
+    with testbed.pool_for(case.policy):
+        env = testbed.preloaded(case.policy, records, case.level, **dict(variables))
+        result = testbed.run([INTERPRETERS[case.version], *arguments], env=env)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout == expected.stdout
     assert result.stderr == expected.stderr
@@ -267,59 +292,61 @@ def compare(stock, version, policy, arguments, directory, variables=()):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
-def test_scripts(stock, version, policy, script, tmp_path):
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_scripts(stock, case, script, tmp_path):
     words, text = SCRIPTS[script]
     path = tmp_path / "program.py"
     path.write_text(text)
     # The path differs from test to test, and no output contains it.
-    records = compare(stock, version, policy, [path, *words], tmp_path)
+    records = compare(stock, case, [path, *words], tmp_path)
     assert any(record["state"] == "hooked" and record["arenas_peak"] > 0 for record in records)
+    assert all(record["level"] == case.level for record in records)
     if script == "forks":
         assert len(records) == 201, "every child has a record of its own"
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
-def test_debugging_modes(stock, version, policy, mode, tmp_path):
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_debugging_modes(stock, case, mode, tmp_path):
     variables, options = MODES[mode]
-    records = compare(stock, version, policy, [*options, "-c", ALLOCATIONS], tmp_path, tuple(variables.items()))
+    records = compare(stock, case, [*options, "-c", ALLOCATIONS], tmp_path, tuple(variables.items()))
     (record,) = records
     assert record["state"] == ("other_allocator" if mode == "malloc" else "hooked")
+    # The others put allocators of the interpreter's in place of the level's.
+    assert record["level"] == (case.level if mode == "tracemalloc" else "arenas")
 
 
-@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
-def test_pip(stock, version, policy, tmp_path):
-    compare(stock, version, policy, ["-m", "pip", "--version"], tmp_path)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_pip(stock, case, tmp_path):
+    compare(stock, case, ["-m", "pip", "--version"], tmp_path)
 
 
-@pytest.mark.parametrize(("version", "policy"), CASES, ids=LABELS)
-def test_a_venv_is_made_and_works(version, policy, tmp_path):
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_venv_is_made_and_works(case, tmp_path):
     place = tmp_path / "venv"
-    without = [] if policy == "auto" else ["--without-pip"]
-    with testbed.pool_for(policy):
-        env = testbed.preloaded(policy)
-        made = testbed.run([INTERPRETERS[version], "-m", "venv", *without, place], env=env)
+    without = [] if case.policy == "auto" else ["--without-pip"]
+    with testbed.pool_for(case.policy):
+        env = testbed.preloaded(case.policy, level=case.level)
+        made = testbed.run([INTERPRETERS[case.version], "-m", "venv", *without, place], env=env)
         assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
         used = testbed.run([place / "bin" / "python", "-c", "import sys; print(sys.prefix)"], env=env)
     assert (used.returncode, used.stdout, used.stderr) == (0, f"{place}\n", "")
-    if policy == "auto":
+    if case.policy == "auto":
         listed = testbed.run([place / "bin" / "pip", "--version"], env=env)
         assert listed.returncode == 0 and str(place) in listed.stdout
 
 
-@pytest.mark.parametrize("policy", testbed.POLICIES)
-@pytest.mark.parametrize("version", [one for one in INTERPRETERS if one >= (3, 12)], ids=lambda one: f"3.{one[1]}")
+@pytest.mark.parametrize("case", FORKING_CASES, ids=str)
 @pytest.mark.parametrize("decay", ["0.001", "1"])
-def test_forking_warns_of_no_thread_the_program_did_not_start(stock, version, policy, decay, tmp_path):
+def test_forking_warns_of_no_thread_the_program_did_not_start(stock, case, decay, tmp_path):
     # Not `error`: os.fork drops the exception that the warning then becomes, and nothing is seen.
     arguments = ["-W", "always::DeprecationWarning", "-c", FORK_AFTER_BURST]
-    records = compare(stock, version, policy, arguments, tmp_path, [("HUGEHEAP_DECAY", decay)])
+    records = compare(stock, case, arguments, tmp_path, [("HUGEHEAP_DECAY", decay)])
     assert len(records) == 9 and all(record["state"] == "hooked" for record in records)
     assert any(record["passes"] > 0 and record["given_back"] > 0 for record in records), "no work for the thread"
 
 
-@pytest.mark.parametrize("version", [one for one in INTERPRETERS if one >= (3, 12)], ids=lambda one: f"3.{one[1]}")
+@pytest.mark.parametrize("version", COUNTING, ids=lambda one: f"3.{one[1]}")
 def test_the_warning_would_be_noticed(stock, version):
     """On stock, with a thread of the program's own: what the test above looks for is there."""
     thread = "import threading; end = threading.Event(); threading.Thread(target=end.wait, daemon=True).start()"

@@ -2,11 +2,12 @@
 
 Guarded for users: an interpreter started with the preload library behaves as the same interpreter without it, by CPython's own measure.
 
-What runs where, in about six minutes on two processors:
+What runs where, in about eight minutes on two processors:
 
 * 3.11 (or, without one, the oldest version found): everything at every policy, `hugetlb` once with a pool of 8 pages (as root) and once
   with none;
-* every other installed version from 3.10 on: everything at `auto`.
+* every other installed version from 3.10 on: everything at `auto`;
+* level `objects`: everything at `auto` on every version.
 
 Each version is started from an empty virtual environment, because packages installed beside an interpreter may run code at its start
 (`.pth` files), and then tests of CPython fail or hang: those of subinterpreters hang when `threading` is imported too early.
@@ -178,13 +179,15 @@ def stock(place, tmp_path_factory):
     return stock
 
 
-def compare(stock, place, version, policy, records):
+def compare(stock, place, version, policy, records, level="arenas"):
     python, files, leave_out = stock(version)
-    env = testbed.preloaded(policy, records)
+    env = testbed.preloaded(policy, records, level)
     outcome = play(python, place, files, env, leave_out)
     hooked = [record for record in testbed.records(records, kills=True).values() if record["state"] == "hooked"]
     assert set(outcome.files) == set(files) and outcome.ran > 2000, outcome.excerpt()
     assert len(hooked) >= len(files), "the library was not in the processes that ran the tests"
+    # A few processes are started with debugging modes, in which objects come from the interpreter's allocators.
+    assert sum(record["level"] == level for record in hooked) > len(hooked) // 2
     assert any(record["arenas_peak"] > 1 for record in hooked)
     assert sum(record["forks"] for record in hooked) > 50, "multiprocessing did not fork on hugeheap"
     found = differences(python, place, outcome, env)
@@ -215,6 +218,11 @@ def test_hugetlb_without_a_pool(stock, place, tmp_path):
 @pytest.mark.parametrize("version", [one for one in INTERPRETERS if one != MAIN], ids=name)
 def test_every_version(stock, place, version, tmp_path):
     compare(stock, place, version, "auto", tmp_path)
+
+
+@pytest.mark.parametrize("version", INTERPRETERS, ids=name)
+def test_level_objects(stock, place, version, tmp_path):
+    compare(stock, place, version, "auto", tmp_path, "objects")
 
 
 # What a fault looks like, and what does not: `first` is true the first time that its method runs with the library.

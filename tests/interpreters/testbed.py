@@ -18,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = ["auto", "thp", "dense", "hugetlb", "base"]
+LEVELS = ["arenas", "objects"]
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 TIMEOUT = 120
@@ -98,9 +99,9 @@ def clean(**more):
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
-def preloaded(policy="auto", telemetry=None, **more):
+def preloaded(policy="auto", telemetry=None, level="arenas", **more):
     """The same environment with the library."""
-    environment = clean(LD_PRELOAD=str(find_library()), HUGEHEAP_POLICY=policy, **more)
+    environment = clean(LD_PRELOAD=str(find_library()), HUGEHEAP_POLICY=policy, HUGEHEAP_LEVEL=level, **more)
     return {**environment, "HUGEHEAP_TELEMETRY": str(telemetry)} if telemetry else environment
 
 
@@ -142,6 +143,7 @@ def read_record(path):
         "pid": pid,
         "parent": parent,
         "state": STATES[state],
+        "level": LEVELS[level],
         "policy": NUMBERS[policy],
         "effective": NUMBERS[effective],
         "version": data[48:80].split(b"\0")[0].decode(),

@@ -1,11 +1,12 @@
 """The installed package, in every CPython it is made for.
 
 The extension is built once for the stable ABI, so the copy in the virtual environment serves all versions: a folder with
-nothing but a link to it is each interpreter's PYTHONPATH. Nothing of hugeheap runs in the process of pytest; each test
+nothing but a link to it is each interpreter's PYTHONPATH. `$HUGEHEAP_PACKAGE` names another copy's folder. Nothing of hugeheap runs in the process of pytest; each test
 starts interpreters of its own. A behaviour is one story told by one process, because starts are what costs.
 """
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -42,6 +43,10 @@ def interpreter(version):
 @pytest.fixture(scope="session")
 def package(tmp_path_factory):
     """A folder with nothing but the package as it was installed."""
+    folder = tmp_path_factory.mktemp("package")
+    if named := os.environ.get("HUGEHEAP_PACKAGE"):
+        (folder / "hugeheap").symlink_to(Path(named).resolve(strict=True))
+        return folder
     python = testbed.ROOT / ".venv" / "bin" / "python"
     question = "import importlib.util; print(*importlib.util.find_spec('hugeheap').submodule_search_locations)"
     if not python.exists():
@@ -51,7 +56,6 @@ def package(tmp_path_factory):
     )
     if answer.returncode != 0:
         pytest.fail(f"the Python package is not installed (make build): {answer.stderr.strip()}")
-    folder = tmp_path_factory.mktemp("package")
     (folder / "hugeheap").symlink_to(answer.stdout.strip())
     return folder
 

@@ -7,6 +7,7 @@
 //! * With subinterpreters that have their own GIL (3.12) both are called by several threads at once: the runtime locks.
 
 use crate::complain;
+use crate::install::arena_wanted;
 use crate::symbols::{ArenaAllocator, Symbols};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -28,6 +29,7 @@ fn previous() -> ArenaAllocator {
 }
 
 unsafe extern "C" fn alloc(_context: *mut c_void, bytes: usize) -> *mut c_void {
+    arena_wanted();
     if let Some(address) = runtime().allocate(bytes) {
         return address.get() as *mut c_void;
     }

@@ -32,6 +32,9 @@ fn variable(name: &'static CStr) -> Option<&'static [u8]> {
     }
 }
 
+/// The [`Level`] that this process was described with.
+static LEVEL: AtomicU32 = AtomicU32::new(Level::Arenas as u32);
+
 /// The state of this process.
 pub(crate) fn state() -> HookState {
     HookState::from_number(STATE.load(Ordering::Acquire)).unwrap_or(HookState::Idle)
@@ -52,6 +55,23 @@ pub(crate) fn is_installed(state: HookState) -> bool {
     matches!(state, HookState::Hooked | HookState::OtherAllocator)
 }
 
+/// pymalloc asks for an arena. At level `objects` it hardly does: then it is looked whether the interpreter put its own allocators over
+/// ours when it started, which `-X dev` does, and the level is told as it is.
+pub(crate) fn arena_wanted() {
+    if LEVEL.load(Ordering::Relaxed) != Level::Objects as u32 || state() != HookState::Hooked {
+        return;
+    }
+    if let Some(symbols) = Symbols::find().filter(object_hook::is_overruled) {
+        describe(HookState::Hooked, Level::Arenas, symbols.version());
+    }
+}
+
+/// Tells what this process is.
+fn describe(state: HookState, level: Level, version: &[u8]) {
+    LEVEL.store(level as u32, Ordering::Relaxed);
+    runtime().describe(state, level, version);
+}
+
 /// Installs the hooks if this process is a CPython that has use for them. A second call changes the settings only.
 ///
 /// # Safety
@@ -65,7 +85,7 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         if let (Level::Objects, HookState::Hooked, Some(symbols)) = (level, state(), symbols) {
             // SAFETY: the symbols were just looked up; the caller vouches for the moment.
             let level = level_in_force(unsafe { object_hook::install(&symbols) });
-            runtime().describe(state(), level, version);
+            describe(state(), level, version);
         }
         return state();
     }
@@ -95,6 +115,6 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         runtime().listen();
     }
     set_state(decision);
-    runtime().describe(decision, level, version);
+    describe(decision, level, version);
     decision
 }

@@ -26,12 +26,42 @@ pub struct Options {
     pub decay: u64,
     /// Limit in bytes, 0: none, or [`UNCHANGED`].
     pub limit: u64,
+    /// [`Level`] as a number, for `enable`; anything else: the environment's.
+    pub level: u32,
+    /// Nothing yet.
+    pub reserved: u32,
 }
+
+/// Size of [`Options`] in their first version, which ended with the limit.
+const FIRST_OPTIONS: usize = 24;
 
 impl Options {
     /// Changes nothing.
-    pub const UNCHANGED: Self =
-        Self { size: size_of::<Self>() as u32, policy: u32::MAX, decay: UNCHANGED, limit: UNCHANGED };
+    pub const UNCHANGED: Self = Self {
+        size: size_of::<Self>() as u32,
+        policy: u32::MAX,
+        decay: UNCHANGED,
+        limit: UNCHANGED,
+        level: u32::MAX,
+        reserved: 0,
+    };
+
+    /// The options of a caller whose version may have fewer fields or more: those that both know; the others change nothing.
+    ///
+    /// # Safety
+    /// Null, or as many bytes as the first field says.
+    unsafe fn read(given: *const Self) -> Self {
+        let mut options = Self::UNCHANGED;
+        // SAFETY: by the contract above; all fields are numbers, of which any prefix may be copied.
+        unsafe {
+            let bytes = if given.is_null() { 0 } else { (*given.cast::<u32>()) as usize };
+            if bytes >= FIRST_OPTIONS {
+                let known = bytes.min(size_of::<Self>());
+                core::ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), known);
+            }
+        }
+        options
+    }
 
     fn apply(&self, settings: &mut Settings) {
         if let Some(policy) = Policy::from_number(self.policy) {
@@ -74,29 +104,23 @@ const _: () = assert!(size_of::<Interface>() >= FIRST_VERSION);
 /// The type of the exported symbol.
 pub type Export = extern "C" fn() -> *const Interface;
 
-unsafe fn options<'a>(options: *const Options) -> Option<&'a Options> {
-    // SAFETY: null or a valid struct, by the table's contract.
-    unsafe { options.as_ref() }.filter(|options| options.size as usize >= size_of::<Options>())
-}
-
 unsafe extern "C" fn enable(given: *const Options) -> u32 {
-    let (mut settings, level) = settings_from_environment().unwrap_or((Settings::DEFAULT, Level::Arenas));
+    let (mut settings, mut level) = settings_from_environment().unwrap_or((Settings::DEFAULT, Level::Arenas));
     if install::is_installed(install::state()) {
         settings = runtime().settings();
     }
     // SAFETY: by the contract of `Interface::enable`.
-    if let Some(options) = unsafe { options(given) } {
-        options.apply(&mut settings);
-    }
+    let options = unsafe { Options::read(given) };
+    options.apply(&mut settings);
+    level = Level::from_number(options.level).unwrap_or(level);
     // SAFETY: the caller holds the GIL; the libraries that contain this code are marked as never unloaded.
     unsafe { install::install(settings, level, install::Moment::Running) as u32 }
 }
 
 unsafe extern "C" fn configure(given: *const Options) {
     // SAFETY: by the contract of `Interface::configure`.
-    if let Some(options) = unsafe { options(given) } {
-        runtime().configure(|settings| options.apply(settings));
-    }
+    let options = unsafe { Options::read(given) };
+    runtime().configure(|settings| options.apply(settings));
 }
 
 unsafe extern "C" fn snapshot(to: *mut c_void, bytes: usize, measure: u32) {
@@ -176,4 +200,32 @@ macro_rules! export_interface {
             &raw const $crate::interface::INTERFACE
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An extension from before the level was an option once had all of its options passed over.
+    #[test]
+    fn options_of_other_versions_are_read_as_far_as_both_know() {
+        let given = Options {
+            policy: Policy::Dense as u32,
+            limit: 7,
+            level: Level::Objects as u32,
+            ..Options::UNCHANGED
+        };
+        let read = |size: usize| {
+            let given = Options { size: size as u32, ..given };
+            // SAFETY: a struct of at least 24 bytes; never more than its own size is copied.
+            let read = unsafe { Options::read(&raw const given) };
+            (read.policy, read.limit, read.level)
+        };
+        assert_eq!(read(FIRST_OPTIONS), (Policy::Dense as u32, 7, u32::MAX));
+        assert_eq!(read(size_of::<Options>()), (Policy::Dense as u32, 7, Level::Objects as u32));
+        assert_eq!(read(size_of::<Options>() + 64), read(size_of::<Options>()), "a newer caller");
+        assert_eq!(read(8), (u32::MAX, UNCHANGED, u32::MAX), "no version is that small");
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { Options::read(core::ptr::null()) }.limit, UNCHANGED);
+    }
 }

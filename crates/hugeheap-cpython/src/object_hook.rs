@@ -15,9 +15,9 @@
 
 use crate::complain;
 use crate::detect::version_numbers;
-use crate::symbols::{DOMAIN_MEM, DOMAIN_OBJ, DomainAllocator, Symbols, ThreadSymbols};
+use crate::symbols::{DOMAIN_MEM, DOMAIN_OBJ, DomainAllocator, Symbols, ThreadSymbols, same_object};
 use core::cell::UnsafeCell;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -169,15 +169,71 @@ pub(crate) fn is_installed() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }
 
+/// Whether a domain has an allocator of the interpreter's that wraps no other.
+///
+/// Debug hooks would lose their guards below this hook. tracemalloc, and tools like it, put the allocator that they wrap back when they end: that
+/// once took this hook out while its blocks lived, and they were freed by malloc. All of them have a context; pymalloc has none.
+unsafe fn is_plain(symbols: &Symbols, domain: c_int) -> bool {
+    let Some(get) = symbols.get_domain else { return false };
+    let mut top = DomainAllocator::NONE;
+    // SAFETY: the function fills a struct.
+    unsafe { get(domain, &raw mut top) };
+    let own = |malloc| same_object(malloc as *const c_void, get as *const c_void);
+    top.context.is_null() && top.malloc.is_some_and(own)
+}
+
+/// What lies at the context of the interpreter's debug hooks: `debug_alloc_api_t`, unchanged since 3.6.
+#[repr(C)]
+struct DebugContext {
+    /// `m` or `o`, for the domain.
+    letter: u8,
+    /// The allocator below the hooks.
+    below: DomainAllocator,
+}
+
+/// The allocator below the interpreter's debug hooks in the domain `obj`, if they are on top there.
+///
+/// They cannot be asked for. No other allocator of the interpreter's has a context that begins with that letter: pymalloc has none, and that of
+/// tracemalloc begins with a pointer to something aligned, or null.
+unsafe fn below_debug_hooks(symbols: &Symbols) -> Option<DomainAllocator> {
+    let mut top = DomainAllocator::NONE;
+    // SAFETY: the functions fill a struct; an allocator of the interpreter's own has null or a struct of at least a word as context.
+    unsafe {
+        symbols.get_domain?(DOMAIN_OBJ, &raw mut top);
+        let function = top.malloc? as *const c_void;
+        let is_own = !top.context.is_null() && same_object(function, symbols.get_arena as *const c_void);
+        if !is_own || *top.context.cast::<u8>() != b'o' {
+            return None;
+        }
+        Some((*top.context.cast::<DebugContext>()).below)
+    }
+}
+
+/// Whether the interpreter put its own allocators under debug hooks in our place: `-X dev` does so after a preloaded library installed the hook.
+pub(crate) fn is_overruled(symbols: &Symbols) -> bool {
+    // SAFETY: the symbols are those of this process's CPython.
+    unsafe { below_debug_hooks(symbols) }.is_some_and(|below| {
+        below.malloc.is_none_or(|malloc| {
+            let malloc = malloc as *const c_void;
+            malloc != self::malloc::<true> as *const c_void
+                && malloc != self::malloc::<false> as *const c_void
+        })
+    })
+}
+
 /// Installs the hook. Once per process. Says whether objects come from hugeheap afterwards: not when the interpreter lacks the functions, or
-/// when there is no memory for a heap.
+/// when there is no memory for a heap, or when the domains are wrapped.
 ///
 /// # Safety
 /// The symbols are those of this process's CPython, no other thread runs in the interpreter now, and this library is never unloaded.
 pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
     let (Some(get), Some(set)) = (symbols.get_domain, symbols.set_domain) else { return false };
     if is_installed() {
-        return true;
+        return !is_overruled(symbols);
+    }
+    // SAFETY: the symbols are those of this process's CPython.
+    if ![DOMAIN_MEM, DOMAIN_OBJ].into_iter().all(|domain| unsafe { is_plain(symbols, domain) }) {
+        return false;
     }
     // Several locks since 3.12. A version that is not told is treated as a new one.
     let several = version_numbers(symbols.version()).is_none_or(|version| version >= (3, 12));

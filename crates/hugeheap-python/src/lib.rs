@@ -28,15 +28,17 @@ fn interface() -> &'static Interface {
     FOUND.get_or_init(|| connect(hugeheap_runtime_v1 as *const c_void))
 }
 
+fn unknown(what: &str, name: &str, known: &[&str]) -> PyErr {
+    PyValueError::new_err(format!("unknown {what} {name:?}; choose one of {}", known.join(", ")))
+}
+
 /// Settings from Python: `None` leaves a setting as it is, a limit of 0 lifts it.
 fn options(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<Options> {
     let mut options = Options::UNCHANGED;
     if let Some(name) = policy {
-        let policy = Policy::parse(name).ok_or_else(|| {
-            let names: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
-            PyValueError::new_err(format!("unknown policy {name:?}; choose one of {}", names.join(", ")))
-        })?;
-        options.policy = policy as u32;
+        let policy = Policy::parse(name);
+        let names = Policy::ALL.map(Policy::name);
+        options.policy = policy.ok_or_else(|| unknown("policy", name, &names))? as u32;
     }
     if let Some(seconds) = decay {
         if !(0.001..=86_400.0).contains(&seconds) {
@@ -69,9 +71,18 @@ fn environment_mistake() -> Option<&'static str> {
 
 /// Installs the hooks, or changes the settings if they are in. Answers the state's name.
 #[pyfunction]
-#[pyo3(signature = (policy=None, decay=None, limit=None))]
-fn enable(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<&'static str> {
-    let options = options(policy, decay, limit)?;
+#[pyo3(signature = (policy=None, decay=None, limit=None, level=None))]
+fn enable(
+    policy: Option<&str>,
+    decay: Option<f64>,
+    limit: Option<u64>,
+    level: Option<&str>,
+) -> PyResult<&'static str> {
+    let mut options = options(policy, decay, limit)?;
+    if let Some(name) = level {
+        let level = Level::parse(name);
+        options.level = level.ok_or_else(|| unknown("level", name, &Level::ALL.map(Level::name)))? as u32;
+    }
     if state() == HookState::Disabled {
         return Ok(HookState::Disabled.name());
     }
@@ -128,10 +139,15 @@ fn stats(python: Python<'_>, measure: bool) -> PyResult<Bound<'_, PyDict>> {
 fn status(python: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let snapshot = snapshot(false);
     let state = state();
+    let level = Level::from_number(snapshot.level);
+    let explanation = match (state, level) {
+        (HookState::Hooked, Some(Level::Objects)) => "CPython's objects come from hugeheap",
+        _ => state.explain(),
+    };
     let result = PyDict::new(python);
     result.set_item("state", state.name())?;
-    result.set_item("explanation", state.explain())?;
-    result.set_item("level", Level::from_number(snapshot.level).map_or("unknown", Level::name))?;
+    result.set_item("explanation", explanation)?;
+    result.set_item("level", level.map_or("unknown", Level::name))?;
     let policy = |number| Policy::from_number(number).map_or("unknown", Policy::name);
     result.set_item("policy", policy(snapshot.policy))?;
     // Before the first arena nothing was chosen yet: what was asked for is in force.
@@ -163,6 +179,7 @@ fn _hugeheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("POLICIES", Policy::ALL.map(Policy::name).to_vec())?;
+    module.add("LEVELS", Level::ALL.map(Level::name).to_vec())?;
     module.add_function(wrap_pyfunction!(environment_mistake, module)?)?;
     module.add_function(wrap_pyfunction!(enable, module)?)?;
     module.add_function(wrap_pyfunction!(configure, module)?)?;
