@@ -2,8 +2,9 @@
 //!
 //! The difference between two counts, divided by the difference of the loops, is the cost of one pair without start-up.
 //! Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks whose address it is; `block` and
-//! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator;
-//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random.
+//! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator; `loop` does nothing, in the same loop;
+//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
+//! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
 use hugeheap::object::{GlobalHeap, ProcessHeap, space};
@@ -16,6 +17,16 @@ fn blocks(heap: &mut ProcessHeap, count: u32) {
         let block = black_box(heap.allocate(48).expect("memory"));
         // SAFETY: just allocated and used by nobody.
         unsafe { heap.free(block) };
+    }
+}
+
+fn pages(heap: &mut ProcessHeap, count: u32) {
+    // Keeps the arena from becoming empty.
+    let _neighbour = heap.allocate(20_000).expect("memory");
+    for _ in 0..count {
+        let run = black_box(heap.allocate(20_000).expect("memory"));
+        // SAFETY: just allocated and used by nobody.
+        unsafe { heap.free(run) };
     }
 }
 
@@ -59,16 +70,25 @@ fn main() {
     let (Some(kind), Some(count)) =
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
-        eprintln!("usage: pairs run|large|owns|block|sized|global|random COUNT");
+        eprintln!(
+            "usage: pairs run|large|owns|loop|block|sized|global|[hardened-]random|[hardened-]pages|hardened COUNT"
+        );
         std::process::exit(2);
     };
-    if let "block" | "sized" | "random" = kind.as_str() {
-        let mut heap = space().acquire().expect("memory");
-        return match kind.as_str() {
-            "block" => blocks(&mut heap, count),
+    if let "block" | "sized" | "random" | "pages" | "hardened" | "hardened-random" | "hardened-pages" =
+        kind.as_str()
+    {
+        let hardened = kind.starts_with("hardened");
+        let heap = if hardened { space().acquire_hardened() } else { space().acquire() };
+        let mut heap = heap.expect("memory");
+        return match kind.trim_start_matches("hardened-") {
+            "block" | "hardened" => blocks(&mut heap, count),
             "sized" => sized(&mut heap, count),
+            "pages" => pages(&mut heap, count),
             _ => replace(&mut heap, count),
         };
+    } else if kind == "loop" {
+        return (0..count).for_each(|_| drop(black_box(std::ptr::NonNull::<u8>::dangling())));
     } else if kind == "global" {
         return global(count);
     }

@@ -47,6 +47,8 @@ pub(super) struct Registry {
     count: AtomicUsize,
     /// Heaps that may be waiting: what `acquire` looks for.
     waiting: AtomicUsize,
+    /// Bytes of an OS page, once a hardened heap asked for them; 0 before.
+    pub(super) os_page: AtomicUsize,
     /// Held while heaps are made: the room that is left in the last mapping.
     making: Lock<(usize, usize)>,
 }
@@ -57,6 +59,7 @@ impl Registry {
             table: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
             waiting: AtomicUsize::new(0),
+            os_page: AtomicUsize::new(0),
             making: Lock::new((0, 0)),
         }
     }
