@@ -19,20 +19,22 @@
 extern "C" {
 #endif
 
-/* hh_heap_alloc and hh_heap_free_sized of a library with layout 1. */
-void *hh_layout_1_alloc(hh_heap *heap, size_t size) HH_NOEXCEPT HH_NEW(2);
-void hh_layout_1_free_sized(hh_heap *heap, void *block, size_t size) HH_NOEXCEPT;
+/* hh_heap_alloc and hh_heap_free_sized of a library with layout 2. */
+void *hh_layout_2_alloc(hh_heap *heap, size_t size) HH_NOEXCEPT HH_NEW(2);
+void hh_layout_2_free_sized(hh_heap *heap, void *block, size_t size) HH_NOEXCEPT;
 
 #ifdef __cplusplus
 }
 #endif
 
 /* Where the blocks of a class come from. */
-struct hh_bin_1 {
-    uint64_t vacant; /* a bit per 16 bytes of the open window: no live block begins there */
-    uint64_t starts; /* blocks begin there */
-    uintptr_t base;  /* first byte of the window; odd when none is open */
-    uint64_t rest[13];
+struct hh_bin_2 {
+    uint64_t *word;         /* of the open window, a bit per 16 bytes: no live block begins there */
+    uint64_t starts;        /* blocks begin there */
+    uintptr_t base;         /* first byte of the window; odd when none is open */
+    uint64_t number;
+    const uint64_t *remote; /* a bit per 16 bytes: another thread freed the block */
+    uint64_t rest[11];
 };
 
 /* The largest request that has a bin of this kind, in bytes. */
@@ -43,46 +45,50 @@ struct hh_bin_1 {
 /* Left to itself the compiler makes functions of them in a file that has several uses: twice the instructions. */
 #define HH_INLINE static inline __attribute__((always_inline))
 
+/* Other threads read the words. One load, one store. */
+#define HH_LOAD(word) __atomic_load_n(word, __ATOMIC_RELAXED)
+#define HH_STORE(word, value) __atomic_store_n(word, value, __ATOMIC_RELAXED)
+
 /* The bins lie at the beginning of a heap, one for each 16 bytes. */
-HH_INLINE struct hh_bin_1 *hh_bin_of_1(hh_heap *heap, size_t size) {
-    return (struct hh_bin_1 *)(void *)heap + (size + 15) / 16;
+HH_INLINE struct hh_bin_2 *hh_bin_of_2(hh_heap *heap, size_t size) {
+    return (struct hh_bin_2 *)(void *)heap + (size + 15) / 16;
 }
 
 /* As hh_heap_alloc. */
 HH_INLINE HH_RESULT void *hh_heap_alloc_inline(hh_heap *heap, size_t size) {
     if (__builtin_expect(size - 1 < HH_INLINE_MAX, 1)) { /* not for 0 */
-        struct hh_bin_1 *bin = hh_bin_of_1(heap, size);
-        uint64_t vacant = bin->vacant, free = vacant & bin->starts;
+        struct hh_bin_2 *bin = hh_bin_of_2(heap, size);
+        uint64_t vacant = HH_LOAD(bin->word), free = vacant & bin->starts;
         if (__builtin_expect(free != 0, 1)) {
             unsigned granule = (unsigned)__builtin_ctzll(free);
-            bin->vacant = vacant ^ (free & (~free + 1)); /* its lowest bit, which is set in both */
+            HH_STORE(bin->word, vacant ^ (free & (~free + 1))); /* its lowest bit, which is set in both */
             return (void *)(bin->base + (uintptr_t)granule * 16);
         }
     }
-    return hh_layout_1_alloc(heap, size);
+    return hh_layout_2_alloc(heap, size);
 }
 
 /* As hh_heap_free_sized, with the same checks. */
 HH_INLINE void hh_heap_free_sized_inline(hh_heap *heap, void *block, size_t size) {
     if (__builtin_expect(size - 1 < HH_INLINE_MAX, 1)) {
-        struct hh_bin_1 *bin = hh_bin_of_1(heap, size);
+        struct hh_bin_2 *bin = hh_bin_of_2(heap, size);
         uint64_t offset = (uint64_t)((uintptr_t)block - bin->base);
         /* Too large for addresses elsewhere and for those that are no multiple of 16, both at once. */
         uint64_t granule = offset >> 4 | offset << 60;
         if (__builtin_expect(granule < 64, 1)) {
-            uint64_t vacant = bin->vacant, bit = UINT64_C(1) << granule;
-            if (__builtin_expect((vacant & bit) == 0, 1)) {
-                bin->vacant = vacant | bit;
+            uint64_t vacant = HH_LOAD(bin->word), bit = UINT64_C(1) << granule;
+            if (__builtin_expect((vacant & bit) == 0 && __atomic_load_n(bin->remote, __ATOMIC_ACQUIRE) == 0, 1)) {
+                HH_STORE(bin->word, vacant | bit);
                 return;
             }
         }
     }
-    hh_layout_1_free_sized(heap, block, size);
+    hh_layout_2_free_sized(heap, block, size);
 }
 
 #else
-#define hh_heap_alloc_inline hh_layout_1_alloc
-#define hh_heap_free_sized_inline hh_layout_1_free_sized
+#define hh_heap_alloc_inline hh_layout_2_alloc
+#define hh_heap_free_sized_inline hh_layout_2_free_sized
 #endif
 
 #endif

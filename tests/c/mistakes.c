@@ -111,7 +111,7 @@ static void two_threads(void) {
     in_thread(free_in_thread, named(block));
 }
 
-/* Found when the owner takes back what other threads freed: its own free is only noted in its open window. */
+/* The owner's free was in its open window, which other threads see like any other. */
 static void owner_then_thread_open(void) {
     void *block = hh_malloc(48);
     hh_free(hidden(block));

@@ -17,7 +17,7 @@ LINES = {
     "twice_run": "no size class: nothing live begins at the address",
     "twice_large": "no size class: nothing live begins at the address",
     "owner": "size class 48: nothing live begins at the address",
-    "owner_then_thread_open": "size class 48: two threads freed the block",
+    "owner_then_thread_open": "size class 48: nothing live begins at the address",
     "thread": "size class 48: nothing live begins at the address",
     "two_threads": "size class 48: two threads freed the block",
     "interior": "size class \\d+: the address is inside a block",

@@ -49,7 +49,6 @@ unsafe extern "C" fn hh_heap_new(options: *const HeapOptions) -> Handle {
     }
     match space().acquire() {
         Some(heap) => {
-            heap.owned_by_lock();
             // SAFETY: as asserted above; `hh_heap_drop` takes it back.
             unsafe { core::mem::transmute::<ProcessHeap, Handle>(heap) }
         }
@@ -97,13 +96,13 @@ unsafe extern "C" fn hh_heap_free_sized(handle: Handle, address: *mut c_void, si
 // the first three words of one. When that changes, the number does, here and there; tests/c notices when it was forgotten.
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hh_layout_1_alloc(handle: Handle, size: usize) -> *mut c_void {
+unsafe extern "C" fn hh_layout_2_alloc(handle: Handle, size: usize) -> *mut c_void {
     // SAFETY: the same contract.
     unsafe { hh_heap_alloc(handle, size) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hh_layout_1_free_sized(handle: Handle, address: *mut c_void, size: usize) {
+unsafe extern "C" fn hh_layout_2_free_sized(handle: Handle, address: *mut c_void, size: usize) {
     // SAFETY: the same contract.
     unsafe { hh_heap_free_sized(handle, address, size) }
 }

@@ -242,7 +242,6 @@ pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
         return false;
     }
     let Some(heap) = space().acquire() else { return false };
-    heap.owned_by_lock();
     // SAFETY: by the contract above nobody uses the state before the hook is visible, which is last.
     unsafe {
         let state = &mut *STATE.0.get();

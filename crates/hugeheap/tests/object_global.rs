@@ -364,8 +364,6 @@ fn a_child_can_have_threads_and_children() {
 }
 
 #[test]
-#[ignore = "only the heap of the forking thread itself stays its own in a child: other handles of that thread are taken for those of threads \
-            that do not exist there, and their heaps are adopted while they are in use"]
 fn a_handle_of_the_forking_thread_stays_its_own_in_the_child() {
     let _alone = alone();
     let mut heap = space().acquire().expect("memory");

@@ -10,9 +10,9 @@
 //!              any other           a bit in the page's bitmap, and in its summary
 //! ```
 //!
-//! The word of the current window lives in the bin, not in the page's bitmap: allocating, and freeing what lies beside what was
-//! allocated last, touches neither the bitmap nor the block. While a window is open the bitmap says that all of its blocks are live; the truth
-//! is written back when the bin leaves it. A window without a free block needs no writing back.
+//! The bin points to the word of its current window in the page's bitmap: allocating, and freeing what lies beside what was allocated
+//! last, finds the word without looking the page up, and never touches the block. A copy of the word in the bin was tried first. It saves an instruction,
+//! but then another thread cannot see that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
 //!
 //! `recent` holds hints: a block in it is free in its page's bitmap like any other, and may have been taken that way; its bit tells. So a full
 //! ring forgets its oldest without loss. Remembering windows instead of blocks was tried: it is less work for objects freed in their order, but
@@ -20,6 +20,8 @@
 
 use super::class::{CLASSES, SHAPES};
 use crate::arena::HEAP_PAGE_BYTES;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks remembered per bin: the rest of its two cache lines.
 pub(super) const RECENT: usize = 8;
@@ -27,54 +29,86 @@ pub(super) const RECENT: usize = 8;
 /// No window begins here: it is odd.
 const NOWHERE: usize = 1;
 
+/// The word of no window.
+static NOTHING: AtomicU64 = AtomicU64::new(u64::MAX);
+
+// SAFETY: the address of a static is not null. (`NonNull::from` is not const.)
+const NOTHING_AT: NonNull<AtomicU64> = unsafe { NonNull::new_unchecked((&raw const NOTHING).cast_mut()) };
+
 /// A window that a bin has open.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Window {
-    /// 1 where no live block begins.
-    pub(crate) vacant: u64,
+    /// Its word in the page's bitmap: 1 where no live block begins.
+    word: NonNull<AtomicU64>,
     /// Where its blocks begin.
     pub(crate) starts: u64,
     /// Its first byte; [`NOWHERE`] when none is open.
     pub(crate) base: usize,
     /// Its number in the first region, for small blocks there; `usize::MAX` otherwise.
     pub(crate) number: usize,
+    /// Its word in the bitmap of other threads.
+    remote: NonNull<AtomicU64>,
 }
 
 impl Window {
-    pub(crate) const NONE: Self = Self { vacant: u64::MAX, starts: 0, base: NOWHERE, number: usize::MAX };
+    pub(crate) const NONE: Self =
+        Self { word: NOTHING_AT, starts: 0, base: NOWHERE, number: usize::MAX, remote: NOTHING_AT };
 
-    #[inline]
+    pub(crate) fn new(
+        word: &'static AtomicU64,
+        remote: &'static AtomicU64,
+        starts: u64,
+        base: usize,
+        number: usize,
+    ) -> Self {
+        Self { word: NonNull::from(word), starts, base, number, remote: NonNull::from(remote) }
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.base != NOWHERE
     }
 
-    /// Its free blocks.
     #[inline(always)]
+    pub(crate) fn word(&self) -> &'static AtomicU64 {
+        // SAFETY: made from references to words that are never unmapped.
+        unsafe { self.word.as_ref() }
+    }
+
+    #[inline(always)]
+    fn remote(&self) -> &'static AtomicU64 {
+        // SAFETY: as in `word`.
+        unsafe { self.remote.as_ref() }
+    }
+
+    /// Its free blocks.
     pub(crate) fn free(&self) -> u64 {
-        self.vacant & self.starts
+        self.word().load(Ordering::Relaxed) & self.starts
     }
 
     /// Takes a free block out.
     #[inline(always)]
-    pub(crate) fn take(&mut self, shift: u32) -> Option<usize> {
-        let free = self.free();
+    pub(crate) fn take(&self, shift: u32) -> Option<usize> {
+        let vacant = self.word().load(Ordering::Relaxed);
+        let free = vacant & self.starts;
         if free == 0 {
             return None;
         }
         let granule = free.trailing_zeros();
-        self.vacant &= !(1 << granule);
+        self.word().store(vacant & !(1 << granule), Ordering::Relaxed);
         Some(self.base + ((granule as usize) << shift))
     }
 
-    /// Puts the block of a granule back; says no when none is live there.
+    /// Puts the block of a granule back; says no when none is live there, or another thread freed in the window and the owner has not
+    /// collected that yet.
     #[inline(always)]
-    pub(crate) fn put(&mut self, granule: usize) -> bool {
-        let live = self.vacant >> (granule % 64) & 1 == 0;
-        if live {
-            self.vacant = with_bit(self.vacant, granule);
+    pub(crate) fn put(&self, granule: usize) -> bool {
+        let vacant = self.word().load(Ordering::Relaxed);
+        let free = vacant >> (granule % 64) & 1 == 0 && self.remote().load(Ordering::Acquire) == 0;
+        if free {
+            self.word().store(with_bit(vacant, granule), Ordering::Relaxed);
         }
-        live
+        free
     }
 }
 

@@ -175,6 +175,7 @@ pub fn thread_heap() -> Option<ManuallyDrop<ProcessHeap>> {
 fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
     runtime().ensure_started();
     let heap = ManuallyDrop::new(SPACE.acquire()?);
+    heap.owned_by_thread();
     slot::set(heap.core.as_ptr());
     // After the slot is set: the C library may allocate for the key's value.
     leave_at_end(heap.core);

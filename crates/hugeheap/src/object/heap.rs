@@ -12,8 +12,7 @@
 //! only [`Shared`] and the metadata of pages.
 //!
 //! Invariants, for a page with a heap and a class in its tag:
-//! * A bit of `vacant` is 0 exactly where a live block begins, but for the open window of a bin, whose word is in the bin, and for
-//!   blocks freed by other threads that were not collected yet.
+//! * A bit of `vacant` is 0 exactly where a live block begins, but for blocks freed by other threads that were not collected yet.
 //! * `free` of its mark has a bit for each window with a free block, but for the open window; and perhaps for some without.
 //! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
 
@@ -47,6 +46,7 @@ pub(crate) struct Own<S: Source> {
     pub(super) granules: usize,
     pub(super) marks: *const Mark,
     pub(super) vacant: *const AtomicU64,
+    pub(super) remote: *const AtomicU64,
     /// What the tags of this heap's pages have in common.
     pub(crate) tag: u32,
     pub(crate) spare_count: u32,
@@ -166,6 +166,8 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn refill_from_page(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
+        // A child forked while a window is opened would have a part of it.
+        let _busy = heap.busy();
         let own = heap.own();
         loop {
             match own.bins[class].recall() {
@@ -182,7 +184,6 @@ impl<S: Source> Heap<S> {
         if class == 0 {
             return heap.allocate(1);
         }
-        let _busy = heap.busy();
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
         NonNull::new(own.refill(shared, class)? as *mut u8)
@@ -425,6 +426,7 @@ impl<S: Source> Own<S> {
             granules: 0,
             marks: core::ptr::null(),
             vacant: core::ptr::null(),
+            remote: core::ptr::null(),
             tag: tag::tag(number, 0),
             spare_count: 0,
             batch: 1,
@@ -440,11 +442,12 @@ impl<S: Source> Own<S> {
     /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.
     pub(crate) fn learn(&mut self) {
         if let (0, None, Some(first)) = (self.granules, self.preset, self.space.regions().first()) {
-            let Region { start, bytes, marks, vacant, .. } = *first;
+            let Region { start, bytes, marks, vacant, remote, .. } = *first;
             self.base = start;
             self.granules = bytes >> SMALL_SHIFT;
             self.marks = marks;
             self.vacant = vacant.cast::<AtomicU64>();
+            self.remote = remote.cast::<AtomicU64>();
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            acquire                    drop of the handle
-//!   (new) ───────────▶ Owned ──────────────────────────────▶ Waiting
+//!   (new) ───────────▶ Owned, Thread ──────────────────────▶ Waiting
 //!                        ▲          acquire: adopted            │ ▲
 //!                        └──────────────────────────────────────┤ │ collected
 //!                                                                ▼ │
@@ -14,7 +14,8 @@
 //! because nobody came. Both sides first write (the inbox; the state) and then look (at the state; at the inbox), with sequential
 //! consistency, so one of them sees the other.
 //!
-//! After a fork the child has one thread. The heaps of the others are waiting there, unless they were in the middle of a change of their lists
+//! After a fork the child has one thread. The heaps that belong to the others are waiting there (one that is owned by a handle may be the forking thread's, and
+//! stays owned), unless they were in the middle of a change of their lists
 //! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
 
 use super::heap::{Core, Heap, Own, Shared};
@@ -29,7 +30,8 @@ pub(super) const WAITING: u32 = 0;
 pub(super) const OWNED: u32 = 1;
 pub(super) const VISITED: u32 = 2;
 pub(super) const LOST: u32 = 3;
-pub(super) const LOCKED: u32 = 4;
+/// Owned by a thread through its slot, not by a handle.
+pub(super) const THREAD: u32 = 4;
 
 /// Heaps of a table, the first of which is no heap: number 0 means none. A thread has one; 65,535 threads at a time.
 const HEAPS: usize = 1 << 16;
@@ -167,7 +169,7 @@ impl<S: Source> Space<S> {
         for number in self.registry.numbers() {
             let Some(shared) = self.registry.shared::<S>(number) else { continue };
             let state = shared.state.load(Ordering::Relaxed);
-            if own.contains(&Some(number)) || matches!(state, WAITING | LOST | LOCKED) {
+            if own.contains(&Some(number)) || !matches!(state, THREAD | VISITED) {
                 continue;
             }
             if shared.busy.load(Ordering::Relaxed) != 0 || state == VISITED {
@@ -204,9 +206,10 @@ impl<S: Source> Heap<S> {
         tag::heap(self.own().tag)
     }
 
-    /// The heap belongs to whoever holds some lock, not to a thread: a forked child keeps it as it is.
-    pub fn owned_by_lock(&self) {
-        self.shared().state.store(LOCKED, Ordering::SeqCst);
+    /// The heap belongs to a thread and to nobody else. In a forked child, where the thread is missing, it waits for an owner. A heap that was
+    /// acquired by hand may be the forking thread's: it stays as it is.
+    pub(super) fn owned_by_thread(&self) {
+        self.shared().state.store(THREAD, Ordering::SeqCst);
     }
 
     fn collect_all(&mut self) {

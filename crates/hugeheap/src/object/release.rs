@@ -33,7 +33,7 @@ impl<S: Source> Own<S> {
         if page.mark().free() != 0 && page.links().listed.load(Ordering::Relaxed) == 0 {
             self.link(class, page, Listed::Partial);
         }
-        if page.is_empty(class) && !self.is_quarantined(page, class) {
+        if page.is_empty(class) && !self.has_window(page, class) && !self.is_quarantined(page, class) {
             self.release(page, class);
         }
     }
@@ -71,12 +71,6 @@ impl<S: Source> Own<S> {
     fn free_at(&mut self, page: Page, place: &Place) -> bool {
         if self.preset.is_some() {
             return self.free_hardened(page, place);
-        }
-        let base = page.address() + (place.window << (SHAPES[place.class].shift + 6));
-        if let Some(open) = self.open_window(place.class, base) {
-            let live = open.vacant & place.bits == 0;
-            open.vacant |= if live { place.bits } else { 0 };
-            return live;
         }
         let word = &page.vacant()[place.window];
         let was = word.load(Ordering::Relaxed);

@@ -1,22 +1,21 @@
 //! Aligned, zeroed and resized requests.
 
 use super::class::{MAX_BLOCK, SHAPES, aligned_class_of, class_of};
-use super::heap::{Heap, Place};
+use super::heap::Heap;
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
 use super::space::Source;
-use super::tag;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
 
 impl<S: Source> Heap<S> {
     /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None` for others.
     pub fn allocate_aligned(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        if align <= 16 {
-            return self.allocate(bytes);
-        }
         if !align.is_power_of_two() || align > ARENA_BYTES {
             return None;
+        }
+        if align <= 16 {
+            return self.allocate(bytes);
         }
         if let Some(class) = aligned_class_of(bytes, align) {
             return self.allocate(SHAPES[class].bytes as usize);
@@ -64,7 +63,7 @@ impl<S: Source> Heap<S> {
         let space = self.own().space;
         let have = match space.block_page(start)? {
             Some((_, class)) => {
-                self.check_live(start)?;
+                space.usable_size(start)?;
                 if bytes <= MAX_BLOCK && class_of(bytes) == class {
                     return Ok(Some(address));
                 }
@@ -113,23 +112,6 @@ impl<S: Source> Heap<S> {
     /// When nothing live of this allocator begins there.
     pub fn usable_size(&mut self, address: NonNull<u8>) -> Result<usize, Mistake> {
         let start = address.as_ptr() as usize;
-        self.check_live(start)?;
         self.own().space.usable_size(start)
-    }
-
-    /// The bitmap does not know which blocks of a current window are live; its owner does.
-    fn check_live(&mut self, address: usize) -> Result<(), Mistake> {
-        let own = self.own();
-        let Some((page, class)) = own.space.block_page(address)? else { return Ok(()) };
-        Place::of(page, class, address)?;
-        if tag::heap(page.tag()) == tag::heap(own.tag) {
-            if let Some(open) = own.open_window(class, address) {
-                let granule = (address - open.base) >> SHAPES[class].shift;
-                if open.vacant >> granule & 1 == 1 {
-                    return Err(Mistake::NotLive { bytes: SHAPES[class].bytes as usize });
-                }
-            }
-        }
-        own.space.usable_size(address).map(|_| ())
     }
 }

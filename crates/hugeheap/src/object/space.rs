@@ -107,7 +107,7 @@ pub(crate) struct Region {
     pub(crate) bytes: usize,
     pub(crate) marks: *const Mark,
     pub(crate) vacant: *const Bitmap,
-    remote: *const Bitmap,
+    pub(crate) remote: *const Bitmap,
     links: *const Links,
 }
 

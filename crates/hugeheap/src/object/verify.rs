@@ -208,11 +208,10 @@ impl<S: Source> Own<S> {
             let (starts, base) = (shape.starts[window], page.address() + (window << (shape.shift + 6)));
             let vacant = page.vacant()[window].load(Ordering::Relaxed);
             check(vacant | starts == u64::MAX, "a live block where none begins")?;
-            free |= u16::from(vacant & starts & !self.quarantined(class, base) != 0) << window;
-            let open = starts != 0 && current.is_open() && current.base == base;
-            let truly_vacant = if open { current.vacant } else { vacant };
+            let open = starts != 0 && current.base == base;
+            free |= u16::from(!open && vacant & starts & !self.quarantined(class, base) != 0) << window;
             let remote = page.remote()[window].load(Ordering::Relaxed);
-            check(remote & truly_vacant == 0, "another thread freed what is not live")?;
+            check(remote & vacant == 0, "another thread freed what is not live")?;
             check(remote == 0 || in_inbox, "another thread's free was forgotten")?;
         }
         check(mark.free() & free == free, &format!("windows with free blocks: {free:#x}"))
@@ -229,10 +228,8 @@ impl<S: Source> Own<S> {
         let window = window_of(page, class, current.base);
         check(page.address() + (window << (shape.shift + 6)) == current.base, "it begins in a window")?;
         check(current.starts == shape.starts[window], "blocks begin elsewhere")?;
-        check(current.vacant | current.starts == u64::MAX, "a live block where none begins")?;
         check(current.number == self.window_number(class, current.base), "its number is that of another")?;
-        let word = page.vacant()[window].load(Ordering::Relaxed);
-        check(word == !current.starts, "the page's bitmap does not say that all are live")
+        check(core::ptr::eq(current.word(), &page.vacant()[window]), "its word is another's")
     }
 
     fn verify_recent(&self, class: Class, problems: &mut String) {

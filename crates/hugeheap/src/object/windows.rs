@@ -1,8 +1,7 @@
 //! Opening and leaving windows.
 //!
-//! Opening writes "all live" into the page's bitmap, so that another thread that frees there sees no block as free; leaving
-//! writes the truth back. Only a window with free blocks is ever left that way: one without them is forgotten, because the bitmap
-//! says the truth already.
+//! A page's mark has no bit for the open window: nobody else has to find it. The bit is back when the bin leaves the window with free
+//! blocks, or when a block is freed there later.
 
 use super::bin::{Window, with_bit};
 use super::class::{CLASSES, Class, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
@@ -114,16 +113,15 @@ impl<S: Source> Own<S> {
                 return None;
             }
             let window = free.trailing_zeros() as usize;
+            mark.remove_free(window);
+            let starts = SHAPES[class].starts[window];
             let number = page * WINDOWS + window;
             // SAFETY: as above.
-            let word = unsafe { &*self.vacant.add(number) };
-            let (vacant, starts) = (word.load(Ordering::Relaxed), SHAPES[class].starts[window]);
-            mark.remove_free(window);
-            if vacant & starts != 0 {
-                word.store(!starts, Ordering::Relaxed);
+            let (word, remote) = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
+            if word.load(Ordering::Relaxed) & starts != 0 {
                 let base = self.base + (number << (SMALL_SHIFT + 6));
                 let bin = &mut self.bins[class];
-                bin.current = Window { vacant, starts, base, number };
+                bin.current = Window::new(word, remote, starts, base, number);
                 return bin.current.take(SMALL_SHIFT);
             }
         }
@@ -132,14 +130,13 @@ impl<S: Source> Own<S> {
     /// Opens a window of a page that `free` has a bit for; `None` when it has no free block all the same.
     pub(super) fn open(&mut self, page: Page, class: Class, window: usize) -> Option<Window> {
         let (word, shape) = (&page.vacant()[window], &SHAPES[class]);
-        let (vacant, starts) = (word.load(Ordering::Relaxed), shape.starts[window]);
+        let starts = shape.starts[window];
         page.mark().remove_free(window);
-        if vacant & starts == 0 {
+        if word.load(Ordering::Relaxed) & starts == 0 {
             return None;
         }
-        word.store(!starts, Ordering::Relaxed);
         let base = page.address() + (window << (shape.shift + 6));
-        Some(Window { vacant, starts, base, number: self.window_number(class, base) })
+        Some(Window::new(word, &page.remote()[window], starts, base, self.window_number(class, base)))
     }
 
     /// The number of a window of small blocks in the first region; `usize::MAX` for others, which the fast path does not look for.
@@ -155,18 +152,14 @@ impl<S: Source> Own<S> {
             return;
         }
         if let Some(page) = self.space.page(left.base) {
-            let window = window_of(page, class, left.base);
-            page.vacant()[window].store(left.vacant, Ordering::Relaxed);
-            page.mark().add_free(window);
+            page.mark().add_free(window_of(page, class, left.base));
             self.list_or_release(page, class);
         }
     }
 
-    /// The open window that contains an address, if one does.
-    pub(super) fn open_window(&mut self, class: Class, address: usize) -> Option<&mut Window> {
-        let window = &mut self.bins[class].current;
-        let inside = address.wrapping_sub(window.base) < 64 << SHAPES[class].shift;
-        (window.is_open() && inside).then_some(window)
+    /// Whether a page has the open window of a bin.
+    pub(super) fn has_window(&self, page: Page, class: Class) -> bool {
+        self.bins[class].current.base.wrapping_sub(page.address()) < HEAP_PAGE_BYTES
     }
 }
 

@@ -220,8 +220,6 @@ fn freed_by_the_owner_and_then_by_another_thread() {
 }
 
 #[test]
-#[ignore = "the truth about an open window is in its owner's bin: the mistake is found when the owner collects, and not at all when \
-            the block was handed out again before"]
 fn freed_by_the_owner_in_its_open_window_and_then_by_another_thread() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");

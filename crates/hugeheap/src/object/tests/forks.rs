@@ -2,7 +2,7 @@
 //!
 //! The functions that the fork handlers call are called here as they call them, without a child: what they see is the same.
 
-use super::super::registry::{LOCKED, LOST, OWNED, VISITED, WAITING};
+use super::super::registry::{LOST, OWNED, VISITED, WAITING};
 use super::*;
 use core::sync::atomic::Ordering;
 
@@ -22,6 +22,7 @@ fn fork(space: &Space<World>, own: Option<u32>) {
 fn the_heaps_of_other_threads_wait_in_the_child() {
     let (space, mut own) = heap();
     let mut gone = space.acquire().expect("memory");
+    gone.owned_by_thread();
     let blocks = gone.take_many(1000, 48);
     let kept = own.take(48);
     // The thread does not exist in the child, and neither does its handle.
@@ -50,6 +51,7 @@ impl Heap<World> {
 fn a_heap_in_the_middle_of_a_change_is_lost_and_its_blocks_live() {
     let (space, mut own) = heap();
     let mut gone = space.acquire().expect("memory");
+    gone.owned_by_thread();
     let blocks = gone.take_many(1000, 48);
     let busy = gone.busy();
     core::mem::forget((gone, busy));
@@ -72,6 +74,7 @@ fn a_heap_in_the_middle_of_a_change_is_lost_and_its_blocks_live() {
 fn a_heap_that_somebody_visited_is_lost() {
     let (space, _own) = heap();
     let gone = space.acquire().expect("memory");
+    gone.owned_by_thread();
     gone.shared().state.store(VISITED, Ordering::SeqCst);
     core::mem::forget(gone);
     fork(space, Some(1));
@@ -79,14 +82,13 @@ fn a_heap_that_somebody_visited_is_lost() {
 }
 
 #[test]
-fn heaps_that_wait_or_belong_to_a_lock_stay_as_they_are() {
+fn heaps_that_wait_or_belong_to_a_handle_stay_as_they_are() {
     let (space, _own) = heap();
     let waiting = space.acquire().expect("memory");
     let mut locked = space.acquire().expect("memory");
-    locked.owned_by_lock();
     drop(waiting);
     fork(space, Some(1));
-    assert_eq!((state(space, 2), state(space, 3)), (WAITING, LOCKED));
+    assert_eq!((state(space, 2), state(space, 3)), (WAITING, OWNED));
     let block = locked.take(48);
     locked.give(block).expect("live");
     assert_eq!(space.acquire().expect("memory").number(), 2);
@@ -95,6 +97,7 @@ fn heaps_that_wait_or_belong_to_a_lock_stay_as_they_are() {
 #[test]
 fn a_thread_without_a_heap_forks() {
     let (space, mut gone) = heap();
+    gone.owned_by_thread();
     let blocks = gone.take_many(100, 48);
     core::mem::forget(gone);
     fork(space, None);
@@ -108,6 +111,7 @@ fn a_thread_without_a_heap_forks() {
 fn what_others_freed_before_the_fork_is_collected_after_it() {
     let (space, mut own) = heap();
     let mut gone = space.acquire().expect("memory");
+    gone.owned_by_thread();
     let blocks = gone.take_many(5000, 64);
     own.give_all(blocks);
     core::mem::forget(gone);
@@ -123,6 +127,7 @@ fn children_of_children() {
     let mut blocks = Vec::new();
     for generation in 2..10 {
         let mut gone = space.acquire().expect("memory");
+        gone.owned_by_thread();
         assert_eq!(gone.number(), 2, "generation {generation}");
         blocks.extend(gone.take_many(100, 48));
         core::mem::forget(gone);
