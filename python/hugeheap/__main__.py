@@ -20,11 +20,12 @@ from typing import NoReturn
 import hugeheap
 
 USAGE = """\
-usage: python -m hugeheap [--policy P] [--decay S] [--limit BYTES] [--summary]
+usage: python -m hugeheap [--level L] [--policy P] [--decay S] [--limit BYTES] [--summary]
                           (SCRIPT | -m MODULE | -c CODE) [ARG ...]
 
 Run a Python program with its objects on huge pages.
 
+  --level L        arenas or objects
   --policy P       auto, thp, dense, hugetlb or base
   --decay S        seconds that memory is kept after it was needed
   --limit BYTES    above which nothing is kept for reuse; with K, M, G or T
@@ -38,6 +39,7 @@ To start any command on hugeheap, not only Python: hugeheap run -- COMMAND
 class Given:
     """The command line. What follows the program's name is the program's, whatever it looks like."""
 
+    level: str | None = None
     policy: str | None = None
     decay: float | None = None
     limit: int | None = None
@@ -87,6 +89,8 @@ def _parse(words: list[str]) -> Given:
             sys.exit(0)
         elif word == "--summary":
             given.summary = True
+        elif name == "--level":
+            given.level = value(name, attached)
         elif name == "--policy":
             given.policy = value(name, attached)
         elif name == "--decay":
@@ -204,7 +208,7 @@ def main(words: list[str]) -> None:
     """Enable, then become the program."""
     given = _parse(words)
     try:
-        status = hugeheap.enable(policy=given.policy, decay=given.decay, limit=given.limit)
+        status = hugeheap.enable(policy=given.policy, decay=given.decay, limit=given.limit, level=given.level)
     except hugeheap.HugeheapError as error:
         _refuse(str(error))
     if given.summary:
@@ -213,6 +217,11 @@ def main(words: list[str]) -> None:
         atexit.register(lambda: _summary() if os.getpid() == asked else None)
     elif not status.hooked:
         print(status, file=sys.stderr)
+    if given.level == "objects" and status.hooked and status.level != "objects":
+        print(
+            "hugeheap: level arenas is in force: another allocator wraps the interpreter's (PYTHONMALLOC, -X dev, tracemalloc)",
+            file=sys.stderr,
+        )
     if given.kind == "m":
         sys.argv = [given.target, *given.arguments]
         _set_first_path(os.getcwd())

@@ -162,6 +162,7 @@ WRONG = [
     (["--policy"], "--policy needs a value"),
     (["-c"], "-c needs a value"),
     (["--policy", "enormous", "-c", "print(1)"], "choose one of auto, thp"),
+    (["--level", "cells", "-c", "print(1)"], "choose one of arenas, objects"),
     (["--decay", "soon", "-c", "print(1)"], "--decay soon"),
     (["--decay=0", "-c", "print(1)"], "between 0.001 and 86400"),
     (["--limit", "2GB", "-c", "print(1)"], "--limit 2GB"),
@@ -179,7 +180,7 @@ def test_a_wrong_command_line_is_a_usage_error_and_help_names_every_option(inter
         assert len(result.stderr.splitlines()) == 2, result.stderr
     result = testbed.run([interpreter, "-m", "hugeheap", "--help"], env=variables())
     assert (result.returncode, result.stderr) == (0, "")
-    for option in "--policy", "--decay", "--limit", "--summary", "-m MODULE", "-c CODE":
+    for option in "--level", "--policy", "--decay", "--limit", "--summary", "-m MODULE", "-c CODE":
         assert option in result.stdout
 
 

@@ -75,6 +75,10 @@ old = [[number, str(number)] for number in range(100_000)]
 kept = old[::2]
 levels = [hugeheap.enable().level]
 middle = [[number, str(number)] for number in range(50_000)]
+# Large blocks of level `arenas`, which the raw domain's hook handed out.
+early += [(malloc(size), size) for size in (1 << 20, 3 << 20, 100, 5_000)]
+for mark, (block, size) in enumerate(early): fill(block, mark, size)
+tables = [list(range(300_000)) for _ in range(2)]
 levels.append(hugeheap.enable(level="objects").level)
 levels.append(hugeheap.enable(level="arenas").level)
 levels.append(hugeheap.enable(policy="base").level)
@@ -88,6 +92,10 @@ for mark, (block, size) in enumerate(early):
         check(block, mark, min(least, size // 2 + 1))
         fill(block, mark, wanted)
     free(block)
+tables[0].extend(range(600_000))
+del tables[1][1_000:]
+assert sum(tables[0]) == sum(range(300_000)) + sum(range(600_000)) and tables[1] == list(range(1_000))
+del tables
 for row in old: row.extend(range(30))
 assert all(row[:2] == [number, str(number)] and sum(row[2:]) == 435 for number, row in enumerate(old))
 del old, middle
@@ -527,3 +535,17 @@ def test_objects_between_half_a_kilobyte_and_a_hundred(ask, objects):
     assert live > 10 << 20
     assert large >= live * 0.9, "they did not come from the heap"
     assert after < peak
+
+
+@pytest.mark.every_version
+def test_the_level_is_an_option_of_dash_m(interpreter, variables):
+    """Where it cannot be had, that is said on standard error."""
+    code = "import hugeheap; rows = [str(n) for n in range(100_000)]; print(hugeheap.status().level, len(set(rows)))"
+    command = ["-m", "hugeheap", "--level", "objects", "-c", code]
+    result = testbed.run([interpreter, *command], env=variables())
+    assert (result.returncode, result.stdout, result.stderr) == (0, "objects 100000\n", "")
+    for options, more in (["-X", "dev"], {}), ([], {"PYTHONTRACEMALLOC": "1"}), ([], {"PYTHONMALLOC": "debug"}):
+        result = testbed.run([interpreter, *options, *command], env=variables(**more))
+        assert (result.returncode, result.stdout) == (0, "arenas 100000\n")
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("hugeheap: level arenas is in force")
