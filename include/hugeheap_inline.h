@@ -77,7 +77,7 @@ HH_INLINE void hh_heap_free_sized_inline(hh_heap *heap, void *block, size_t size
         uint64_t granule = offset >> 4 | offset << 60;
         if (__builtin_expect(granule < 64, 1)) {
             uint64_t vacant = HH_LOAD(bin->word), bit = UINT64_C(1) << granule;
-            if (__builtin_expect((vacant & bit) == 0 && __atomic_load_n(bin->remote, __ATOMIC_ACQUIRE) == 0, 1)) {
+            if (__builtin_expect(((vacant | __atomic_load_n(bin->remote, __ATOMIC_ACQUIRE)) & bit) == 0, 1)) {
                 HH_STORE(bin->word, vacant | bit);
                 return;
             }

@@ -99,16 +99,17 @@ impl Window {
         Some(self.base + ((granule as usize) << shift))
     }
 
-    /// Puts the block of a granule back; says no when none is live there, or another thread freed in the window and the owner has not
-    /// collected that yet.
+    /// Puts the block of a granule back; says no when none is live there, or another thread freed it and the owner has not collected that
+    /// yet.
     #[inline(always)]
     pub(crate) fn put(&self, granule: usize) -> bool {
         let vacant = self.word().load(Ordering::Relaxed);
-        let free = vacant >> (granule % 64) & 1 == 0 && self.remote().load(Ordering::Acquire) == 0;
-        if free {
+        let gone = vacant | self.remote().load(Ordering::Acquire);
+        let live = gone >> (granule % 64) & 1 == 0;
+        if live {
             self.word().store(with_bit(vacant, granule), Ordering::Relaxed);
         }
-        free
+        live
     }
 }
 
