@@ -28,6 +28,7 @@
 //! | `resize` | aligned, zeroed, resized requests |
 //! | `mistake` | what a wrong free is told |
 //! | `global` | a heap per thread, over the process's runtime |
+//! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
 //! | `verify` | everything that is kept, recomputed: for tests |
 
 mod bin;
@@ -51,6 +52,7 @@ mod tag;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod walk;
 mod windows;
 
 /// The atomics of `remote`.
@@ -64,3 +66,4 @@ pub use global::{GlobalHeap, ProcessHeap, space, thread_heap};
 pub use heap::Heap;
 pub use mistake::Mistake;
 pub use space::{Source, Space};
+pub use walk::{ClassStatistics, Content, Statistics, Walk, WalkedPage};

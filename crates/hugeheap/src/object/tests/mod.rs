@@ -11,6 +11,7 @@ mod order;
 mod regions;
 mod resizing;
 mod threads;
+mod walk;
 
 use super::*;
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, Settings};
