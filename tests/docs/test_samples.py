@@ -92,8 +92,26 @@ def workplace(tmp_path):
     return tmp_path
 
 
+# A host whose huge pages come slowly, or not at all, at this moment: what hugeheap then says is true, and not what the sample shows.
+SHORT_OF_HUGE_PAGES = re.compile(r"\d+ × (latency|no_huge_page|collapse_no_page)")
+TRIES = 3
+
+
 @pytest.mark.parametrize("sample", chosen("console", run=True))
 def test_console(sample, environment, workplace):
+    for left in reversed(range(TRIES)):
+        output = []
+        try:
+            return check_console(sample, environment, workplace, output)
+        except AssertionError:
+            short = sample.note("needs") == "huge-pages" and SHORT_OF_HUGE_PAGES.search("".join(output))
+            if not short:
+                raise
+            if left == 0:
+                pytest.skip(f"the host was short of huge pages each time: {short[0]}")
+
+
+def check_console(sample, environment, workplace, said):
     commands = commands_of(sample.text)
     vary = sample.note("numbers") == "vary"
     assert commands, "no command: lines that begin with '$ '"
@@ -113,6 +131,7 @@ def test_console(sample, environment, workplace):
         timeout=TIMEOUT,
         check=False,
     )
+    said.append(ran.stdout)
     parts = re.split(rf"\n{mark}(\d+)\n", ran.stdout)
     for index, command in enumerate(commands):
         assert 2 * index + 1 < len(parts), f"the shell ended in {command.text!r}:\n{ran.stdout}"
