@@ -88,7 +88,7 @@ fn main() {
             _ => replace(&mut heap, count),
         };
     } else if kind == "loop" {
-        return (0..count).for_each(|_| drop(black_box(std::ptr::NonNull::<u8>::dangling())));
+        return (0..count).for_each(|_| _ = black_box(std::ptr::NonNull::<u8>::dangling()));
     } else if kind == "global" {
         return global(count);
     }

@@ -6,7 +6,7 @@ use super::threads::random;
 use super::*;
 use hugeheap_os::simulated::Call;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::thread;
 
 fn hardened() -> (&'static Space<World>, Heap<World>) {
@@ -147,20 +147,48 @@ fn a_page_stays_while_a_block_of_it_is_in_quarantine() {
     heap.check_empty();
 }
 
-/// Does a deed in a child of this test's binary; says by which signal the child ended.
-fn signal_of(test: &str, deed: impl FnOnce()) -> Option<i32> {
+/// Does a deed in a child of this test's binary, with a variable of the environment; says how the child ended.
+fn child(test: &str, (name, value): (&str, &str), deed: impl FnOnce()) -> Output {
     const DEED: &str = "HUGEHEAP_TEST_HARDENED";
     if std::env::var_os(DEED).is_some() {
         deed();
         std::process::exit(0);
     }
-    let name = format!("object::tests::hardened::{test}");
-    let output = Command::new(std::env::current_exe().expect("this binary has a path"))
-        .args(["--exact", &name, "--nocapture", "--test-threads=1"])
-        .env(DEED, test)
+    let test = format!("object::tests::hardened::{test}");
+    Command::new(std::env::current_exe().expect("this binary has a path"))
+        .args(["--exact", &test, "--nocapture", "--test-threads=1"])
+        .env(DEED, &test)
+        .env(name, value)
         .output()
-        .expect("this binary runs again");
+        .expect("this binary runs again")
+}
+
+/// The signal by which a child ended that did a deed.
+fn signal_of(test: &str, deed: impl FnOnce()) -> Option<i32> {
+    let output = child(test, ("HUGEHEAP_HARDENED", "0"), deed);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked"), "{said}");
     output.status.signal()
+}
+
+#[test]
+fn the_environment_asks_for_hardened_heaps() {
+    let test = "the_environment_asks_for_hardened_heaps";
+    for (value, hardened) in [("1", true), ("0", false), ("yes", false)] {
+        let output = child(test, ("HUGEHEAP_HARDENED", value), || {
+            let mut heap = global::thread_heap().expect("memory");
+            println!("hardened {}", heap.is_hardened());
+            std::thread::spawn(|| {
+                println!("hardened {}", global::thread_heap().expect("memory").is_hardened())
+            })
+            .join()
+            .expect("no panic");
+        });
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(out.matches(&format!("hardened {hardened}\n")).count(), 2, "{value}: {out}{err}");
+        let told = err.contains("HUGEHEAP_HARDENED must be 0 or 1");
+        assert_eq!(told, value == "yes", "{value}: {err}");
+    }
 }
 
 /// Writes in front of and at the guard of what a process's hardened heap hands out.
