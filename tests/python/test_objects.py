@@ -249,7 +249,7 @@ def test_subinterpreters_allocate_in_threads_at_the_same_time(ask, objects, vers
                 import random, json
                 random.seed(5)
                 rows = {}
-                for step in range(40_000):
+                for step in range(15_000):
                     key = random.randrange(3_000)
                     if key in rows and random.random() < 0.4:
                         number, text, data = rows.pop(key)
