@@ -64,7 +64,7 @@ LINE = re.compile(r"\[ *\d+/\d+(?:/\d+)?\] (test[\w.]+) (.+)$", re.MULTILINE)
 GOOD = re.compile("passed|skipped|run no tests")
 # What a busy machine does not do: a process that ends by a signal, a message of hugeheap's.
 CRASH = re.compile(
-    r"code is -|[Ee]xit code|Fatal Python error|SIG(SEGV|BUS|ABRT|ILL)|hugeheap:|Error: -(6|7|11) != |!= -(6|7|11)$", re.MULTILINE
+    r"code is -|[Ee]xit code (-|1[23]\d)|Fatal Python error|SIG(SEGV|BUS|ABRT|ILL)|hugeheap:|Error: -(6|7|11) != |!= -(6|7|11)$", re.MULTILINE
 )
 
 

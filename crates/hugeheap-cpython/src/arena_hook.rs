@@ -6,12 +6,12 @@
 //! * `free` may get null, and addresses that were mapped before the hook: those go to the allocator that was there before.
 //! * With subinterpreters that have their own GIL (3.12) both are called by several threads at once: the runtime locks.
 
-use crate::complain;
 use crate::install::arena_wanted;
 use crate::symbols::{ArenaAllocator, Symbols};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use hugeheap::arena::BadFree;
+use hugeheap::complain;
 use hugeheap::runtime::runtime;
 
 /// The allocator that was there before. Written once, before the hook can be called.

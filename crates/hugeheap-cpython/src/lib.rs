@@ -21,7 +21,6 @@
 //! | `interface` | one runtime per process: whichever library comes second uses the first |
 
 mod arena_hook;
-mod complain;
 pub mod detect;
 mod install;
 pub mod interface;
@@ -29,5 +28,5 @@ mod object_hook;
 mod raw_hook;
 mod symbols;
 
-pub use complain::line as print_line;
+pub use hugeheap::complain::line as print_line;
 pub use install::{Moment, install};

@@ -13,7 +13,6 @@
 //! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew since. A block of
 //! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
 
-use crate::complain;
 use crate::detect::version_numbers;
 use crate::symbols::{DOMAIN_MEM, DOMAIN_OBJ, DomainAllocator, Symbols, ThreadSymbols, same_object};
 use core::cell::UnsafeCell;
@@ -21,6 +20,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
+use hugeheap::complain;
 use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap};
 
 /// What the hook needs: written once, before the hook is visible.

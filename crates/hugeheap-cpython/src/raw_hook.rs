@@ -7,12 +7,12 @@
 //!
 //! A block that grows over the threshold moves here; one that shrinks well below it moves back.
 
-use crate::complain;
 use crate::symbols::{DOMAIN_RAW, DomainAllocator, Symbols, same_object};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hugeheap::arena::ARENA_BYTES;
+use hugeheap::complain;
 use hugeheap::runtime::runtime;
 
 /// Bytes from which on a block is taken over: half an arena. Below, rounding to a huge page would waste more than it wins.
@@ -27,13 +27,7 @@ struct Previous(UnsafeCell<DomainAllocator>);
 // SAFETY: written once by `install`, before the hook is visible; only read afterwards.
 unsafe impl Sync for Previous {}
 
-static PREVIOUS: Previous = Previous(UnsafeCell::new(DomainAllocator {
-    context: null_mut(),
-    malloc: None,
-    calloc: None,
-    realloc: None,
-    free: None,
-}));
+static PREVIOUS: Previous = Previous(UnsafeCell::new(DomainAllocator::NONE));
 
 fn previous() -> &'static DomainAllocator {
     // SAFETY: see `Previous`.
@@ -45,20 +39,6 @@ fn is_ours(pointer: *mut c_void) -> bool {
     pointer as usize % ARENA_BYTES == 0 && !pointer.is_null() && runtime().owns(pointer as usize)
 }
 
-unsafe fn previous_malloc(bytes: usize) -> *mut c_void {
-    let previous = previous();
-    // SAFETY: the allocator that CPython had before, with its own context.
-    previous.malloc.map_or(null_mut(), |malloc| unsafe { malloc(previous.context, bytes) })
-}
-
-unsafe fn previous_free(pointer: *mut c_void) {
-    let previous = previous();
-    if let Some(free) = previous.free {
-        // SAFETY: the block came from the allocator that CPython had before.
-        unsafe { free(previous.context, pointer) };
-    }
-}
-
 unsafe extern "C" fn malloc(_context: *mut c_void, bytes: usize) -> *mut c_void {
     if bytes >= LARGE {
         if let Some(block) = runtime().allocate_large(bytes, false) {
@@ -66,7 +46,7 @@ unsafe extern "C" fn malloc(_context: *mut c_void, bytes: usize) -> *mut c_void 
         }
     }
     // SAFETY: as for any request of the raw domain.
-    unsafe { previous_malloc(bytes) }
+    unsafe { previous().malloc(bytes) }
 }
 
 unsafe extern "C" fn calloc(_context: *mut c_void, count: usize, size: usize) -> *mut c_void {
@@ -80,9 +60,8 @@ unsafe extern "C" fn calloc(_context: *mut c_void, count: usize, size: usize) ->
             return pointer;
         }
     }
-    let previous = previous();
     // SAFETY: as for any request of the raw domain; overflow is the previous allocator's to refuse.
-    previous.calloc.map_or(null_mut(), |calloc| unsafe { calloc(previous.context, count, size) })
+    unsafe { previous().calloc(count, size) }
 }
 
 unsafe extern "C" fn realloc(_context: *mut c_void, pointer: *mut c_void, bytes: usize) -> *mut c_void {
@@ -96,9 +75,8 @@ unsafe extern "C" fn realloc(_context: *mut c_void, pointer: *mut c_void, bytes:
             return moved;
         }
     }
-    let previous = previous();
     // SAFETY: a block of the previous allocator.
-    previous.realloc.map_or(null_mut(), |realloc| unsafe { realloc(previous.context, pointer, bytes) })
+    unsafe { previous().realloc(pointer, bytes) }
 }
 
 /// Moves a block that grew over the threshold here.
@@ -115,7 +93,7 @@ unsafe fn take_over(pointer: *mut c_void, bytes: usize) -> Option<*mut c_void> {
         // SAFETY: both blocks are live, apart, and have at least the bytes copied.
         unsafe {
             core::ptr::copy_nonoverlapping(pointer.cast::<u8>(), moved.cast::<u8>(), old.min(bytes));
-            previous_free(pointer);
+            previous().free(pointer);
         }
     }
     Some(moved)
@@ -133,7 +111,7 @@ unsafe fn realloc_ours(pointer: *mut c_void, bytes: usize) -> *mut c_void {
     }
     // SAFETY: a request of the raw domain; both blocks are live and apart while they are copied.
     unsafe {
-        let moved = previous_malloc(bytes);
+        let moved = previous().malloc(bytes);
         if !moved.is_null() {
             core::ptr::copy_nonoverlapping(pointer.cast::<u8>(), moved.cast::<u8>(), old.min(bytes));
             free(null_mut(), pointer);
@@ -150,7 +128,7 @@ unsafe extern "C" fn free(_context: *mut c_void, pointer: *mut c_void) {
         return;
     }
     // SAFETY: not ours, so the previous allocator's, or null, which it takes.
-    unsafe { previous_free(pointer) };
+    unsafe { previous().free(pointer) };
 }
 
 /// Installs the hook if the raw domain is the C library's malloc. Once per process.
