@@ -25,10 +25,10 @@ use super::pages::Fresh;
 use super::runs::is_run;
 use super::space::{Page, Source, Space, map_metadata};
 use super::tag::RUN;
-use crate::arena::HEAP_PAGE_BYTES;
+use crate::arena::{Arenas, HEAP_PAGE_BYTES, Made};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-use hugeheap_os::{AddressRange, Facts, Pages, Protection};
+use hugeheap_os::{AddressRange, Facts, Os, Pages, Protection};
 
 /// Blocks of a class that are freed before a freed one may be handed out. A use after free that comes within 32 frees of the class meets
 /// zeroes, not another object.
@@ -170,6 +170,13 @@ impl<S: Source> Space<S> {
     }
 }
 
+impl<O: Os> Arenas<O> {
+    /// Whether what begins at `address` is on pages of a hugetlb pool, access to which is changed as a whole only.
+    fn is_hugetlb(&self, address: usize) -> bool {
+        self.table.find(address).is_some_and(|id| self.arena(id).made == Made::Hugetlb)
+    }
+}
+
 impl<S: Source> Heap<S> {
     /// Whether it is hardened.
     pub fn is_hardened(&mut self) -> bool {
@@ -204,14 +211,12 @@ impl<S: Source> Heap<S> {
         let guard = AddressRange { start: start + usable, len: end - start - usable };
         // An OS page larger than a heap page: the run may begin in the middle of one.
         let aligned = guard.start % os_page == 0 && guard.len % os_page == 0;
+        let divisible = aligned && !space.source().with(|arenas| arenas.is_hugetlb(start));
         // SAFETY: the end of a run that was just taken, and that nobody was told of.
-        let guarded = aligned && unsafe { space.source().os().protect(guard, Protection::None) }.is_ok();
+        let guarded = divisible && unsafe { space.source().os().protect(guard, Protection::None) }.is_ok();
         page.vacant()[0].store(0, Ordering::Relaxed);
         page.vacant()[BYTES_WORD].store(usable as u64, Ordering::Relaxed);
         page.vacant()[GUARD_WORD].store(u64::from(guarded), Ordering::Relaxed);
-        // The length of a run is told in messages only, here: that of a large block is the arenas'.
-        page.mark()
-            .set_free((space.whole_bytes(start).ok()? / HEAP_PAGE_BYTES).min(u16::MAX as usize) as u16);
         page.mark().tag.store(own.tag_of(RUN), Ordering::Release);
         Some(fresh)
     }

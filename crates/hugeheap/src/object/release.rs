@@ -17,7 +17,7 @@ use super::heap::{Own, Place, Shared};
 use super::lists::Listed;
 use super::mistake::{self, Mistake};
 use super::remote;
-use super::runs::check_run;
+use super::runs::{bytes_of, check_run};
 use super::space::{Page, Source, Space};
 use super::tag::{self, RUN, SPARE};
 use crate::arena::HEAP_PAGE_BYTES;
@@ -146,7 +146,7 @@ impl<S: Source> Space<S> {
     /// Frees a run of another heap: it leaves the heap, back to the arenas.
     fn free_run_remote(&self, page: Page, address: usize) -> Result<(), Mistake> {
         check_run(page, address)?;
-        let bytes = page.mark().free() as usize * HEAP_PAGE_BYTES;
+        let bytes = bytes_of(page);
         if !remote::free(&page.remote()[0], 1) {
             return Err(Mistake::TwoThreads { bytes });
         }

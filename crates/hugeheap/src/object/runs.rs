@@ -113,9 +113,17 @@ pub(super) fn check_run(page: Page, address: usize) -> Result<(), Mistake> {
         return Err(Mistake::NotLive { bytes: 0 });
     }
     if address != page.address() {
-        return Err(Mistake::Interior { bytes: page.mark().free() as usize * HEAP_PAGE_BYTES });
+        return Err(Mistake::Interior { bytes: bytes_of(page) });
     }
     Ok(())
+}
+
+/// Bytes that may be used of the run that begins at a page.
+pub(super) fn bytes_of(page: Page) -> usize {
+    match page.vacant()[BYTES_WORD].load(Ordering::Relaxed) as usize {
+        0 => page.mark().free() as usize * HEAP_PAGE_BYTES,
+        bytes => bytes,
+    }
 }
 
 impl<S: Source> Own<S> {
