@@ -10,7 +10,7 @@
 //! came: what was dropped is gone, whatever happened after it.
 
 use super::bitmap;
-use super::layout::HEAP_PAGE_BYTES;
+use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
 use hugeheap_os::{AddressRange, Advice, Error, ErrorKind, Pages, Result as OsResult};
 
@@ -36,7 +36,8 @@ pub(super) enum Action {
     },
     /// What an earlier break left over.
     Split {
-        live: u128,
+        /// All that may be resident. Not only what is live: that may be newer than the break, and the huge page be in free pages.
+        pages: u128,
     },
     Collapse {
         /// The arena was advised against huge pages.
@@ -119,7 +120,7 @@ impl Step {
             // SAFETY: as above.
             Action::GiveBack { unmap: true } => self.result = unsafe { os.unmap(self.range) },
             Action::Break { drop, live, advise, split } => self.break_arena(os, drop, live, advise, split),
-            Action::Split { live } => self.split(os, live),
+            Action::Split { pages } => self.split(os, pages),
             Action::Collapse { advise } => self.collapse(os, advise),
         }
     }
@@ -147,16 +148,21 @@ impl Step {
             }
         }
         if split {
-            self.split(os, live);
+            // What could not be dropped may be all that is left of a huge page.
+            self.split(os, live | drop & !self.dropped);
         }
     }
 
-    fn split<P: Pages>(&mut self, os: &P, live: u128) {
-        // All live pages and not only the first: the arena may consist of several folios.
+    fn split<P: Pages>(&mut self, os: &P, pages: u128) {
+        // All of these pages and not only the first: the arena may consist of several folios. And never all of the arena at once:
+        // of a huge page that is advised as a whole the kernel splits nothing, and a later break would believe it had.
+        let half = if pages == u128::MAX { u128::MAX >> (HEAP_PAGES / 2) } else { u128::MAX };
         let mut done = true;
-        for pages in bitmap::set_ranges(live) {
-            // SAFETY: splitting changes no contents.
-            done &= self.note(unsafe { os.split(pages_range(self.range, &pages)) });
+        for part in [pages & half, pages & !half] {
+            for pages in bitmap::set_ranges(part) {
+                // SAFETY: splitting changes no contents.
+                done &= self.note(unsafe { os.split(pages_range(self.range, &pages)) });
+            }
         }
         self.split = Some(done);
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Dense is seven eighths live, so that memory grows by an eighth at most, and unchanged for the decay time. Arenas are in no
-//! list for this: most of the time none of them is without a huge page. What a break could not split is found here too.
+//! list for this: most of the time none of them is without a huge page. What a break could not split is found here too,
+//! whether the arena is still used or not.
 
 use super::list::ArenaId;
 use super::maintenance::LOOK;
@@ -53,14 +54,15 @@ impl<O: Os> Arenas<O> {
 
     /// What is to be done with an arena, and when at the earliest.
     fn wanted(&self, arena: &Arena, now: u64, tight: bool) -> Option<(Action, u64)> {
-        let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
-        if !used || arena.busy {
+        if arena.busy {
             return None;
         }
+        // An empty arena, too: it is kept as the few pages that were not dropped, and charged as all of the huge page.
         if arena.unsplit {
-            return Some((Action::Split { live: arena.in_use }, arena.retry_at));
+            return Some((Action::Split { pages: arena.touched }, arena.retry_at));
         }
-        if arena.huge || arena.apart || arena.live_pages() < DENSE || !self.may_collapse() {
+        let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
+        if !used || arena.huge || arena.apart || arena.live_pages() < DENSE || !self.may_collapse() {
             return None;
         }
         let unchanged = arena.changed_at.saturating_add(self.demand.decay());

@@ -186,6 +186,99 @@ fn what_could_not_be_split_is_split_later_whatever_became_of_the_arena() {
     }
 }
 
+/// Breaks an arena of which the first `keep` pages are live, on a kernel that splits nothing. What is freed later is retained:
+/// see [`retain_all`].
+fn broken_and_not_split(keep: usize) -> (World, Vec<usize>) {
+    let mut world = World::new(Policy::Base, Config::default());
+    world.heap.set(Settings { policy: Policy::Thp, ..Settings::DEFAULT });
+    let live = world.sparse_arenas(1, keep);
+    world.kernel.fail_every(Call::Split, 1, libc::EAGAIN);
+    pass_after(&mut world, 3);
+    // No collapse does the work of a split.
+    world.heap.set(Settings { policy: Policy::Base, ..Settings::DEFAULT });
+    (world, live)
+}
+
+/// Without the thread: for less than two arenas it does not wake up.
+fn pass_after(world: &mut World, seconds: u64) {
+    world.kernel.advance(Duration::from_secs(seconds));
+    world.heap.maintain();
+}
+
+/// Lets time pass in which the heap believes that it will need two arenas.
+fn retain_all(world: &mut World, seconds: usize) {
+    for _ in 0..seconds {
+        world.heap.demand.record(world.heap.now(), 2 * ARENA);
+        world.run(1.0);
+    }
+}
+
+#[test]
+fn an_arena_that_was_emptied_before_it_could_be_split_is_not_kept_with_all_of_its_huge_page() {
+    let (mut world, live) = broken_and_not_split(1);
+    assert_eq!(world.kernel.stranded(), ARENA - PAGE);
+    world.free(live[0], 1);
+    world.kernel.fail_no_more();
+    retain_all(&mut world, 20);
+    assert_eq!((world.heap.snapshot().arenas_empty, world.heap.snapshot().retained), (1, PAGE));
+    assert_eq!(world.kernel.charge(), PAGE, "what is retained, and no more");
+}
+
+#[test]
+fn a_huge_page_is_split_also_where_nothing_of_it_is_live_any_more() {
+    let (mut world, live) = broken_and_not_split(1);
+    // Not of the huge page: that was dropped, and this is new.
+    let new = world.take(2);
+    assert_eq!(new / ARENA_BYTES, live[0] / ARENA_BYTES);
+    world.free(live[0], 1);
+    world.kernel.fail_no_more();
+    retain_all(&mut world, 20);
+    assert_eq!((world.heap.snapshot().live, world.heap.snapshot().retained), (2 * PAGE, PAGE));
+    assert_eq!(world.kernel.charge(), 3 * PAGE, "what is live and retained, and no more");
+}
+
+#[test]
+fn pages_that_a_break_cannot_drop_are_split_off_too() {
+    let (mut world, live) = broken_and_not_split(20);
+    let new = world.take(21);
+    assert_eq!(new / ARENA_BYTES, live[0] / ARENA_BYTES);
+    live.iter().for_each(|&page| world.free(page, 1));
+    world.kernel.fail_no_more();
+    world.kernel.fail_every(Call::Decommit, 1, libc::EAGAIN);
+    pass_after(&mut world, 20);
+    assert_eq!(world.heap.snapshot().retained, 20 * PAGE);
+    assert_eq!(world.kernel.charge(), 41 * PAGE, "what is live and retained, and no more");
+}
+
+#[test]
+fn a_huge_page_of_which_nothing_could_be_dropped_is_split_before_a_part_is() {
+    for full in [true, false] {
+        let mut world = World::new(Policy::Base, Config::default());
+        world.heap.set(Settings { policy: Policy::Thp, ..Settings::DEFAULT });
+        let mut pages = world.sparse_arenas(1, 1);
+        world.kernel.fail_every(Call::Decommit, 1, libc::EAGAIN);
+        world.kernel.fail_every(Call::Split, 1, libc::EAGAIN);
+        pass_after(&mut world, 3);
+        assert_eq!((world.heap.snapshot().arenas_broken, world.huge_bytes()), (1, ARENA));
+        world.heap.set(Settings { policy: Policy::Base, ..Settings::DEFAULT });
+        if full {
+            pages.extend((0..127).map(|_| world.take(1)));
+        } else {
+            world.free(pages.remove(0), 1);
+        }
+        world.kernel.fail_no_more();
+        retain_all(&mut world, 20);
+        assert_eq!(world.kernel.charge(), ARENA);
+        if !full {
+            pages.push(world.take(1));
+        }
+        pages.drain(1..).for_each(|page| world.free(page, 1));
+        world.heap.forget_demand();
+        pass_after(&mut world, 20);
+        assert_eq!(world.kernel.charge(), PAGE, "full: {full}");
+    }
+}
+
 #[test]
 fn an_arena_advised_against_huge_pages_by_a_failed_break_is_not_believed_huge() {
     let mut world = World::new(Policy::Thp, Config::default());
