@@ -247,6 +247,12 @@ impl<O: Os> Arenas<O> {
             arena.made = Made::Broken;
             arena.huge = false;
             self.counters.breaks += 1;
+            // From now on only what is noted as touched is dropped: so is what khugepaged may have filled and is still there.
+            if let Action::Break { drop, .. } = step.action {
+                let left = drop & !step.dropped & !arena.touched;
+                arena.touched |= left;
+                self.counters.retained += pages_bytes(left);
+            }
         }
         if arena.touched == 0 {
             // Only the arena for small runs can have had no live run when the plan was made.

@@ -251,6 +251,26 @@ fn pages_that_a_break_cannot_drop_are_split_off_too() {
 }
 
 #[test]
+fn what_khugepaged_filled_and_a_break_cannot_drop_is_retained() {
+    let mut config = Config::default();
+    config.split_drops_zero = false;
+    let mut world = World::new(Policy::Thp, config);
+    world.kernel.set_free_huge_pages(Some(0));
+    let _live = world.take(1);
+    world.kernel.set_free_huge_pages(None);
+    world.kernel.run_khugepaged(1 << 20);
+    let more: Vec<_> = (0..80).map(|_| world.take(1)).collect();
+    more.into_iter().for_each(|page| world.free(page, 1));
+    world.kernel.fail_every(Call::Decommit, 1, libc::EAGAIN);
+    pass_after(&mut world, 3);
+    let snapshot = world.heap.snapshot();
+    assert_eq!((snapshot.arenas_broken, snapshot.live + snapshot.retained), (1, world.kernel.charge()));
+    world.kernel.fail_no_more();
+    pass_after(&mut world, 20);
+    assert_eq!(world.kernel.charge(), PAGE);
+}
+
+#[test]
 fn a_huge_page_of_which_nothing_could_be_dropped_is_split_before_a_part_is() {
     for full in [true, false] {
         let mut world = World::new(Policy::Base, Config::default());
