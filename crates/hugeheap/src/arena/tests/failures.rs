@@ -252,8 +252,7 @@ fn pages_that_a_break_cannot_drop_are_split_off_too() {
 
 #[test]
 fn what_khugepaged_filled_and_a_break_cannot_drop_is_retained() {
-    let mut config = Config::default();
-    config.split_drops_zero = false;
+    let config = Config { split_drops_zero: false, ..Config::default() };
     let mut world = World::new(Policy::Thp, config);
     world.kernel.set_free_huge_pages(Some(0));
     let _live = world.take(1);
