@@ -156,7 +156,8 @@ impl<O: Os> Arenas<O> {
                 continue;
             }
             // Also pages never touched, where they may be resident as parts of a huge page.
-            let drop = if whole { !arena.in_use } else { arena.touched & !arena.in_use };
+            // And all of an arena that nothing is live in: where neither the mode nor the advice is known, it may be huge without our knowledge.
+            let drop = if whole || arena.in_use == 0 { !arena.in_use } else { arena.touched & !arena.in_use };
             // Unadvised memory may be huge, too, from a time when the host's mode was `always`.
             let split = whole || arena.unsplit || arena.made == Made::Plain;
             let action = Action::Break { drop, live: arena.in_use, advise: whole, split };
