@@ -193,6 +193,11 @@ def test_killing_the_parent_kills_the_command(start, python):
 # --- the summary ---
 
 
+def test_the_summary_of_level_objects_says_whose_objects_they_are(hugeheap, python):
+    result = hugeheap("run", "--summary", "--level", "objects", "--", python, "-c", HEAP)
+    assert "CPython's objects come from hugeheap" in result.stderr
+
+
 def test_the_summary_tells_what_happened(hugeheap, python):
     result = hugeheap("run", "--summary", "--policy", "thp", "--", python, "-c", HEAP)
     lines = result.stderr.splitlines()

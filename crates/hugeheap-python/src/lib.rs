@@ -140,10 +140,7 @@ fn status(python: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let snapshot = snapshot(false);
     let state = state();
     let level = Level::from_number(snapshot.level);
-    let explanation = match (state, level) {
-        (HookState::Hooked, Some(Level::Objects)) => "CPython's objects come from hugeheap",
-        _ => state.explain(),
-    };
+    let explanation = state.explain_at(level);
     let result = PyDict::new(python);
     result.set_item("state", state.name())?;
     result.set_item("explanation", explanation)?;

@@ -167,10 +167,14 @@ impl Summary<'_> {
     }
 }
 
+fn explanation(snapshot: &Snapshot) -> Option<&'static str> {
+    snapshot.hook_state().map(|state| state.explain_at(Level::from_number(snapshot.level)))
+}
+
 /// The lines about one process.
 fn process(main: &Snapshot, line: &mut dyn FnMut(&str, &str)) {
     let state = main.hook_state();
-    let explanation = state.map_or("a state this version does not know", HookState::explain);
+    let explanation = explanation(main).unwrap_or("a state this version does not know");
     // The interpreter says more than its number: build date and compiler.
     match main.version_text().split_whitespace().next() {
         None => line("state", explanation),
@@ -308,7 +312,7 @@ pub(crate) fn snapshot_json(snapshot: &Snapshot) -> Value {
     object.insert("pid".into(), snapshot.pid.into());
     object.insert("parent_pid".into(), snapshot.parent_pid.into());
     object.insert("state".into(), snapshot.hook_state().map(HookState::name).into());
-    object.insert("explanation".into(), snapshot.hook_state().map(HookState::explain).into());
+    object.insert("explanation".into(), explanation(snapshot).into());
     object.insert("version".into(), snapshot.version_text().into());
     object.insert("level".into(), Level::from_number(snapshot.level).map(Level::name).into());
     object.insert("policy".into(), name(snapshot.policy).into());

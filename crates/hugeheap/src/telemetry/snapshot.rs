@@ -110,6 +110,14 @@ impl HookState {
         }
     }
 
+    /// One line for an operator, of a process at `level`.
+    pub const fn explain_at(self, level: Option<Level>) -> &'static str {
+        match (self, level) {
+            (Self::Hooked, Some(Level::Objects)) => "CPython's objects come from hugeheap",
+            _ => self.explain(),
+        }
+    }
+
     /// One line for an operator.
     pub const fn explain(self) -> &'static str {
         match self {
