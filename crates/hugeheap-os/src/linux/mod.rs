@@ -7,6 +7,7 @@
 //!   facts ──▶ thp, pools, cgroup        facts from files
 //!        ├──▶ host, hardware
 //!        └──▶ capabilities              facts by trying
+//!   knobs                               what an operator sets, as text
 //!   read                                files without the heap
 //! ```
 
@@ -16,6 +17,7 @@ mod facts;
 mod hardware;
 mod host;
 mod hugetlb;
+mod knobs;
 mod maps;
 mod pagemap;
 mod pages;
@@ -27,6 +29,8 @@ mod smaps;
 mod testing;
 mod thp;
 mod vm;
+
+pub use knobs::{Knob, Knobs};
 
 use crate::Result;
 use read::Root;
