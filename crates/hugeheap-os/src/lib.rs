@@ -18,7 +18,10 @@
 //! * [`Facts`] reads: page sizes, the transparent-huge-page knobs, hugetlb pools, the memory cgroup,
 //!   pressure, caches, NUMA nodes, and which kernel calls work here, probed and not guessed from a version.
 //!
-//! Neither trait allocates from the process's heap on the calls an allocator makes; the doc of each
+//! [`process::Process`] is the third: one process, this or another, looked at and changed from outside. [`process`] has the
+//! operations on it, collapse and release.
+//!
+//! Neither of the first two allocates from the process's heap on the calls an allocator makes; the doc of each
 //! method says whether it may.
 
 mod error;
@@ -28,6 +31,7 @@ mod range;
 
 #[cfg(target_os = "linux")]
 pub mod linux;
+pub mod process;
 pub mod simulated;
 
 pub use error::{Error, ErrorKind, Result};

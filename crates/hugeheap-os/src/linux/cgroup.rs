@@ -40,17 +40,22 @@ struct Place {
     top: usize,
 }
 
-/// Limits and charge. Does not allocate.
+/// Limits and charge of this process's group. Does not allocate.
 pub(super) fn limits(root: &Root) -> Result<MemoryLimits> {
-    let place = find(root)?;
+    limits_of(root, b"self")
+}
+
+/// Limits and charge of the group of `process`, a name in /proc, as far as this process sees it. Does not allocate.
+pub(super) fn limits_of(root: &Root, process: &[u8]) -> Result<MemoryLimits> {
+    let place = find(root, process)?;
     match place.version {
         CgroupVersion::V1 => limits_v1(place),
         CgroupVersion::V2 => limits_v2(place),
     }
 }
 
-fn find(root: &Root) -> Result<Place> {
-    let (version, group) = group_path(root)?;
+fn find(root: &Root, process: &[u8]) -> Result<Place> {
+    let (version, group) = group_path(root, process)?;
     let mut lines = Lines::<_, WINDOW>::new(File::open(&root.path(b"/proc/self/mountinfo")?, MOUNTS)?);
     while let Some(line) = lines.next()? {
         let Some(mount) = mount_of(&line, version) else { continue };
@@ -67,9 +72,12 @@ fn find(root: &Root) -> Result<Place> {
 }
 
 /// The group of the memory controller, and the version it is on.
-fn group_path(root: &Root) -> Result<(CgroupVersion, PathBuffer)> {
+fn group_path(root: &Root, process: &[u8]) -> Result<(CgroupVersion, PathBuffer)> {
     let mut unified = None;
-    let mut lines = Lines::<_, WINDOW>::new(File::open(&root.path(b"/proc/self/cgroup")?, GROUP)?);
+    let mut path = root.path(b"/proc/")?;
+    path.push(process)?;
+    path.push(b"/cgroup")?;
+    let mut lines = Lines::<_, WINDOW>::new(File::open(&path, GROUP)?);
     while let Some(line) = lines.next()? {
         // "4:cpu,memory:/path" and "0::/path"; the path may hold colons.
         let mut fields = line.bytes.splitn(3, |&byte| byte == b':');

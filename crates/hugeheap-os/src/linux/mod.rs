@@ -8,6 +8,7 @@
 //!        ├──▶ host, hardware
 //!        └──▶ capabilities              facts by trying
 //!   knobs                               what an operator sets, as text
+//!   process                             another process: its facts, its page tables, advice for it
 //!   read                                files without the heap
 //! ```
 
@@ -22,6 +23,7 @@ mod maps;
 mod pagemap;
 mod pages;
 mod pools;
+mod process;
 mod read;
 mod residency;
 mod smaps;
@@ -31,6 +33,8 @@ mod thp;
 mod vm;
 
 pub use knobs::{Knob, Knobs};
+
+pub use process::LinuxProcess;
 
 use crate::Result;
 use read::Root;

@@ -17,18 +17,40 @@ use core::mem::size_of;
 
 const NAME: &str = "ioctl(PAGEMAP_SCAN)";
 
-const PRESENT: u64 = 1 << 3;
-const ZERO_PAGE: u64 = 1 << 5;
-const HUGE: u64 = 1 << 6;
+pub(super) const PRESENT: u64 = 1 << 3;
+pub(super) const SWAPPED: u64 = 1 << 4;
+pub(super) const ZERO_PAGE: u64 = 1 << 5;
+pub(super) const HUGE: u64 = 1 << 6;
 
 /// `struct page_region` of the kernel.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
+pub(super) struct Region {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) categories: u64,
 }
+
+impl Region {
+    pub(super) const NONE: Self = Self { start: 0, end: 0, categories: 0 };
+}
+
+/// Which pages a scan hands out, and what it says of them, as sets of properties.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// Taken as their opposite in `required`.
+    pub(super) inverted: u64,
+    /// A page has all of these.
+    pub(super) required: u64,
+    /// A page has one of these; none given: no condition.
+    pub(super) any_of: u64,
+    /// What is told.
+    pub(super) reported: u64,
+}
+
+/// Resident memory.
+const RESIDENT: Wanted =
+    Wanted { inverted: ZERO_PAGE, required: PRESENT | ZERO_PAGE, any_of: 0, reported: PRESENT | HUGE };
 
 /// `struct pm_scan_arg` of the kernel.
 #[repr(C)]
@@ -53,7 +75,7 @@ const _: () = assert!(size_of::<Region>() == 24 && size_of::<Scan>() == 96);
 const PAGEMAP_SCAN: u64 = (3 << 30) | ((size_of::<Scan>() as u64) << 16) | ((b'f' as u64) << 8) | 16;
 
 /// Runs taken per call: 3 KiB of stack. A range with more of them takes more calls.
-const REGIONS: usize = 128;
+pub(super) const REGIONS: usize = 128;
 
 fn open() -> Result<File> {
     File::open_c(c"/proc/self/pagemap", NAME)
@@ -67,11 +89,11 @@ pub(super) fn scan(range: AddressRange) -> Result<Residency> {
     let file = open()?;
     let mut total = Residency::default();
     let mut known: Option<Mapping> = None;
-    let mut regions = [Region { start: 0, end: 0, categories: 0 }; REGIONS];
+    let mut regions = [Region::NONE; REGIONS];
     let mut from = range.start as u64;
     let end = range.end() as u64;
     while from < end {
-        let (count, walked) = scan_step(&file, from, end, &mut regions)?;
+        let (count, walked) = scan_step(&file, from, end, RESIDENT, &mut regions)?;
         for region in &regions[..count] {
             let run = AddressRange::new(region.start as usize, (region.end - region.start) as usize);
             total.resident += run.len as u64;
@@ -89,7 +111,13 @@ pub(super) fn scan(range: AddressRange) -> Result<Residency> {
 }
 
 /// Fills `regions` from the front. Answers how many, and the address up to which the table has been walked.
-fn scan_step(file: &File, start: u64, end: u64, regions: &mut [Region; REGIONS]) -> Result<(usize, u64)> {
+pub(super) fn scan_step(
+    file: &File,
+    start: u64,
+    end: u64,
+    wanted: Wanted,
+    regions: &mut [Region; REGIONS],
+) -> Result<(usize, u64)> {
     let mut scan = Scan {
         size: size_of::<Scan>() as u64,
         flags: 0,
@@ -99,10 +127,10 @@ fn scan_step(file: &File, start: u64, end: u64, regions: &mut [Region; REGIONS])
         regions: regions.as_mut_ptr() as u64,
         region_count: REGIONS as u64,
         max_pages: 0,
-        inverted: ZERO_PAGE,
-        required: PRESENT | ZERO_PAGE,
-        any_of: 0,
-        reported: PRESENT | HUGE,
+        inverted: wanted.inverted,
+        required: wanted.required,
+        any_of: wanted.any_of,
+        reported: wanted.reported,
     };
     // SAFETY: the request writes the structure, whose size it encodes, and at most `region_count` elements of `regions`,
     // which is borrowed for the call. Without flags it changes no page.
@@ -139,8 +167,10 @@ fn add_huge(total: &mut Residency, run: AddressRange, known: &mut Option<Mapping
 
 /// Whether this kernel serves the scan, tried on the page at `page`.
 pub(super) fn scans(page: AddressRange) -> bool {
-    let mut regions = [Region { start: 0, end: 0, categories: 0 }; REGIONS];
-    open().is_ok_and(|file| scan_step(&file, page.start as u64, page.end() as u64, &mut regions).is_ok())
+    let mut regions = [Region::NONE; REGIONS];
+    open().is_ok_and(|file| {
+        scan_step(&file, page.start as u64, page.end() as u64, RESIDENT, &mut regions).is_ok()
+    })
 }
 
 /// Bytes of `range`, a multiple of the OS page, whose pages are present. Works on every kernel.

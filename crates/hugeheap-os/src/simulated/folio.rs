@@ -291,6 +291,12 @@ impl Physical {
         folio.whole && folio.pages.len() > 1
     }
 
+    /// OS pages of it that somebody maps, and the entries of all page tables that point to it.
+    pub(super) fn mapped(&self, id: FolioId) -> (u32, u32) {
+        let folio = self.folio(id);
+        (folio.mapped, folio.refs)
+    }
+
     /// OS pages it consists of.
     pub(super) fn len(&self, id: FolioId) -> u32 {
         self.folio(id).pages.len() as u32

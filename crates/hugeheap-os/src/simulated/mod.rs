@@ -39,7 +39,8 @@
 //!                                      └─ clock, failures, record                    inject, call
 //! ```
 //!
-//! Calls: `mapping`, `content`, `collapse` (with khugepaged); page faults: `fault`; processes: `fork`.
+//! Calls: `mapping`, `content`, `collapse` (with khugepaged); page faults: `fault`; processes: `fork`; one process seen from another:
+//! `process`.
 //!
 //! * **Contents are real.** Reserved addresses can be read and written; decommitted and unmapped ranges are really zero,
 //!   and split, collapse and relocate really keep contents. But the model learns of accesses only
@@ -69,12 +70,14 @@ mod hugetlb;
 mod inject;
 mod mapping;
 mod pages;
+mod process;
 mod table;
 mod truth;
 mod vma;
 
 pub use call::{Call, Entry, Fault, Misuse, Violation};
 pub use config::{Config, PoolConfig};
+pub use process::RemoteProcess;
 pub use truth::{Events, Mapping, PageState};
 
 use crate::{PageSizes, ThpDisabled};

@@ -1,0 +1,199 @@
+//! One process, this or another, through /proc and a process descriptor.
+//!
+//! ```text
+//!   LinuxProcess ──▶ files     status, maps: text
+//!               ├──▶ tables    /proc/PID/pagemap: what is resident, huge, swapped, shared
+//!               ├──▶ folios    /proc/kpageflags, kpagecount: partial huge pages, exactly
+//!               └──▶ remote    pidfd, process_madvise; madvise for this process itself
+//! ```
+//!
+//! **Never the wrong process.** A number is given to a new process when the old one is gone. The descriptor (`pidfd`) is
+//! opened first and stands for the process and not for its number. After a file was opened by number, the descriptor is asked
+//! whether its process lives: if it does, the number was its own all the time, and so was the file. `process_madvise` takes the
+//! descriptor.
+//!
+//! Under another root (`--root`) numbers may be those of another namespace. So there is no descriptor then, and nothing can be changed.
+
+mod files;
+mod folios;
+mod remote;
+mod tables;
+
+use super::read::{File, PathBuffer, Root};
+use super::{Linux, cgroup, host, vm};
+use crate::process::{Change, Derivation, PageRun, PartialPage, Process, ProcessMapping, ProcessStatus};
+use crate::{AddressRange, Error, Facts, MemoryLimits, PageSizes, Result};
+use core::time::Duration;
+use folios::Folios;
+use remote::Target;
+use std::cell::RefCell;
+use tables::Tables;
+
+/// One process of this host. See [`Process`].
+pub struct LinuxProcess {
+    root: Root,
+    id: u32,
+    target: Target,
+    sizes: PageSizes,
+    tables: RefCell<Tables>,
+    /// `None` where the kernel does not tell physical pages to this process.
+    folios: Option<RefCell<Folios>>,
+}
+
+impl LinuxProcess {
+    /// This process itself. What `collapse` and `split` do to it needs no privilege.
+    ///
+    /// # Errors
+    /// When /proc is not there.
+    pub fn own() -> Result<Self> {
+        Self::with(Linux::new(), std::process::id(), Target::Own)
+    }
+
+    /// Another process (or this one by its number).
+    ///
+    /// # Errors
+    /// `ESRCH`: there is no such process. `EACCES`, `EPERM`: its memory may not be looked at. `EINVAL`: the number of a thread that is not
+    /// a process. `ENOSYS`: a kernel before 5.3.
+    pub fn open(linux: Linux, id: u32) -> Result<Self> {
+        let target = if !linux.root.as_bytes().is_empty() {
+            Target::Looked
+        } else if id == std::process::id() {
+            Target::Own
+        } else {
+            Target::open(id)?
+        };
+        Self::with(linux, id, target)
+    }
+
+    /// What a process says about itself, without opening its memory: anybody may read that.
+    ///
+    /// # Errors
+    /// `ESRCH`: there is no such process.
+    pub fn status_of(linux: Linux, id: u32) -> Result<ProcessStatus> {
+        files::status(&path_of(&linux.root, id, b"/status")?)
+    }
+
+    /// The process that the thread `id` belongs to: itself, when it is a process. `None` without such a thread.
+    pub fn process_of_thread(linux: Linux, id: u32) -> Option<u32> {
+        files::group(&path_of(&linux.root, id, b"/status").ok()?)
+    }
+
+    fn with(linux: Linux, id: u32, target: Target) -> Result<Self> {
+        let sizes = linux.page_sizes();
+        let tables = Tables::open(&path_of(&linux.root, id, b"/pagemap")?, sizes.os)?;
+        let real = linux.root.as_bytes().is_empty();
+        let folios = if real { Folios::open(sizes).map(RefCell::new) } else { None };
+        let process = Self { root: linux.root, id, target, sizes, tables: RefCell::new(tables), folios };
+        process.target.check()?;
+        Ok(process)
+    }
+
+    fn path(&self, file: &[u8]) -> Result<PathBuffer> {
+        path_of(&self.root, self.id, file)
+    }
+}
+
+/// The path of a file of a process.
+fn path_of(root: &Root, id: u32, file: &[u8]) -> Result<PathBuffer> {
+    let mut path = root.path(b"/proc/")?;
+    path.push_decimal(id as usize)?;
+    path.push(file)?;
+    Ok(path)
+}
+
+/// Opens a file of a process. One that is missing means the process is.
+fn open(path: &PathBuffer, name: &'static str) -> Result<File> {
+    File::open(path, name).map_err(gone)
+}
+
+fn gone(error: Error) -> Error {
+    if error.code == libc::ENOENT { Error::new(error.call, libc::ESRCH) } else { error }
+}
+
+impl Process for LinuxProcess {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn page_sizes(&self) -> PageSizes {
+        self.sizes
+    }
+
+    fn status(&self) -> Result<ProcessStatus> {
+        let status = files::status(&self.path(b"/status")?)?;
+        self.target.check()?;
+        Ok(status)
+    }
+
+    fn mappings(&self) -> Result<Vec<ProcessMapping>> {
+        let mappings = files::mappings(&self.path(b"/maps")?)?;
+        self.target.check()?;
+        Ok(mappings)
+    }
+
+    fn pages(&self, range: AddressRange, visit: &mut dyn FnMut(PageRun)) -> Result<()> {
+        self.tables.borrow_mut().runs(range, visit)
+    }
+
+    fn tells_huge(&self) -> bool {
+        self.tables.borrow().scans
+    }
+
+    fn shared_pages(&self, unit: AddressRange) -> Result<u32> {
+        self.tables.borrow_mut().shared(unit)
+    }
+
+    fn derivation(&self) -> Derivation {
+        if self.folios.is_some() { Derivation::Folios } else { Derivation::Tables }
+    }
+
+    fn partial_pages(&self, unit: AddressRange, visit: &mut dyn FnMut(PartialPage)) -> Result<()> {
+        let mut tables = self.tables.borrow_mut();
+        match &self.folios {
+            Some(folios) => folios.borrow_mut().partial(tables.entries(unit)?, unit.start, visit),
+            None => {
+                tables.partial(unit, self.sizes.huge.unwrap_or(unit.len), visit)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn memory_limits(&self) -> Result<MemoryLimits> {
+        let id = self.id.to_string();
+        cgroup::limits_of(&self.root, id.as_bytes())
+    }
+
+    fn allows(&self, change: Change) -> Result<()> {
+        self.target.allows(change)
+    }
+
+    fn collapse(&self, range: AddressRange) -> Result<()> {
+        self.target.collapse(range)
+    }
+
+    fn split(&self, pages: &[usize]) -> Result<usize> {
+        self.target.split(pages, self.sizes.os)
+    }
+
+    fn now(&self) -> Duration {
+        host::now()
+    }
+
+    fn wait(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+impl core::fmt::Debug for LinuxProcess {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LinuxProcess").field("id", &self.id).finish()
+    }
+}
+
+/// The unit of [`vm::os_page`], for the parts below.
+fn os_page() -> usize {
+    vm::os_page()
+}
+
+#[cfg(test)]
+mod tests;
