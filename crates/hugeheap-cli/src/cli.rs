@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Measure, side by side with stock and with peers.
     Bench(BenchArguments),
+    /// Transparent huge pages: show the knobs, set them.
+    Thp(crate::thp::arguments::ThpArguments),
 }
 
 /// Start any command with its Python objects on huge pages.

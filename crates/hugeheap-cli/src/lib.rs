@@ -3,7 +3,8 @@
 //! ```text
 //!   main ── cli      what can be typed
 //!     ├──── run      start a command on hugeheap, and say what came of it
-//!     └──── bench    experiments, side by side with stock and with peers
+//!     ├──── bench    experiments, side by side with stock and with peers
+//!     └──── thp      knobs of the host ──▶ change: all or none, with the way back
 //!            uses host (facts for reports), statistics, output (messages, units, colour)
 //! ```
 //!
@@ -14,12 +15,14 @@
 //! are those of [`exit`]; each message says what happened, why, and what to do.
 
 mod bench;
+mod change;
 mod cli;
 pub mod exit;
 mod host;
 mod output;
 mod run;
 mod statistics;
+mod thp;
 
 use clap::Parser;
 use hugeheap_os::linux::Linux;
@@ -68,5 +71,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
             run::run(&context, &arguments)
         }
         Command::Bench(arguments) => bench::bench(&context, arguments, cli.json),
+        Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }
