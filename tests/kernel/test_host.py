@@ -283,7 +283,7 @@ print(os.waitpid(child, 0)[1])
 @pytest.mark.parametrize("version", INTERPRETERS, ids=lambda one: f"{one[0]}.{one[1]}")
 @pytest.mark.parametrize("policy", ["auto", "thp", "dense", "base"])
 def test_start_up_takes_at_most_3_mib_more(version, policy):
-    """Resident memory at the end of `python -c pass`, median of five. Policy thp takes a whole huge page from the start: 256 KiB more."""
+    """Resident memory at the end of `python -c pass`, median of five."""
     code = "import re; print(re.search(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[1])"
 
     def median(env):
@@ -292,8 +292,7 @@ def test_start_up_takes_at_most_3_mib_more(version, policy):
         return statistics.median(int(result.stdout) for result in results)
 
     more = median(testbed.preloaded(policy)) - median(testbed.clean())
-    limit = 3 << 10 if policy != "thp" else 3328
-    assert more <= limit, f"{more} KiB above stock"
+    assert more <= 3 << 10, f"{more} KiB above stock"
 
 
 def test_the_reasons_are_those_of_the_documents():
