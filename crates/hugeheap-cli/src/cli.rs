@@ -57,6 +57,10 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Measure, side by side with stock and with peers.
     Bench(BenchArguments),
+    /// Put the heap of a running process on huge pages.
+    Collapse(crate::collapse::arguments::CollapseArguments),
+    /// Free the memory that is stranded in a running process.
+    Release(crate::release::arguments::ReleaseArguments),
     /// Transparent huge pages: show the knobs, set them.
     Thp(crate::thp::arguments::ThpArguments),
 }
@@ -339,7 +343,7 @@ impl ValueEnum for LevelName {
 }
 
 /// A number of bytes: `1048576`, `512M`, `1.5GiB`.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
     let shift = match suffix.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -367,7 +371,7 @@ fn wait(text: &str) -> Result<f64, String> {
 }
 
 /// A decay time in seconds, in the range that the library takes: refused here, it is refused before anything runs.
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.001..=86_400.0).contains(&value) => Ok(value),
         _ => Err("not a number of seconds between 0.001 and 86400, such as 0.5".to_owned()),

@@ -4,8 +4,10 @@
 //!   main ── cli      what can be typed
 //!     ├──── run      start a command on hugeheap, and say what came of it
 //!     ├──── bench    experiments, side by side with stock and with peers
+//!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
 //!     └──── thp      knobs of the host ──▶ change: all or none, with the way back
-//!            uses host (facts for reports), statistics, output (messages, units, colour)
+//!            uses process (one that is named), host (facts for reports), statistics,
+//!                 output (messages, units, colour)
 //! ```
 //!
 //! A library, so that a Python wheel can offer the same commands from its own entry point: it calls
@@ -17,9 +19,12 @@
 mod bench;
 mod change;
 mod cli;
+mod collapse;
 pub mod exit;
 mod host;
 mod output;
+mod process;
+mod release;
 mod run;
 mod statistics;
 mod thp;
@@ -37,6 +42,8 @@ struct Context {
     out: Output,
     /// What this host says, or the root the user named.
     facts: Linux,
+    /// Whether the user named a root.
+    root: bool,
     /// The preload library of the caller, when it brings one.
     library: Option<PathBuf>,
 }
@@ -64,13 +71,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
             return exit::USAGE;
         }
     };
-    let context = Context { out, facts, library: library.map(Path::to_path_buf) };
+    let root = cli.global.root.is_some();
+    let context = Context { out, facts, root, library: library.map(Path::to_path_buf) };
     match cli.command {
         Command::Run(mut arguments) => {
             arguments.json |= cli.json;
             run::run(&context, &arguments)
         }
         Command::Bench(arguments) => bench::bench(&context, arguments, cli.json),
+        Command::Collapse(arguments) => {
+            collapse::collapse(&context, &arguments, cli.json || arguments.json)
+        }
+        Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }

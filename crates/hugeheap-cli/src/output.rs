@@ -67,6 +67,13 @@ impl Output {
         let _ = stderr.flush();
     }
 
+    /// Takes the line of progress away.
+    pub(crate) fn progress_end(&self) {
+        if self.terminal && !self.quiet {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
+        }
+    }
+
     /// Text on standard error as it is: a summary.
     pub(crate) fn plain(&self, text: &str) {
         let _ = std::io::stderr().lock().write_all(text.as_bytes());

@@ -1,0 +1,271 @@
+//! `hugeheap collapse`: what is said of it. The work is `hugeheap_os::process::collapse`.
+
+pub(crate) mod arguments;
+
+use crate::output::{bytes, counted, seconds};
+use crate::process::{self, Doing, named, words};
+use crate::{Context, exit};
+use arguments::CollapseArguments;
+use core::time::Duration;
+use hugeheap_os::ThpDisabled;
+use hugeheap_os::process::{CollapseOptions, CollapseReport, Picture, Stop};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+const SCHEMA: &str = "hugeheap.collapse/1";
+
+pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: bool) -> u8 {
+    let out = &context.out;
+    if process::root_is_only_for_looking(out, context.root, arguments.dry_run) {
+        return exit::USAGE;
+    }
+    let id = arguments.process;
+    let opened = match process::open(context, id, Doing::Collapse) {
+        Ok(opened) => opened,
+        Err(code) => return code,
+    };
+    if opened.status.thp_disabled == Some(ThpDisabled::Completely) {
+        out.error(&format!(
+            "{}: transparent huge pages are switched off for this process (PR_SET_THP_DISABLE), by itself or by what started \
+             it, and only it can switch them on: start it anew without",
+            named(id, &opened.status.name)
+        ));
+        return exit::UNSUPPORTED;
+    }
+    let options = CollapseOptions {
+        min_density: arguments.min_density,
+        max_growth: arguments.max_growth,
+        budget: Duration::from_secs_f64(arguments.budget),
+        latency: Duration::from_millis(arguments.max_latency.into()),
+        dry_run: arguments.dry_run,
+    };
+    let mut progress = |share: f64| out.progress(&format!("collapse: {:.0} %", share * 100.0), false);
+    let result = hugeheap_os::process::collapse(&opened.process, &options, &mut progress);
+    out.progress_end();
+    let report = match result {
+        Ok(report) => report,
+        Err(error) => return process::refuse(out, id, Some(&opened.status), Doing::Collapse, error),
+    };
+    let name = &opened.status.name;
+    out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report) });
+    match report.stop {
+        Some(Stop::Gone) => exit::GONE,
+        Some(Stop::Refused(error)) => process::refuse(out, id, Some(&opened.status), Doing::Collapse, error),
+        Some(Stop::Budget | Stop::NoHugePages | Stop::CgroupFull) => exit::FINDINGS,
+        None if report.left > 0 => exit::FINDINGS,
+        None => exit::OK,
+    }
+}
+
+/// Lines of what is left alone, each with its reason.
+fn left_alone(report: &CollapseReport, options: &CollapseOptions) -> Vec<String> {
+    let skipped = report.plan.skipped;
+    let density = format!("less than {:.0} % resident", options.min_density * 100.0);
+    let reasons = [
+        (skipped.sparse, density.as_str()),
+        (skipped.over_limit, "memory would grow beyond the limit"),
+        (skipped.edge, "cut by the end of their mapping"),
+        (report.refused, "advised against huge pages, or of a kind that has none"),
+        (report.changed, "changed by the process meanwhile"),
+        (report.left, "not done"),
+    ];
+    let told = reasons.into_iter().filter(|(count, _)| *count > 0);
+    told.map(|(count, reason)| format!("{count} × {reason}")).collect()
+}
+
+fn text(id: u32, name: &str, options: &CollapseOptions, report: &CollapseReport) -> String {
+    let before = &report.before;
+    let mut text = format!(
+        "{}: {} of heap in memory, {} of it on huge pages\n",
+        named(id, name),
+        bytes(before.resident()),
+        words::coverage(before.coverage()),
+    );
+    let mut line = |what: &str, said: &str| {
+        let _ = writeln!(text, "  {what:<12} {said}");
+    };
+    let limit = bytes(report.plan.max_growth);
+    if options.dry_run {
+        line(
+            "would make",
+            &format!(
+                "{} of {}; memory would grow by {} (limit {limit})",
+                words::huge_pages(report.plan.steps.len() as u64),
+                bytes(report.plan.bytes()),
+                bytes(report.plan.growth),
+            ),
+        );
+    } else {
+        line(
+            "made",
+            &format!("{} in {}", words::huge_pages(report.collapsed), seconds(report.elapsed.as_secs_f64())),
+        );
+        if let Some(after) = &report.after {
+            line(
+                "coverage",
+                &format!(
+                    "{} → {} of {}",
+                    words::coverage(before.coverage()),
+                    words::coverage(after.coverage()),
+                    bytes(after.resident())
+                ),
+            );
+        }
+        if report.collapsed > 0 {
+            let slow = match report.slow_calls {
+                0 => String::new(),
+                count => format!(
+                    "; {} longer than {} ms, backed off",
+                    counted(count.into(), "call", "calls"),
+                    options.latency.as_millis()
+                ),
+            };
+            line(
+                "stood still",
+                &format!("{} at a time at most{slow}", seconds(report.longest_call.as_secs_f64())),
+            );
+            line("growth", &format!("{} at most (limit {limit})", bytes(report.plan.growth)));
+        }
+    }
+    line("charge", &words::charge(report.charge.0, report.charge.1));
+    for (index, reason) in left_alone(report, options).iter().enumerate() {
+        line(if index == 0 { "left alone" } else { "" }, reason);
+    }
+    let errors = words::errors(&report.calls);
+    if !errors.is_empty() {
+        line("errors", &errors);
+    }
+    if let Some(stop) = report.stop {
+        line("ended early", &words::stopped(stop));
+    } else if report.plan.steps.is_empty() {
+        line("nothing to do", nothing_to_do(report));
+    }
+    text
+}
+
+/// Why a plan has no steps.
+fn nothing_to_do(report: &CollapseReport) -> &'static str {
+    let skipped = report.plan.skipped;
+    if skipped.over_limit > 0 {
+        "raise --max-growth to accept more memory"
+    } else if skipped.sparse > 0 {
+        "lower --min-density to accept more holes"
+    } else if skipped.huge > 0 {
+        "all that can be huge is"
+    } else {
+        "no 2 MiB of heap in one piece"
+    }
+}
+
+fn heap(picture: &Picture) -> Value {
+    json!({
+        "resident": picture.resident(),
+        "huge": picture.huge(),
+        "coverage": picture.coverage(),
+        "complete": picture.complete,
+    })
+}
+
+fn data(id: u32, name: &str, options: &CollapseOptions, report: &CollapseReport) -> String {
+    let skipped = report.plan.skipped;
+    let value = json!({
+        "schema": SCHEMA,
+        "process": {"id": id, "name": name},
+        "dry_run": options.dry_run,
+        "min_density": options.min_density,
+        "heap": {"before": heap(&report.before), "after": report.after.as_ref().map(heap)},
+        "plan": {
+            "huge_pages": report.plan.steps.len(),
+            "bytes": report.plan.bytes(),
+            "growth": report.plan.growth,
+            "max_growth": report.plan.max_growth,
+            "skipped": {
+                "huge": skipped.huge,
+                "sparse": skipped.sparse,
+                "over_limit": skipped.over_limit,
+                "edge": skipped.edge,
+            },
+        },
+        "made": report.collapsed,
+        "refused": report.refused,
+        "changed": report.changed,
+        "left": report.left,
+        "retries": report.retries,
+        "errors": words::errors_json(&report.calls),
+        "longest_call_seconds": report.longest_call.as_secs_f64(),
+        "slow_calls": report.slow_calls,
+        "elapsed_seconds": report.elapsed.as_secs_f64(),
+        "stopped": report.stop.map(Stop::name),
+        "charge": {"before": report.charge.0, "after": report.charge.1},
+    });
+    format!("{value:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeheap_os::process::collapse;
+    use hugeheap_os::simulated::{Call, Kernel, RemoteProcess};
+    use hugeheap_os::{AddressRange, Backing, Pages};
+
+    const HUGE: usize = 2 << 20;
+
+    fn kernel() -> Kernel {
+        let kernel = Kernel::default();
+        let range = kernel.reserve(4 * HUGE, HUGE).unwrap();
+        // SAFETY: the range was just reserved.
+        unsafe { kernel.map(range, Backing::Plain).unwrap() };
+        kernel.touch(AddressRange::new(range.start, 3 * HUGE - 4096)).unwrap();
+        kernel.touch(AddressRange::new(range.start + 3 * HUGE, 4096)).unwrap();
+        kernel
+    }
+
+    fn said(kernel: &Kernel, options: &CollapseOptions) -> (String, Value) {
+        let report = collapse(&RemoteProcess::new(kernel), options, &mut |_| {}).unwrap();
+        let value = serde_json::from_str(&data(7, "app", options, &report)).unwrap();
+        (text(7, "app", options, &report), value)
+    }
+
+    #[test]
+    fn everything_is_said() {
+        let (text, value) = said(&kernel(), &CollapseOptions::default());
+        assert!(
+            text.starts_with("app (7): 6.0 MiB of heap in memory, 0.0 % of it on huge pages\n"),
+            "{text}"
+        );
+        assert!(text.contains("made         3 huge pages in"), "{text}");
+        assert!(text.contains("coverage     0.0 % → 99.9 % of 6.0 MiB"), "{text}");
+        assert!(text.contains("1 × less than 90 % resident"), "{text}");
+        assert_eq!((&value["schema"], &value["made"]), (&json!(SCHEMA), &json!(3)));
+        assert_eq!(value["plan"]["growth"], 4096);
+        assert_eq!(value["stopped"], Value::Null);
+    }
+
+    #[test]
+    fn a_plan_is_told_from_a_deed() {
+        let (text, value) = said(&kernel(), &CollapseOptions { dry_run: true, ..CollapseOptions::default() });
+        assert!(text.contains("would make   3 huge pages of 6.0 MiB"), "{text}");
+        assert!(!text.contains("made "), "{text}");
+        assert_eq!(value["heap"]["after"], Value::Null);
+    }
+
+    #[test]
+    fn errors_and_an_early_end_are_explained() {
+        let kernel = kernel();
+        kernel.fail_every(Call::Collapse, 1, libc::EBUSY);
+        let (text, value) = said(&kernel, &CollapseOptions::default());
+        assert!(text.contains("EBUSY (the memory cgroup is full)"), "{text}");
+        assert!(text.contains("ended early  the memory cgroup has no room"), "{text}");
+        assert_eq!((&value["stopped"], &value["errors"]["EBUSY"]), (&json!("cgroup_full"), &json!(3)));
+    }
+
+    #[test]
+    fn nothing_to_do_has_a_reason() {
+        let (text, _) =
+            said(&kernel(), &CollapseOptions { max_growth: Some(0), min_density: 1.0, ..Default::default() });
+        assert!(text.contains("left alone"), "{text}");
+        let empty = Kernel::default();
+        let (text, _) = said(&empty, &CollapseOptions::default());
+        assert!(text.contains("nothing to do"), "{text}");
+    }
+}

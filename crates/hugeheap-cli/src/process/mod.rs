@@ -1,0 +1,68 @@
+//! A process named on the command line: opening it, and saying why that or a change is not possible.
+//!
+//! ```text
+//!   open      number ──▶ LinuxProcess, or a line and an exit code
+//!   refusal   why the kernel says no: which capability is missing, and how to get it
+//!   words     errno names, coverage, and what came of calls, the same in all commands
+//! ```
+
+mod refusal;
+pub(crate) mod words;
+
+pub(crate) use refusal::{Doing, refuse};
+
+use crate::output::Output;
+use crate::{Context, exit};
+use hugeheap_os::linux::LinuxProcess;
+use hugeheap_os::process::ProcessStatus;
+
+/// A process that is there and has memory.
+pub(crate) struct Opened {
+    pub(crate) process: LinuxProcess,
+    pub(crate) status: ProcessStatus,
+}
+
+/// `python3 (1234)`.
+pub(crate) fn named(id: u32, name: &str) -> String {
+    if name.is_empty() { format!("process {id}") } else { format!("{name} ({id})") }
+}
+
+/// Opens a process, or says why not and answers the exit code.
+pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u8> {
+    let out = &context.out;
+    let status =
+        LinuxProcess::status_of(context.facts, id).map_err(|error| refuse(out, id, None, doing, error))?;
+    if let Some(process) = LinuxProcess::process_of_thread(context.facts, id).filter(|process| *process != id)
+    {
+        out.error(&format!("{id} is a thread of process {process}; name the process"));
+        return Err(exit::USAGE);
+    }
+    if status.ended {
+        out.error(&format!("{} has ended and waits for its parent to notice", named(id, &status.name)));
+        return Err(exit::GONE);
+    }
+    if !status.has_memory {
+        out.error(&format!("{} is a kernel thread: it has no memory of its own", named(id, &status.name)));
+        return Err(exit::UNSUPPORTED);
+    }
+    let process = LinuxProcess::open(context.facts, id)
+        .map_err(|error| refuse(out, id, Some(&status), doing, error))?;
+    Ok(Opened { process, status })
+}
+
+/// Whether processes are looked at under another root, where they cannot be changed: their numbers may be another namespace's.
+pub(crate) fn root_is_only_for_looking(out: &Output, root: bool, dry_run: bool) -> bool {
+    if root && !dry_run {
+        out.error("--root shows processes of another /proc, whose numbers mean others here: add --dry-run");
+    }
+    root && !dry_run
+}
+
+/// What can be typed as a process.
+pub(crate) fn id(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        // Linux gives numbers up to 2²².
+        Ok(id) if (1..=1 << 22).contains(&id) => Ok(id),
+        _ => Err("not the number of a process, such as 1234 (pgrep finds it by name)".to_owned()),
+    }
+}

@@ -1,0 +1,139 @@
+//! Why the kernel does not let one look at a process or change it, with the way out.
+//!
+//! To look at another user's memory, `CAP_SYS_PTRACE`; to change what backs another process's memory, `CAP_SYS_NICE`
+//! beside the right to look at it. Which of them is missing is read from this process's own status.
+
+use super::named;
+use crate::exit;
+use crate::output::Output;
+use hugeheap_os::process::ProcessStatus;
+use hugeheap_os::{Error, ErrorKind};
+
+/// What the process was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Look,
+    Collapse,
+    Release,
+}
+
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_NICE: u32 = 23;
+
+/// The capabilities this process has in effect, as bits. All, where that cannot be read.
+fn effective() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(u64::MAX)
+}
+
+/// The capabilities of those that are needed which `have` lacks.
+fn missing(doing: Doing, have: u64) -> Vec<&'static str> {
+    let needed = [(CAP_SYS_NICE, "SYS_NICE", doing != Doing::Look), (CAP_SYS_PTRACE, "SYS_PTRACE", true)];
+    let lacks = |number: u32| have & 1 << number == 0;
+    needed
+        .into_iter()
+        .filter(|(number, _, wanted)| *wanted && lacks(*number))
+        .map(|(_, name, _)| name)
+        .collect()
+}
+
+/// What to say when permission is missing.
+fn denied(who: &str, user: Option<u32>, doing: Doing, have: u64) -> String {
+    let what = match doing {
+        Doing::Look => "looking at its memory",
+        Doing::Collapse | Doing::Release => "changing what backs its memory",
+    };
+    let owner = user.map(|user| format!(" (user {user})")).unwrap_or_default();
+    let missing = missing(doing, have);
+    if missing.is_empty() {
+        return format!(
+            "{who}{owner}: {what} is refused although no capability is missing: a security module, or a user namespace that \
+             is not this one's; try from the host"
+        );
+    }
+    let capabilities: Vec<String> = missing.iter().map(|name| format!("CAP_{name}")).collect();
+    format!(
+        "{who}{owner}: {what} needs {}, which this command does not have\n  \
+         on a host: run it with sudo\n  \
+         in a pod:  securityContext: {{capabilities: {{add: [{}]}}}}, and shareProcessNamespace: true to see its processes",
+        capabilities.join(" and "),
+        missing.join(", "),
+    )
+}
+
+/// What to say for an error, and the exit code.
+fn explained(id: u32, status: Option<&ProcessStatus>, doing: Doing, error: Error, have: u64) -> (String, u8) {
+    let who = named(id, status.map_or("", |status| &status.name));
+    match (error.kind(), error.code) {
+        (_, libc::ESRCH) => match status {
+            Some(_) => (format!("{who} has ended"), exit::GONE),
+            None => (format!("there is no process {id}"), exit::GONE),
+        },
+        (ErrorKind::Permission, _) => {
+            (denied(&who, status.map(|status| status.user), doing, have), exit::PERMISSION)
+        }
+        (ErrorKind::Unsupported, _) => {
+            let since = match doing {
+                Doing::Look => "Linux 5.3",
+                Doing::Collapse => "Linux 6.1",
+                Doing::Release => "Linux 5.10",
+            };
+            let text = format!(
+                "this kernel does not serve {} ({since} and newer do), or a filter forbids it",
+                error.call
+            );
+            (text, exit::UNSUPPORTED)
+        }
+        (_, libc::ENODEV) => (
+            "this kernel has no transparent huge pages, so there is nothing to collapse or split".to_owned(),
+            exit::UNSUPPORTED,
+        ),
+        _ => (format!("{who}: {error}"), exit::UNSUPPORTED),
+    }
+}
+
+/// Says why something is not possible, and answers the exit code.
+pub(crate) fn refuse(
+    out: &Output,
+    id: u32,
+    status: Option<&ProcessStatus>,
+    doing: Doing,
+    error: Error,
+) -> u8 {
+    let (text, code) = explained(id, status, doing, error, effective());
+    out.error(&text);
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(doing: Doing, code: i32, have: u64) -> (String, u8) {
+        explained(7, None, doing, Error::new("process_madvise(MADV_COLLAPSE)", code), have)
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_the_way_to_get_it() {
+        let (text, code) = of(Doing::Collapse, libc::EPERM, 0);
+        assert_eq!(code, exit::PERMISSION);
+        assert!(text.contains("CAP_SYS_NICE and CAP_SYS_PTRACE"), "{text}");
+        assert!(text.contains("add: [SYS_NICE, SYS_PTRACE]"), "{text}");
+        let (text, _) = of(Doing::Release, libc::EPERM, 1 << CAP_SYS_PTRACE);
+        assert!(text.contains("needs CAP_SYS_NICE, which"), "{text}");
+        let (text, _) = of(Doing::Look, libc::EACCES, 1 << CAP_SYS_NICE);
+        assert!(text.contains("needs CAP_SYS_PTRACE, which"), "{text}");
+        let (text, _) = of(Doing::Look, libc::EACCES, u64::MAX);
+        assert!(text.contains("security module"), "{text}");
+    }
+
+    #[test]
+    fn exit_codes_follow_the_reason() {
+        assert_eq!(of(Doing::Look, libc::ESRCH, 0).1, exit::GONE);
+        assert_eq!(of(Doing::Collapse, libc::ENOSYS, 0).1, exit::UNSUPPORTED);
+        assert!(of(Doing::Collapse, libc::ENOSYS, 0).0.contains("Linux 6.1"));
+        assert!(of(Doing::Release, libc::ENOSYS, 0).0.contains("Linux 5.10"));
+        assert_eq!(of(Doing::Look, libc::ENODEV, 0).1, exit::UNSUPPORTED);
+    }
+}
