@@ -40,6 +40,8 @@ struct Peaks {
     peaks: [u64; PARTS],
     /// Number of the current part since the start of time.
     part: u64,
+    /// When it ends, so that most records need no division.
+    ends: u64,
 }
 
 /// The longest pause of late: of this spell of one long window, and of the one before it, so that a single long pause is forgotten
@@ -105,7 +107,7 @@ impl Demand {
             decay,
             now_live: 0,
             recorded_at: 0,
-            window: Peaks { peaks: [0; PARTS], part: 0 },
+            window: Peaks { peaks: [0; PARTS], part: 0, ends: 0 },
             allowance: 0,
             level: 0,
             low: 0,
@@ -140,8 +142,12 @@ impl Demand {
     }
 
     fn roll(&mut self, now: u64) {
+        if now < self.window.ends {
+            return;
+        }
         let length = (self.decay / PARTS as u64).max(1);
         let part = now / length;
+        self.window.ends = part.saturating_add(1).saturating_mul(length);
         let gone = part.saturating_sub(self.window.part);
         if gone == 0 {
             return;
@@ -185,23 +191,28 @@ impl Demand {
     pub(crate) fn record(&mut self, now: u64, live: u64) {
         self.roll(now);
         self.expire(now);
-        if self.is_used(self.now_live) {
-            self.used_at = now;
-        }
-        self.now_live = live;
+        let was = core::mem::replace(&mut self.now_live, live);
         self.recorded_at = now;
         let peak = &mut self.window.peaks[(self.window.part % PARTS as u64) as usize];
         *peak = (*peak).max(live);
+        if self.recurred_at.is_some() {
+            self.record_recurring(now, was, live);
+        }
+    }
+
+    /// The demand was `was` bytes and is `live` from now on, and it is known to recur.
+    fn record_recurring(&mut self, now: u64, was: u64, live: u64) {
+        if self.is_used(was) {
+            self.used_at = now;
+        }
         self.low = self.low.min(live);
         // The kept memory was used again: the cycle goes on, though it costs nothing any more.
         let fell = self.low.saturating_add(self.allowance / 2) <= self.level;
-        if self.recurred_at.is_some() && fell && self.is_used(live) {
+        if fell && self.is_used(live) {
             self.recurs(now, now.saturating_sub(self.used_at), live);
         }
-        if self.recurred_at.is_some() {
-            // A growing program's dips are below a peak that is higher each time.
-            self.level = self.level.max(live);
-        }
+        // A growing program's dips are below a peak that is higher each time.
+        self.level = self.level.max(live);
     }
 
     /// There is evidence that the demand recurs, after a pause.

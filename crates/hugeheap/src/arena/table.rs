@@ -48,7 +48,8 @@ struct Region {
     low: u32,
     /// Arenas from here on were used at least once by large blocks.
     high: u32,
-    /// From here on no `1 << k` idle arenas are in a row, by `k`. `arenas`: nothing is known.
+    /// From here on no `1 << k` idle arenas are in a row, by `k`. `arenas`: nothing is known. Never rises with `k`, because a row contains
+    /// the shorter ones: so a change stops at the first that needs none.
     barren: [u32; LENGTHS],
 }
 
@@ -178,7 +179,7 @@ impl Table {
     }
 
     fn find_span_in(&mut self, number: usize, count: u32) -> Option<ArenaId> {
-        let region = self.regions[number]?;
+        let region = self.regions[number].as_ref()?;
         let base = (number << INDEX_BITS) as u32;
         // A row of `count` contains one of this length.
         let length = (count.max(1).ilog2() as usize).min(LENGTHS - 1);
@@ -196,11 +197,11 @@ impl Table {
         let found = run == count;
         // The row found is left out: it may stay idle after all. The unfinished row at the lower end counts.
         let (seen, longest) = if found { (index + count, longest) } else { (index, longest.max(run)) };
+        // The first length above the longest row.
+        let first = length.max((u32::BITS - longest.leading_zeros()) as usize);
         if let Some(region) = self.regions[number].as_mut() {
-            for (k, barren) in region.barren.iter_mut().enumerate().skip(length) {
-                if 1 << k > longest {
-                    *barren = seen.min(*barren);
-                }
+            for barren in region.barren.iter_mut().skip(first).take_while(|barren| **barren > seen) {
+                *barren = seen;
             }
         }
         found.then_some(ArenaId(base | index))
@@ -210,8 +211,8 @@ impl Table {
     pub(crate) fn note_idle(&mut self, id: ArenaId) {
         let index = id.0 & (MAX_REGION_ARENAS as u32 - 1);
         if let Some(region) = self.regions[(id.0 >> INDEX_BITS) as usize].as_mut() {
-            for barren in &mut region.barren {
-                *barren = (*barren).max(index + 1);
+            for barren in region.barren.iter_mut().rev().take_while(|barren| **barren <= index) {
+                *barren = index + 1;
             }
         }
     }
@@ -219,6 +220,9 @@ impl Table {
     /// Whether what searches remember is true. For tests: looks at all arenas.
     pub(crate) fn check_barren(&self) -> core::result::Result<(), &'static str> {
         for (number, region) in self.regions[..self.count].iter().flatten().enumerate() {
+            if !region.barren.is_sorted_by(|shorter, longer| shorter >= longer) {
+                return Err("a row known to be missing though a part of it is not");
+            }
             let base = (number << INDEX_BITS) as u32;
             let mut run = 0_u32;
             for index in (region.low..region.arenas).rev() {
