@@ -139,7 +139,7 @@ def matches(expected, actual, vary=False):
     return fits and matches(expected[1:], actual[1:], vary)
 
 
-HUGEHEAP = re.compile(r"(?:^|[\s;&|=\"'\[,])(?:[\w./]*/)?hugeheap (?P<rest>(?:run|bench)\b.*)$")
+HUGEHEAP = re.compile(r"(?:^|[\s;&|=\"'\[,])(?:[\w./]*/)?hugeheap (?P<rest>(?:run|bench|thp)\b.*)$")
 
 
 def hugeheap_commands(text):
