@@ -11,10 +11,15 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from targets import Target, drop, ended, kernel_thread, refuse_call, rss  # noqa: E402  (beside this file)
 
 TARGETS = Path(__file__).parent
 MEGABYTES = int(os.environ.get("HUGEHEAP_TEST_HEAP_MB", "60"))
@@ -22,22 +27,6 @@ MEGABYTES = int(os.environ.get("HUGEHEAP_TEST_HEAP_MB", "60"))
 TRIES = 3
 NOBODY = 65534
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-class Target:
-    """A program that prints a line when it is ready, and tells what it saw when its input ends."""
-
-    def __init__(self, *command, **options):
-        self.process = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
-        )
-        self.first = self.process.stdout.readline().strip()
-        self.pid = self.process.pid
-
-    def end(self):
-        """What it says about itself."""
-        out, _ = self.process.communicate("\n", timeout=60)
-        return json.loads(out)
 
 
 @pytest.fixture
@@ -74,13 +63,6 @@ def sparse(target, python):
         "print('ready', flush=True); sys.stdin.readline(); print('{}')"
     )
     return lambda *arguments, **options: target(python, "-c", code, *map(str, arguments), **options)
-
-
-def rss(pid):
-    for line in open(f"/proc/{pid}/status"):
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmRSS")
 
 
 def has_collapse():
@@ -188,12 +170,6 @@ def test_a_process_that_switched_huge_pages_off(hugeheap, target, python):
 # --- what is not possible ---
 
 
-def ended():
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
 @pytest.mark.parametrize("command", ["collapse", "release"])
 def test_a_process_that_is_gone(hugeheap, command):
     result = hugeheap(command, ended())
@@ -226,17 +202,6 @@ def test_a_thread_is_not_a_process(hugeheap, target, python, command):
     assert f"{thread} is a thread of process {process.pid}" in result.stderr
 
 
-def kernel_thread():
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                if int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]) == 2:
-                    return int(name)
-            except OSError:
-                continue
-    return None
-
-
 @pytest.mark.parametrize("command", ["collapse", "release"])
 def test_a_kernel_thread_has_no_memory(hugeheap, command):
     thread = kernel_thread()
@@ -258,17 +223,6 @@ def test_another_user_s_process(hugeheap, target, command):
     assert "add: [SYS_NICE, SYS_PTRACE]" in result.stderr
 
 
-def drop(capability):
-    """Leaves the program that is started without a capability."""
-    drop_from_bounding_set = 24
-
-    def inner():
-        if ctypes.CDLL(None, use_errno=True).prctl(drop_from_bounding_set, capability, 0, 0, 0):
-            os._exit(99)
-
-    return inner
-
-
 SYS_NICE = 23
 
 
@@ -283,32 +237,6 @@ def test_without_the_capability_nothing_is_changed(hugeheap, sparse, command):
     # Looking needs less.
     result = hugeheap(command, process.pid, "--dry-run", preexec_fn=drop(SYS_NICE))
     assert result.returncode == 0
-
-
-def refuse_call(number, error):
-    """A filter that answers one system call with an error, as a kernel without it, or a container's profile, does."""
-
-    class Instruction(ctypes.Structure):
-        _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
-
-    class Program(ctypes.Structure):
-        _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.POINTER(Instruction))]
-
-    load, equal, answer, allow, fail = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
-    lines = (Instruction * 4)(
-        (load, 0, 0, 0), (equal, 0, 1, number), (answer, 0, 0, fail | error), (answer, 0, 0, allow)
-    )
-    program = Program(4, lines)
-
-    def inner():
-        library = ctypes.CDLL(None, use_errno=True)
-        no_new_privileges, seccomp, filter_mode = 38, 22, 2
-        if library.prctl(no_new_privileges, 1, 0, 0, 0):
-            os._exit(98)
-        if library.prctl(seccomp, filter_mode, ctypes.byref(program), 0, 0):
-            os._exit(99)
-
-    return inner
 
 
 PROCESS_MADVISE, PIDFD_OPEN, ENOSYS = 440, 434, 38

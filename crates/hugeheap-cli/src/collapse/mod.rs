@@ -121,8 +121,11 @@ fn text(id: u32, name: &str, options: &CollapseOptions, report: &CollapseReport)
                 ),
             };
             line(
-                "stood still",
-                &format!("{} at a time at most{slow}", seconds(report.longest_call.as_secs_f64())),
+                "longest call",
+                &format!(
+                    "{}: the process waited no longer at a time{slow}",
+                    seconds(report.longest_call.as_secs_f64())
+                ),
             );
             line("growth", &format!("{} at most (limit {limit})", bytes(report.plan.growth)));
         }

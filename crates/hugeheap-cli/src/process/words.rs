@@ -74,12 +74,19 @@ pub(crate) fn stopped(stop: Stop) -> String {
     }
 }
 
-/// `charge  608 MiB → 9.4 MiB`, as far as it is known.
+/// `608 MiB → 9.4 MiB`, as far as it is known.
+pub(crate) fn change(before: Option<u64>, after: Option<u64>) -> Option<String> {
+    match (before?, after) {
+        (before, Some(after)) => Some(format!("{} → {}", bytes(before), bytes(after))),
+        (before, None) => Some(bytes(before)),
+    }
+}
+
+/// A change of the charge.
 pub(crate) fn charge(before: Option<u64>, after: Option<u64>) -> String {
-    match (before, after) {
-        (Some(before), Some(after)) => format!("{} → {}", bytes(before), bytes(after)),
-        (Some(before), None) => bytes(before),
-        _ => "not known (the process's cgroup cannot be seen from here)".to_owned(),
+    match change(before, after) {
+        Some(change) => format!("{change} (all of its memory cgroup)"),
+        None => "not known: its memory cgroup cannot be seen from here".to_owned(),
     }
 }
 

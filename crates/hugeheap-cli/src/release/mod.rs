@@ -72,6 +72,9 @@ fn text(id: u32, name: &str, options: &ReleaseOptions, report: &ReleaseReport) -
         let _ = writeln!(text, "  {what:<12} {said}");
     };
     line("found", derived(report.derivation));
+    if options.dry_run {
+        line("would take", &format!("{} apart", words::huge_pages(plan.steps.len() as u64)));
+    }
     if !options.dry_run && !plan.steps.is_empty() {
         line(
             "taken apart",
@@ -86,8 +89,11 @@ fn text(id: u32, name: &str, options: &ReleaseOptions, report: &ReleaseReport) -
             ),
         };
         line(
-            "stood still",
-            &format!("{} at a time at most{slow}", seconds(report.longest_call.as_secs_f64())),
+            "longest call",
+            &format!(
+                "{}: the process waited no longer at a time{slow}",
+                seconds(report.longest_call.as_secs_f64())
+            ),
         );
         if let Some(after) = report.after {
             line(
@@ -97,7 +103,9 @@ fn text(id: u32, name: &str, options: &ReleaseOptions, report: &ReleaseReport) -
         }
     }
     line("charge", &words::charge(report.limits.map(|limits| limits.charge), report.charge_after));
-    line("RSS", &words::charge(report.resident.0, report.resident.1));
+    if let Some(change) = words::change(report.resident.0, report.resident.1) {
+        line("RSS", &change);
+    }
     let shared =
         format!("{} × another process maps a part of it, too ({})", plan.shared, bytes(plan.shared_stranded));
     let left = format!("{} × not done", report.left);

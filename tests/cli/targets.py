@@ -1,0 +1,84 @@
+"""Processes for the commands that look at processes: programs that tell what they saw, and starting with less."""
+
+import ctypes
+import json
+import os
+import subprocess
+from pathlib import Path
+
+
+class Target:
+    """A program that prints a line when it is ready, and tells what it saw when its input ends."""
+
+    def __init__(self, *command, **options):
+        self.process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+        )
+        self.first = self.process.stdout.readline().strip()
+        self.pid = self.process.pid
+
+    def end(self):
+        """What it says about itself."""
+        out, _ = self.process.communicate("\n", timeout=60)
+        return json.loads(out)
+
+
+def ended():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def kernel_thread():
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]) == 2:
+                    return int(name)
+            except OSError:
+                continue
+    return None
+
+
+def rss(pid):
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+def drop(capability):
+    """Leaves the program that is started without a capability."""
+    drop_from_bounding_set = 24
+
+    def inner():
+        if ctypes.CDLL(None, use_errno=True).prctl(drop_from_bounding_set, capability, 0, 0, 0):
+            os._exit(99)
+
+    return inner
+
+
+def refuse_call(number, error):
+    """A filter that answers one system call with an error, as a kernel without it, or a container's profile, does."""
+
+    class Instruction(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+
+    class Program(ctypes.Structure):
+        _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.POINTER(Instruction))]
+
+    load, equal, answer, allow, fail = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
+    lines = (Instruction * 4)(
+        (load, 0, 0, 0), (equal, 0, 1, number), (answer, 0, 0, fail | error), (answer, 0, 0, allow)
+    )
+    program = Program(4, lines)
+
+    def inner():
+        library = ctypes.CDLL(None, use_errno=True)
+        no_new_privileges, seccomp, filter_mode = 38, 22, 2
+        if library.prctl(no_new_privileges, 1, 0, 0, 0):
+            os._exit(98)
+        if library.prctl(seccomp, filter_mode, ctypes.byref(program), 0, 0):
+            os._exit(99)
+
+    return inner
