@@ -6,6 +6,7 @@
 //! * [`touch`]: making the host hand out memory before a measurement needs it
 //! * [`charge`]: a memory cgroup for one process, so that its charge can be read
 //! * [`python`], [`peers`]: interpreters and allocators found on this machine
+//! * [`series`]: workloads on variants, in turn; [`observed`]: a process whose memory is looked at
 //! * [`variant`]: what a workload runs on: stock, hugeheap at its levels and policies, peers
 //! * [`sample`]: a process's memory over time; [`plot`] draws it
 //! * [`table`]: tables for a terminal; [`goal`]: claims checked; [`report`]: what is done before and after
@@ -17,12 +18,14 @@ mod goal;
 mod interrupt;
 mod list;
 mod obmalloc;
+mod observed;
 mod peers;
 mod plot;
 mod process;
 mod python;
 mod report;
 mod sample;
+mod series;
 mod table;
 mod touch;
 mod variant;

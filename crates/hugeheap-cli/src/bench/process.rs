@@ -1,6 +1,7 @@
 //! One measured process, from start to end.
 
 use super::counters::{Counters, Counts};
+use serde::Deserialize;
 use std::io::{self, Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
@@ -17,6 +18,17 @@ pub(crate) struct Measured {
     pub(crate) minor_faults: u64,
     pub(crate) counters: Option<Counts>,
     pub(crate) stdout: String,
+}
+
+impl Measured {
+    /// What it printed, in JSON.
+    ///
+    /// # Errors
+    /// One line when it is something else.
+    pub(crate) fn told<'a, T: Deserialize<'a>>(&'a self) -> Result<T, String> {
+        serde_json::from_str(&self.stdout)
+            .map_err(|error| format!("printed something else than its figures: {error}"))
+    }
 }
 
 /// Runs `command` and measures it.

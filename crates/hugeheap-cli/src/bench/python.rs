@@ -1,4 +1,4 @@
-//! Finding the interpreter to measure.
+//! Finding the interpreter to measure, and handing it a program.
 //!
 //! `python3` in PATH is often not an interpreter: pyenv and others put a shell script there, whose start would be measured too.
 //! So each candidate is asked what it really runs, and that is used.
@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use tempfile::TempDir;
 
 /// What a candidate is asked. Free-threaded builds keep their objects outside arenas.
 const QUESTION: &str = "\
@@ -17,6 +18,28 @@ print(json.dumps({'executable': sys.executable, 'implementation': sys.implementa
 'free_threaded': bool(sysconfig.get_config_var('Py_GIL_DISABLED')),
 'compiler': sys.version.split('[')[-1].rstrip(']'),
 'options': sysconfig.get_config_var('CONFIG_ARGS') or ''}))";
+
+/// A program in a file of its own. Removed when dropped.
+pub(crate) struct Script {
+    _directory: TempDir,
+    pub(crate) path: PathBuf,
+}
+
+impl Script {
+    /// Writes `text` to a file.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub(crate) fn new(text: &str) -> Result<Self, String> {
+        let write = || {
+            let directory = tempfile::Builder::new().prefix("hugeheap-bench-").tempdir()?;
+            let path = directory.path().join("workloads.py");
+            std::fs::write(&path, text)?;
+            Ok(Self { _directory: directory, path })
+        };
+        write().map_err(|error: std::io::Error| format!("no temporary directory: {error} (set TMPDIR)"))
+    }
+}
 
 /// An interpreter.
 #[derive(Clone, Debug)]

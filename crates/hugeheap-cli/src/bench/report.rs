@@ -1,14 +1,17 @@
 //! What every experiment does before and after it measures: files it will write, free memory touched, tables and JSON handed out.
 
-use super::variant::Refusal;
+use super::goal::Goal;
+use super::python::Python;
+use super::series::{self, Experiment, Series};
+use super::variant::{Refusal, Variant};
 use super::{interrupt, touch};
 use crate::cli::{ReportArguments, Touch};
-use crate::output::Output;
+use crate::output::{Output, seconds};
 use crate::statistics::Estimate;
-use crate::{Context, exit};
+use crate::{Context, exit, host};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Enough for the largest workload.
 const QUICK_TOUCH: u64 = 1 << 30;
@@ -23,9 +26,73 @@ pub(crate) struct Circumstances {
     pub(crate) started: u64,
 }
 
-/// Seconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+impl Circumstances {
+    /// A report: these, the variants, what is `particular` to the experiment, the goals.
+    pub(crate) fn report(
+        &self,
+        schema: &str,
+        variants: &[Variant],
+        particular: Value,
+        goals: &[Goal],
+    ) -> Value {
+        let mut report = json!({
+            "schema": schema,
+            "hugeheap": env!("CARGO_PKG_VERSION"),
+            "started": self.started,
+            "host": self.host,
+            "python": self.python,
+            "quick": self.quick,
+            "memory_touched_before": self.touched,
+            // There is no report of an interrupted measurement; the schema has the name.
+            "interrupted_by_signal": null,
+            "variants": variants.iter().map(Variant::json).collect::<Vec<_>>(),
+        });
+        if let (Value::Object(report), Value::Object(particular)) = (&mut report, particular) {
+            report.extend(particular);
+        }
+        report["goals"] = goals.iter().map(Goal::json).collect();
+        report
+    }
+
+    /// Those of a test: nothing is known but what it looks for.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        let (host, python) = (json!({"kernel": "x"}), json!({}));
+        Self { host, python, touched: 5, quick: true, started: 1 }
+    }
+}
+
+/// Says what is measured and on what, touches free memory, measures.
+///
+/// # Errors
+/// When nothing could be measured, or not all.
+pub(crate) fn conduct<E: Experiment>(
+    context: &Context,
+    arguments: &ReportArguments,
+    python: &Python,
+    series: &Series<'_, E::Task>,
+    experiment: &E,
+) -> Result<(series::Of<E>, Circumstances), Refusal> {
+    let out = &context.out;
+    let host = host::facts(&context.facts);
+    let names: Vec<_> = series.variants.iter().map(|variant| variant.name.as_str()).collect();
+    out.progress(
+        &format!("{}\nCPython {} at {}", host::line(&host), python.text, python.path.display()),
+        true,
+    );
+    let (workloads, runs) = (series.tasks.len(), series.runs);
+    out.progress(&format!("{workloads} workloads × {runs} runs, in turn on {}", names.join(", ")), true);
+    let circumstances = Circumstances {
+        host,
+        python: python.json(),
+        touched: prepare(context, arguments),
+        quick: arguments.quick,
+        started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+    };
+    let start = Instant::now();
+    let results = series::measure(series, experiment, out)?;
+    out.progress(&format!("measured in {}", seconds(start.elapsed().as_secs_f64())), true);
+    Ok((results, circumstances))
 }
 
 /// The exit code of an experiment that was refused, after the reason was told.
@@ -40,11 +107,15 @@ pub(crate) fn ended(out: &Output, result: Result<u8, Refusal>) -> u8 {
             out.error(&why);
             exit::UNSUPPORTED
         }
+        Err(Refusal::Interrupted(signal)) => {
+            out.warning("interrupted: no report, because variants were not measured alike");
+            (128 + signal) as u8
+        }
     }
 }
 
 /// Touches free memory once, as `arguments` say; how much. From here on signals are noted.
-pub(crate) fn prepare(context: &Context, arguments: &ReportArguments) -> u64 {
+fn prepare(context: &Context, arguments: &ReportArguments) -> u64 {
     interrupt::watch();
     let touchable = touch::touchable(&context.facts);
     let touched = match arguments.touch {

@@ -52,6 +52,13 @@ impl Variant {
         }
     }
 
+    /// One that is not to be run: hugeheap's at policy `auto`, or another kind.
+    #[cfg(test)]
+    pub(crate) fn for_tests(name: &str, kind: Kind) -> Self {
+        let setting = (kind == Kind::Hugeheap).then_some((Policy::Auto, Level::Arenas));
+        Self { setting, ..Self::new(name, kind, Path::new("/usr/bin/python3")) }
+    }
+
     fn with(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.environment.push((name, value.into()));
         self
@@ -105,6 +112,8 @@ pub(crate) enum Refusal {
     Usage(String),
     /// Something is missing here.
     Unsupported(String),
+    /// A signal ended the measurement early.
+    Interrupted(i32),
 }
 
 /// The variants `arguments` ask for, stock first, then hugeheap's, then peers.
@@ -364,6 +373,7 @@ mod tests {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             levels(&names).map_err(|refusal| match refusal {
                 Refusal::Usage(why) | Refusal::Unsupported(why) => why,
+                Refusal::Interrupted(_) => panic!("nothing was measured"),
             })
         };
         assert_eq!(levels(&[]), Ok(vec![Level::Arenas]));

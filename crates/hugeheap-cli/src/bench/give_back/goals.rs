@@ -74,7 +74,7 @@ mod tests {
         assert!(named(&results, "system time per later cycle of cycle").met);
         let ours = &mut results.measurements[1][1];
         ours.runs.iter_mut().for_each(|run| run.phases[2].system += 1.0);
-        if let Some(watched) = &mut ours.watched {
+        if let Some(watched) = &mut ours.look {
             watched.samples.last_mut().unwrap().charge = Some(90 << 20);
         }
         assert!(!named(&results, "system time per later cycle of cycle").met);
@@ -85,7 +85,7 @@ mod tests {
     fn without_a_charge_nothing_is_claimed_about_it() {
         let (plan, mut results) = sample();
         for measurement in results.measurements.iter_mut().flatten() {
-            for sample in &mut measurement.watched.as_mut().unwrap().samples {
+            for sample in &mut measurement.look.as_mut().unwrap().samples {
                 sample.charge = None;
             }
         }

@@ -1,23 +1,19 @@
-//! The measurement itself: which process runs when.
+//! The measurement itself: what a first look at a variant is, and what a timed run (see [`series`](crate::bench::series)).
 //!
-//! Per workload, each variant runs once in a cgroup of its own and is watched from outside (see [`sample`]): that run waits before
-//! its first object, so that the interpreter's own memory is seen, and after its last free, so that decay is. Then
-//! come the timed runs, in turn and without waits: the reference's program did not wait either, and
-//! three equal seconds of sleep on both sides would hide a difference.
+//! The first look is a run watched from outside (see [`sample`]), in a cgroup of its own. It waits before
+//! its first object, so that the interpreter's own memory is seen, and after its last free, so that decay is. The timed runs do not wait:
+//! the reference's program did not either, and three equal seconds of sleep on both sides would hide a difference.
 
 use super::workload::{PROGRAM, Workload};
-use crate::bench::charge::Group;
+use crate::bench::observed::Observed;
+use crate::bench::process;
+use crate::bench::python::Script;
 use crate::bench::sample::{self, Sample};
-use crate::bench::variant::{Kind, Variant, turns};
-use crate::bench::{interrupt, process, touch};
-use crate::output::{Output, seconds};
-use crate::run::{TELEMETRY, records};
+use crate::bench::series::{self, Experiment, Series};
+use crate::bench::variant::Variant;
 use hugeheap::telemetry::Snapshot;
 use serde::{Deserialize, Serialize};
-use std::fs;
-use std::path::PathBuf;
-use std::time::Instant;
-use tempfile::TempDir;
+use std::process::Command;
 
 /// A workload and how much of it: instances, or bytes.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +31,12 @@ pub(crate) struct Plan {
     pub(crate) runs: u32,
     /// Seconds a watched process waits after its last free.
     pub(crate) idle: f64,
+}
+
+impl Plan {
+    pub(crate) fn series(&self) -> Series<'_, Task> {
+        Series { tasks: &self.tasks, variants: &self.variants, runs: self.runs }
+    }
 }
 
 /// What a process does.
@@ -82,143 +84,63 @@ pub(crate) struct Watched {
 }
 
 /// All that was measured of one workload on one variant.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Measurement {
-    pub(crate) runs: Vec<Run>,
-    pub(crate) watched: Option<Watched>,
-    /// Why there is nothing, or less than planned.
-    pub(crate) failure: Option<String>,
-}
+pub(crate) type Measurement = series::Measurement<Watched, Run>;
 
-/// The results, by task and variant in the order of the plan.
-#[derive(Debug)]
-pub(crate) struct Results {
-    pub(crate) measurements: Vec<Vec<Measurement>>,
-    /// Why charges are missing, if they are.
-    pub(crate) no_charge: Option<String>,
-    /// The signal that ended the measurement early.
-    pub(crate) interrupted: Option<i32>,
-}
+/// The results of a plan.
+pub(crate) type Results = series::Results<Watched, Run>;
 
-/// Runs the plan.
-///
-/// # Errors
-/// One line when nothing can be measured at all.
-pub(crate) fn measure(plan: &Plan, out: &Output) -> Result<Results, String> {
-    let bench =
-        Bench::new(plan, out).map_err(|error| format!("no temporary directory: {error} (set TMPDIR)"))?;
-    let mut results = Results {
-        measurements: vec![vec![Measurement::default(); plan.variants.len()]; plan.tasks.len()],
-        no_charge: Group::create().err(),
-        interrupted: None,
-    };
-    for (index, task) in plan.tasks.iter().enumerate() {
-        let start = Instant::now();
-        bench.task(task, &mut results.measurements[index]);
-        results.interrupted = interrupt::noted();
-        if results.interrupted.is_some() {
-            break;
-        }
-        let (done, all) = (index + 1, plan.tasks.len());
-        let took = seconds(start.elapsed().as_secs_f64());
-        out.progress(&format!("{done} of {all} workloads: {} done in {took}", task.workload.name()), true);
-    }
-    Ok(results)
-}
-
-struct Bench<'a> {
+/// The workloads in a file, and how they are run.
+pub(crate) struct Bench<'a> {
     plan: &'a Plan,
-    out: &'a Output,
-    /// Removed when dropped.
-    _directory: TempDir,
-    program: PathBuf,
+    script: Script,
 }
 
 impl<'a> Bench<'a> {
-    fn new(plan: &'a Plan, out: &'a Output) -> std::io::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("hugeheap-bench-").tempdir()?;
-        let program = directory.path().join("workloads.py");
-        fs::write(&program, PROGRAM)?;
-        Ok(Self { plan, out, _directory: directory, program })
+    /// # Errors
+    /// One line when nothing can be measured at all.
+    pub(crate) fn new(plan: &'a Plan) -> Result<Self, String> {
+        Ok(Self { plan, script: Script::new(PROGRAM)? })
     }
 
-    fn task(&self, task: &Task, row: &mut [Measurement]) {
-        let name = task.workload.name();
-        for (variant, measurement) in self.plan.variants.iter().zip(&mut *row) {
-            self.out.progress(&format!("{name} on {}: memory over time", variant.name), false);
-            match self.watched(task, variant) {
-                Ok(watched) => measurement.watched = Some(watched),
-                Err(why) => self.fail(task, variant, measurement, why),
-            }
-            if interrupt::noted().is_some() {
-                return;
-            }
-        }
-        for (round, index) in turns(self.plan.variants.len(), self.plan.runs) {
-            let (variant, measurement) = (&self.plan.variants[index], &mut row[index]);
-            let Some(watched) = measurement.watched.as_ref().filter(|_| measurement.failure.is_none()) else {
-                continue;
-            };
-            let peak = watched.samples.iter().map(Sample::resident).max().unwrap_or(0);
-            let run = round + 1;
-            self.out.progress(&format!("{name} on {}: run {run} of {}", variant.name, self.plan.runs), false);
-            match self.timed(task, variant, touch::need(peak)) {
-                Ok(run) => measurement.runs.push(run),
-                Err(why) => self.fail(task, variant, measurement, why),
-            }
-            if interrupt::noted().is_some() {
-                return;
-            }
-        }
-    }
-
-    fn fail(&self, task: &Task, variant: &Variant, measurement: &mut Measurement, why: String) {
-        if interrupt::noted().is_none() {
-            self.out.warning(&format!("{} on {} failed: {why}", task.workload.name(), variant.name));
-        }
-        measurement.failure = Some(why);
-    }
-
-    fn command(&self, task: &Task, variant: &Variant, idle: f64) -> std::process::Command {
+    fn command(&self, task: &Task, variant: &Variant, idle: f64) -> Command {
         let mut command = variant.command();
-        command.arg(&self.program).arg(task.workload.name());
+        command.arg(&self.script.path).arg(task.workload.name());
         command.args([task.size.to_string(), self.plan.cycles.to_string(), idle.to_string()]);
         command
     }
+}
 
-    fn timed(&self, task: &Task, variant: &Variant, need: u64) -> Result<Run, String> {
-        // Refused when memory is short: the run shows it then.
-        let _ = touch::touch_and_free(need);
+impl Experiment for Bench<'_> {
+    type Task = Task;
+    type Look = Watched;
+    type Run = Run;
+    const LOOK: &'static str = "memory over time";
+
+    fn name(task: &Task) -> &'static str {
+        task.workload.name()
+    }
+
+    fn peak(watched: &Watched) -> u64 {
+        watched.samples.iter().map(Sample::resident).max().unwrap_or(0)
+    }
+
+    fn look(&self, task: &Task, variant: &Variant) -> Result<Watched, String> {
+        let mut command = self.command(task, variant, self.plan.idle);
+        let observed = Observed::prepare(variant, &mut command)?;
+        let (measured, samples) = process::watched(&mut command, None, |pid, ended| {
+            sample::watch(pid, observed.group.as_ref(), ended)
+        })?;
+        Ok(Watched { samples, phases: measured.told()?, telemetry: observed.telemetry() })
+    }
+
+    fn timed(&self, task: &Task, variant: &Variant) -> Result<Run, String> {
         let measured = process::measure(&mut self.command(task, variant, 0.0), None)?;
         Ok(Run {
             wall: measured.wall,
             user: measured.user,
             system: measured.system,
             minor_faults: measured.minor_faults,
-            phases: understood(&measured.stdout)?,
+            phases: measured.told()?,
         })
     }
-
-    fn watched(&self, task: &Task, variant: &Variant) -> Result<Watched, String> {
-        let group = Group::create().ok();
-        let mut command = self.command(task, variant, self.plan.idle);
-        if let Some(group) = &group {
-            group.adopt(&mut command).map_err(|error| format!("could not enter its cgroup: {error}"))?;
-        }
-        let records = records::Records::new().map_err(|error| error.to_string())?;
-        if variant.kind == Kind::Hugeheap {
-            command.env(TELEMETRY, records.path());
-        }
-        let (measured, samples) =
-            process::watched(&mut command, None, |pid, ended| sample::watch(pid, group.as_ref(), ended))?;
-        Ok(Watched {
-            samples,
-            phases: understood(&measured.stdout)?,
-            telemetry: records.read().snapshots.into_iter().next(),
-        })
-    }
-}
-
-fn understood(text: &str) -> Result<Vec<Phase>, String> {
-    serde_json::from_str(text).map_err(|error| format!("printed something else than its figures: {error}"))
 }

@@ -24,17 +24,16 @@ pub(crate) mod workload;
 use super::plot::svg;
 use super::plot::terminal::Abilities;
 use super::python::Python;
-use super::report::{Circumstances, deliver, ended, now, prepare, writable, write};
+use super::report::{conduct, deliver, ended, writable, write};
 use super::touch;
 use super::variant::{self, Refusal};
 use crate::cli::GiveBackArguments;
-use crate::output::{bytes, seconds};
-use crate::{Context, exit, host};
+use crate::output::bytes;
+use crate::{Context, exit};
 use hugeheap_os::Facts;
-use measure::{Plan, Task};
+use measure::{Bench, Plan, Task};
 use results::View;
 
-use std::time::Instant;
 use workload::Workload;
 
 const RUNS: u32 = 10;
@@ -78,29 +77,11 @@ fn run(context: &Context, arguments: &GiveBackArguments) -> Result<u8, Refusal> 
         idle: arguments.idle.unwrap_or(IDLE),
     };
     writable(options.files().chain(plot).chain(arguments.tsv.as_deref()))?;
-    let host = host::facts(&context.facts);
-    let names: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
-    out.progress(
-        &format!("{}\nCPython {} at {}", host::line(&host), python.text, python.path.display()),
-        true,
-    );
-    out.progress(
-        &format!("{} workloads × {} runs, in turn on {}", plan.tasks.len(), plan.runs, names.join(", ")),
-        true,
-    );
-    let touched = prepare(context, options);
-    let started = now();
-    let start = Instant::now();
-    let results = measure::measure(&plan, out).map_err(Refusal::Unsupported)?;
-    out.progress(&format!("measured in {}", seconds(start.elapsed().as_secs_f64())), true);
-    if let Some(signal) = results.interrupted {
-        out.warning("interrupted: no report, because variants were not measured alike");
-        return Ok((128 + signal) as u8);
-    }
+    let bench = Bench::new(&plan).map_err(Refusal::Unsupported)?;
+    let (results, circumstances) = conduct(context, options, &python, &plan.series(), &bench)?;
 
     let view = View { plan: &plan, results: &results };
     let goals = goals::goals(view);
-    let circumstances = Circumstances { host, python: python.json(), touched, quick: options.quick, started };
     if let Some(file) = plot {
         write(file, &svg::document(&text::charts(view)))?;
     }
@@ -178,33 +159,26 @@ mod tests {
     use crate::bench::variant::{Kind, Variant};
     use crate::cli::{BenchArguments, Cli, Command, Experiment};
     use clap::Parser;
-    use hugeheap::arena::Policy;
-    use hugeheap::telemetry::Level;
 
     pub(super) const MIB: u64 = 1 << 20;
 
     /// Three runs of both workloads on stock and hugeheap, with round figures.
     pub(super) fn sample() -> (Plan, Results) {
-        let variant = |name: &str, kind| Variant {
-            name: name.to_owned(),
-            kind,
-            setting: (kind == Kind::Hugeheap).then_some((Policy::Auto, Level::Arenas)),
-            python: "/usr/bin/python3".into(),
-            environment: Vec::new(),
-            version: None,
-        };
         let plan = Plan {
             tasks: vec![
                 Task { workload: Workload::Instances, size: 1_000_000 },
                 Task { workload: Workload::Cycle, size: 256 * MIB },
             ],
-            variants: vec![variant("stock", Kind::Stock), variant("auto", Kind::Hugeheap)],
+            variants: vec![
+                Variant::for_tests("stock", Kind::Stock),
+                Variant::for_tests("auto", Kind::Hugeheap),
+            ],
             cycles: 3,
             runs: 3,
             idle: 3.0,
         };
         let row = || vec![measurement(1.0, 0.1), measurement(0.9, 0.005)];
-        let results = Results { measurements: vec![row(), row()], no_charge: None, interrupted: None };
+        let results = Results { measurements: vec![row(), row()], no_charge: None };
         (plan, results)
     }
 
@@ -243,7 +217,7 @@ mod tests {
         ];
         Measurement {
             runs: vec![run; 3],
-            watched: Some(Watched { samples, phases: watched, telemetry: None }),
+            look: Some(Watched { samples, phases: watched, telemetry: None }),
             failure: None,
         }
     }
@@ -259,7 +233,7 @@ mod tests {
     fn refusal(arguments: &[&str], available: u64) -> String {
         match tasks(&parsed(arguments), Some(available)) {
             Err(Refusal::Usage(why) | Refusal::Unsupported(why)) => why,
-            Ok(_) => panic!("not refused"),
+            Ok(_) | Err(Refusal::Interrupted(_)) => panic!("not refused"),
         }
     }
 

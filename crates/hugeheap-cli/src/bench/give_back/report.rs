@@ -5,7 +5,6 @@ use super::results::{Clock, Part, View};
 use crate::bench::goal::Goal;
 use crate::bench::report::{Circumstances, estimate};
 use crate::bench::sample::{PERIOD, Sample};
-use crate::bench::variant::Variant;
 use crate::run::snapshot_json;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -15,21 +14,12 @@ pub(crate) const SCHEMA: &str = "hugeheap.bench.give-back/1";
 
 /// The whole report.
 pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goal]) -> Value {
-    json!({
-        "schema": SCHEMA,
-        "hugeheap": env!("CARGO_PKG_VERSION"),
-        "started": circumstances.started,
-        "host": circumstances.host,
-        "python": circumstances.python,
+    let particular = json!({
         "runs_planned": view.plan.runs,
         "cycles": view.plan.cycles,
         "idle_seconds": view.plan.idle,
         "sample_seconds": PERIOD.as_secs_f64(),
-        "quick": circumstances.quick,
-        "memory_touched_before": circumstances.touched,
-        "interrupted_by_signal": view.results.interrupted,
         "charge_unavailable": view.results.no_charge,
-        "variants": view.plan.variants.iter().map(Variant::json).collect::<Vec<_>>(),
         "workloads": view.plan.tasks.iter().enumerate().map(|(place, task)| json!({
             "name": task.workload.name(),
             "description": task.workload.description(),
@@ -38,8 +28,8 @@ pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goa
                 (named.name.clone(), measurement(view, place, variant))
             }).collect::<Map<_, _>>(),
         })).collect::<Vec<_>>(),
-        "goals": goals.iter().map(Goal::json).collect::<Vec<_>>(),
-    })
+    });
+    circumstances.report(SCHEMA, &view.plan.variants, particular, goals)
 }
 
 fn measurement(view: View<'_>, place: usize, variant: usize) -> Value {
@@ -59,7 +49,7 @@ fn measurement(view: View<'_>, place: usize, variant: usize) -> Value {
             "minor_faults": run.minor_faults,
             "phases": phases(&run.phases, run.phases.first().map_or(0.0, |phase| phase.begin)),
         })).collect::<Vec<_>>(),
-        "watched": measured.watched.as_ref().map(watched),
+        "watched": measured.look.as_ref().map(watched),
     })
 }
 
@@ -109,7 +99,7 @@ pub(crate) fn tsv(view: View<'_>) -> String {
     for (place, task) in view.plan.tasks.iter().enumerate() {
         for (index, variant) in view.plan.variants.iter().enumerate() {
             let measured: &Measurement = view.measurement(place, index);
-            let Some(watched) = &measured.watched else { continue };
+            let Some(watched) = &measured.look else { continue };
             let zero = zero(watched);
             for sample in &watched.samples {
                 let phase =
@@ -142,8 +132,7 @@ mod tests {
     fn the_report_holds_every_run_and_sample() {
         let (plan, results) = sample();
         let view = View { plan: &plan, results: &results };
-        let circumstances =
-            Circumstances { host: json!({}), python: json!({}), touched: 5, quick: true, started: 1 };
+        let circumstances = Circumstances::for_tests();
         let value = report(view, &circumstances, &goals::goals(view));
         assert_eq!(value["schema"], SCHEMA);
         let auto = &value["workloads"][0]["variants"]["auto"];
@@ -163,12 +152,8 @@ mod tests {
         let (plan, results) = sample();
         let view = View { plan: &plan, results: &results };
         let text = tsv(view);
-        let samples: usize = results
-            .measurements
-            .iter()
-            .flatten()
-            .map(|one| one.watched.as_ref().unwrap().samples.len())
-            .sum();
+        let samples: usize =
+            results.measurements.iter().flatten().map(|one| one.look.as_ref().unwrap().samples.len()).sum();
         assert_eq!(text.lines().count(), 1 + samples);
         assert!(text.lines().all(|line| line.split('\t').count() == 7));
         assert!(text.contains("instances\tauto\t") && text.contains("\tidle\t"), "{text}");

@@ -167,12 +167,12 @@ impl<'a> View<'a> {
 
     /// Resident memory at the moments that count.
     pub(crate) fn resident(self, task: usize, variant: usize) -> Option<Held> {
-        Held::of(self.measurement(task, variant).watched.as_ref()?, |sample| Some(sample.resident()))
+        Held::of(self.measurement(task, variant).look.as_ref()?, |sample| Some(sample.resident()))
     }
 
     /// The charge at the moments that count.
     pub(crate) fn charged(self, task: usize, variant: usize) -> Option<Held> {
-        Held::of(self.measurement(task, variant).watched.as_ref()?, |sample| sample.charge)
+        Held::of(self.measurement(task, variant).look.as_ref()?, |sample| sample.charge)
     }
 }
 

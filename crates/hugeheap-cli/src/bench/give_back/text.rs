@@ -137,7 +137,7 @@ pub(crate) fn charts(view: View<'_>) -> Vec<Chart> {
 fn chart(view: View<'_>, place: usize) -> Chart {
     let mut panels = Vec::new();
     for (index, variant) in view.plan.variants.iter().enumerate() {
-        let Some(watched) = &view.measurement(place, index).watched else { continue };
+        let Some(watched) = &view.measurement(place, index).look else { continue };
         let Some(zero) = watched.samples.first().map(|sample| sample.at) else { continue };
         let end = watched.samples.last().map_or(zero, |sample| sample.at);
         let points = |measure: fn(&Sample) -> Option<u64>| {

@@ -3,7 +3,7 @@
 //! ```text
 //!   bench::variant                            workload (workloads.py)   what runs, and the published figures
 //!        └──────────────┬───────────────────────────┘
-//!                    measure    which process when; raw runs
+//!                    measure    looks and raw runs (bench::series: which process when)
 //!                       │
 //!                    results    medians, ratios, coverage
 //!          ┌────────────┼───────────┐
@@ -18,15 +18,14 @@ mod results;
 mod text;
 pub(crate) mod workload;
 
+use super::counters::Counters;
 use super::python::Python;
-use super::report::{Circumstances, deliver, ended, now, prepare, writable};
+use super::report::{conduct, deliver, ended, writable};
 use super::variant::{self, Refusal};
 use crate::cli::ObmallocArguments;
-use crate::output::seconds;
-use crate::{Context, exit, host};
-use measure::Plan;
+use crate::{Context, exit};
+use measure::{Bench, Plan};
 use results::View;
-use std::time::Instant;
 use workload::{WORKLOADS, Workload};
 
 const RUNS: u32 = 10;
@@ -50,31 +49,14 @@ fn run(context: &Context, arguments: &ObmallocArguments) -> Result<u8, Refusal> 
         variants,
         runs: report.runs.unwrap_or(if report.quick { QUICK_RUNS } else { RUNS }),
         idle: if report.quick { 0.0 } else { IDLE },
+        no_counters: Counters::open().err(),
     };
     writable(report.files())?;
-    let host = host::facts(&context.facts);
-    let names: Vec<_> = plan.variants.iter().map(|variant| variant.name.as_str()).collect();
-    out.progress(
-        &format!("{}\nCPython {} at {}", host::line(&host), python.text, python.path.display()),
-        true,
-    );
-    out.progress(
-        &format!("{} workloads × {} runs, in turn on {}", plan.workloads.len(), plan.runs, names.join(", ")),
-        true,
-    );
-    let touched = prepare(context, report);
-    let started = now();
-    let start = Instant::now();
-    let results = measure::measure(&plan, out).map_err(Refusal::Unsupported)?;
-    out.progress(&format!("measured in {}", seconds(start.elapsed().as_secs_f64())), true);
-    if let Some(signal) = results.interrupted {
-        out.warning("interrupted: no report, because variants were not measured alike");
-        return Ok((128 + signal) as u8);
-    }
+    let bench = Bench::new(&plan).map_err(Refusal::Unsupported)?;
+    let (results, circumstances) = conduct(context, report, &python, &plan.series(), &bench)?;
 
     let view = View { plan: &plan, results: &results };
     let goals = goals::goals(view);
-    let circumstances = Circumstances { host, python: python.json(), touched, quick: report.quick, started };
     let value = report::report(view, &circumstances, &goals);
     deliver(out, report, &value, &text::text(view, &goals), None)?;
     let missed = goals.iter().any(|goal| !goal.met);
@@ -106,19 +88,10 @@ mod tests {
     use super::measure::{Look, Looks, Measurement, Memory, Results, Run};
     use super::*;
     use crate::bench::variant::{Kind, Variant};
-    use hugeheap::arena::Policy;
-    use hugeheap::telemetry::{Level, Snapshot};
+    use hugeheap::telemetry::Snapshot;
 
     /// Three runs of two workloads on stock, hugeheap and a peer, with round figures.
     pub(super) fn sample() -> (Plan, Results) {
-        let variant = |name: &str, kind| Variant {
-            name: name.to_owned(),
-            kind,
-            setting: (kind == Kind::Hugeheap).then_some((Policy::Auto, Level::Arenas)),
-            python: "/usr/bin/python3".into(),
-            environment: Vec::new(),
-            version: None,
-        };
         let measurement = |seconds: f64, minor_faults: u64, held: u64, telemetry| Measurement {
             runs: vec![
                 Run {
@@ -133,7 +106,7 @@ mod tests {
                 };
                 3
             ],
-            memory: Some(Memory {
+            look: Some(Memory {
                 looks: Looks {
                     start: Look::default(),
                     peak: Look { rss: 1000, anonymous: 1000, ..Look::default() },
@@ -141,7 +114,6 @@ mod tests {
                     idle: Some(Look { rss: held, charge: Some(held), ..Look::default() }),
                 },
                 telemetry,
-                need: 0,
             }),
             failure: None,
         };
@@ -156,19 +128,15 @@ mod tests {
         let plan = Plan {
             workloads: vec![workload::find("list_of_tuples").unwrap(), workload::find("dict_churn").unwrap()],
             variants: vec![
-                variant("stock", Kind::Stock),
-                variant("auto", Kind::Hugeheap),
-                variant("mimalloc", Kind::Peer),
+                Variant::for_tests("stock", Kind::Stock),
+                Variant::for_tests("auto", Kind::Hugeheap),
+                Variant::for_tests("mimalloc", Kind::Peer),
             ],
             runs: 3,
             idle: 3.0,
-        };
-        let results = Results {
-            measurements: vec![row(0.1), row(0.3)],
             no_counters: Some("not supported".to_owned()),
-            no_charge: None,
-            interrupted: None,
         };
+        let results = Results { measurements: vec![row(0.1), row(0.3)], no_charge: None };
         (plan, results)
     }
 

@@ -5,7 +5,6 @@ use super::results::{STOCK, View, faults, time};
 use crate::bench::counters::NAMES;
 use crate::bench::goal::Goal;
 use crate::bench::report::{Circumstances, estimate};
-use crate::bench::variant::Variant;
 use crate::run::snapshot_json;
 use crate::statistics::half_spread;
 use serde_json::{Map, Value, json};
@@ -15,20 +14,11 @@ pub(crate) const SCHEMA: &str = "hugeheap.bench.obmalloc/1";
 
 /// The whole report.
 pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goal]) -> Value {
-    json!({
-        "schema": SCHEMA,
-        "hugeheap": env!("CARGO_PKG_VERSION"),
-        "started": circumstances.started,
-        "host": circumstances.host,
-        "python": circumstances.python,
+    let particular = json!({
         "runs_planned": view.plan.runs,
         "idle_seconds": view.plan.idle,
-        "quick": circumstances.quick,
-        "memory_touched_before": circumstances.touched,
-        "interrupted_by_signal": view.results.interrupted,
-        "counters_unavailable": view.results.no_counters,
+        "counters_unavailable": view.plan.no_counters,
         "charge_unavailable": view.results.no_charge,
-        "variants": view.plan.variants.iter().map(Variant::json).collect::<Vec<_>>(),
         "geometric_mean": geometric_means(view),
         "workloads": view.workloads().map(|(place, workload)| json!({
             "name": workload.name,
@@ -43,8 +33,8 @@ pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goa
                 (named.name.clone(), measurement(view, place, variant))
             }).collect::<Map<_, _>>(),
         })).collect::<Vec<_>>(),
-        "goals": goals.iter().map(Goal::json).collect::<Vec<_>>(),
-    })
+    });
+    circumstances.report(SCHEMA, &view.plan.variants, particular, goals)
 }
 
 fn geometric_means(view: View<'_>) -> Value {
@@ -75,7 +65,7 @@ fn measurement(view: View<'_>, workload: usize, variant: usize) -> Value {
 }
 
 fn memory(measured: &Measurement) -> Value {
-    let Some(memory) = &measured.memory else { return Value::Null };
+    let Some(memory) = &measured.look else { return Value::Null };
     let mut value = json!(memory.looks);
     value["telemetry"] = memory.telemetry.as_ref().map(snapshot_json).into();
     value
@@ -110,13 +100,7 @@ mod tests {
     fn the_report_holds_every_run_and_all_circumstances() {
         let (plan, results) = sample();
         let view = View { plan: &plan, results: &results };
-        let circumstances = Circumstances {
-            host: json!({"kernel": "x"}),
-            python: json!({}),
-            touched: 5,
-            quick: true,
-            started: 1,
-        };
+        let circumstances = Circumstances::for_tests();
         let value = report(view, &circumstances, &goals::goals(view));
         assert_eq!(value["schema"], SCHEMA);
         assert_eq!(value["host"]["kernel"], "x");

@@ -97,7 +97,7 @@ impl<'a> View<'a> {
     pub(crate) fn peak_resident(self, workload: usize, variant: usize) -> Option<f64> {
         let hugetlb = self
             .measurement(workload, variant)
-            .memory
+            .look
             .as_ref()
             .map_or(0.0, |memory| memory.looks.peak.hugetlb as f64);
         Some(self.median(workload, variant, |run| run.peak_rss as f64)? + hugetlb)
@@ -105,7 +105,7 @@ impl<'a> View<'a> {
 
     /// Coverage at the peak: of the arenas for hugeheap's variants, of all anonymous memory else.
     pub(crate) fn coverage(self, workload: usize, variant: usize) -> Option<f64> {
-        let memory = self.measurement(workload, variant).memory.as_ref()?;
+        let memory = self.measurement(workload, variant).look.as_ref()?;
         match &memory.telemetry {
             Some(snapshot) => snapshot.peak_coverage(),
             None => memory.looks.peak.coverage(),
@@ -114,7 +114,7 @@ impl<'a> View<'a> {
 
     /// Resident memory and charge after the objects were freed: after the pause where there was one.
     pub(crate) fn held(self, workload: usize, variant: usize) -> Option<(u64, Option<u64>)> {
-        let looks = self.measurement(workload, variant).memory.as_ref()?.looks;
+        let looks = self.measurement(workload, variant).look.as_ref()?.looks;
         let look = looks.idle.unwrap_or(looks.freed);
         Some((look.resident(), look.charge))
     }

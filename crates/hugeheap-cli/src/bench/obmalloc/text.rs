@@ -155,7 +155,7 @@ fn pages(view: View<'_>) -> String {
 }
 
 fn counters(view: View<'_>) -> String {
-    if let Some(why) = &view.results.no_counters {
+    if let Some(why) = &view.plan.no_counters {
         return format!(
             "Hardware counters (dTLB loads and stores, iTLB, cache, instructions, cycles)\n  {why}\n"
         );
@@ -202,7 +202,7 @@ fn after(view: View<'_>) -> String {
         matrix(view, None, |place| {
             places(view)
                 .map(|variant| {
-                    let memory = view.measurement(place, variant).memory.as_ref();
+                    let memory = view.measurement(place, variant).look.as_ref();
                     or_none(memory.and_then(|memory| {
                         let freed = bytes(figure(&memory.looks.freed)?);
                         match memory.looks.idle.as_ref().and_then(figure) {
