@@ -72,6 +72,8 @@ def test_every_option_is_documented(command):
         (["bench", "obmalloc"], "bench"),
         (["bench", "give-back"], "bench"),
         (["bench", "list"], "bench"),
+        (["collapse"], "collapse"),
+        (["release"], "release"),
         (["thp", "get"], "thp"),
         (["thp", "set"], "thp"),
     ]

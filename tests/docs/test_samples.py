@@ -52,10 +52,19 @@ def has_huge_pages():
     return mode.exists() and "[never]" not in mode.read_text() and ctypes.CDLL(None).prctl(get_thp_disable, 0, 0, 0, 0) == 0
 
 
+def has_other_processes():
+    """Whether other processes may be looked at and changed: CAP_SYS_NICE, CAP_SYS_PTRACE, and a kernel with MADV_COLLAPSE."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    effective = int(re.search(r"^CapEff:\s*(\w+)", status, re.M)[1], 16)
+    empty = [ctypes.c_void_p(0x10000), ctypes.c_size_t(0), 25]
+    return effective >> 23 & effective >> 19 & 1 == 1 and has_huge_pages() and ctypes.CDLL(None).madvise(*empty) == 0
+
+
 NEEDS = {
     "hugetlb": has_pool,
     "huge-pages": has_huge_pages,
     "mapping-names": has_names,
+    "other-processes": has_other_processes,
 }
 
 
