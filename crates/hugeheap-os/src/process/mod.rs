@@ -43,7 +43,7 @@ pub use pace::{Outcome, Pace, Stop, Tally};
 pub use picture::{MappingPicture, Picture, Unit};
 pub use release::{Partial, ReleaseOptions, ReleasePlan, ReleaseReport, Stranded, look, release};
 
-use crate::{AddressRange, MemoryLimits, PageSizes, Result, ThpDisabled};
+use crate::{AddressRange, Advice, MemoryLimits, PageSizes, Result, ThpDisabled};
 use core::time::Duration;
 
 /// What a mapping is of.
@@ -139,6 +139,27 @@ pub struct ProcessStatus {
     pub user: u32,
 }
 
+/// What the kernel says of one mapping when asked for all of it. Costs a walk of its page tables. In bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappingDetail {
+    /// Its first address.
+    pub start: usize,
+    /// Resident memory, hugetlb pages too.
+    pub resident: u64,
+    /// Resident memory without a file.
+    pub anonymous: u64,
+    /// Mapped by huge pages of either kind.
+    pub huge: u64,
+    /// The last advice.
+    pub advice: Option<Advice>,
+    /// Whether a huge page of any size may be put here, by mode, advice, kind and size; `None` before Linux 5.0.
+    pub eligible: Option<bool>,
+    /// Size of the pages it is made of: larger than the OS page for hugetlb.
+    pub page_size: u64,
+    /// Whether its memory is locked (`mlock`): advice to split is refused.
+    pub locked: bool,
+}
+
 /// A huge page of which this process maps a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialPage {
@@ -206,6 +227,13 @@ pub trait Process {
     /// # Errors
     /// See [the trait](Process).
     fn mappings(&self) -> Result<Vec<ProcessMapping>>;
+
+    /// Details of its mappings in the order of addresses, until `deadline` (on its clock), and whether all are there. The
+    /// deadline is looked at between mappings: one large one takes as long as its page tables are.
+    ///
+    /// # Errors
+    /// See [the trait](Process).
+    fn details(&self, deadline: Duration) -> Result<(Vec<MappingDetail>, bool)>;
 
     /// Hands what is resident or swapped in `range` to `visit`, in the order of addresses. Costs a walk of the page tables
     /// of the range.

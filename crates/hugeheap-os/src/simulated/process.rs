@@ -8,7 +8,8 @@ use super::call::Call;
 use super::table::Pte;
 use super::{Kernel, PageState};
 use crate::process::{
-    Change, Derivation, MappingKind, PageKind, PageRun, PartialPage, Process, ProcessMapping, ProcessStatus,
+    Change, Derivation, MappingDetail, MappingKind, PageKind, PageRun, PartialPage, Process, ProcessMapping,
+    ProcessStatus,
 };
 use crate::{AddressRange, Error, Facts, MemoryLimits, PageSizes, Pages, Protection, Result};
 use core::time::Duration;
@@ -139,6 +140,32 @@ impl Process for RemoteProcess<'_> {
             .collect();
         list.sort_by_key(|mapping| mapping.range.start);
         Ok(list)
+    }
+
+    fn details(&self, deadline: Duration) -> Result<(Vec<MappingDetail>, bool)> {
+        self.alive("read(/proc/PID/smaps)")?;
+        if Process::now(self) >= deadline {
+            return Ok((Vec::new(), false));
+        }
+        let os = self.kernel.page_sizes().os;
+        let detail = |mapping: super::Mapping| {
+            let range = mapping.range;
+            // Nothing is resident in what is only reserved.
+            let residency = Pages::residency(&self.kernel, range).unwrap_or_default();
+            MappingDetail {
+                start: range.start,
+                resident: residency.resident,
+                anonymous: residency.resident - residency.hugetlb,
+                huge: residency.huge(),
+                advice: mapping.advice,
+                eligible: None,
+                page_size: mapping.hugetlb.unwrap_or(os) as u64,
+                locked: false,
+            }
+        };
+        let mut details: Vec<_> = self.kernel.mapping_list().into_iter().map(detail).collect();
+        details.sort_by_key(|detail| detail.start);
+        Ok((details, true))
     }
 
     fn pages(&self, range: AddressRange, visit: &mut dyn FnMut(PageRun)) -> Result<()> {

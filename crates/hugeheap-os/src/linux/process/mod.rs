@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   LinuxProcess ──▶ files     status, maps: text
+//!               ├──▶ details   smaps: advice, eligibility, sums per mapping
 //!               ├──▶ tables    /proc/PID/pagemap: what is resident, huge, swapped, shared
 //!               ├──▶ folios    /proc/kpageflags, kpagecount: partial huge pages, exactly
 //!               └──▶ remote    pidfd, process_madvise; madvise for this process itself
@@ -14,6 +15,7 @@
 //!
 //! Under another root (`--root`) numbers may be those of another namespace. So there is no descriptor then, and nothing can be changed.
 
+mod details;
 mod files;
 mod folios;
 mod remote;
@@ -73,6 +75,26 @@ impl LinuxProcess {
         files::status(&path_of(&linux.root, id, b"/status")?)
     }
 
+    /// Details of the mappings of a process until `deadline` (on [`Facts::now`]), and whether all are there, without opening its
+    /// page tables.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn details_of(linux: Linux, id: u32, deadline: Duration) -> Result<(Vec<MappingDetail>, bool)> {
+        details::read(&path_of(&linux.root, id, b"/smaps")?, || host::now() < deadline)
+    }
+
+    /// The processes there are, in the order of their numbers.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn all(linux: Linux) -> Result<Vec<u32>> {
+        let names = super::read::list(&linux.root, b"/proc", "read(/proc)")?;
+        let mut ids: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
     /// The process that the thread `id` belongs to: itself, when it is a process. `None` without such a thread.
     pub fn process_of_thread(linux: Linux, id: u32) -> Option<u32> {
         files::group(&path_of(&linux.root, id, b"/status").ok()?)
@@ -129,6 +151,12 @@ impl Process for LinuxProcess {
         let mappings = files::mappings(&self.path(b"/maps")?)?;
         self.target.check()?;
         Ok(mappings)
+    }
+
+    fn details(&self, deadline: Duration) -> Result<(Vec<MappingDetail>, bool)> {
+        let details = details::read(&self.path(b"/smaps")?, || host::now() < deadline)?;
+        self.target.check()?;
+        Ok(details)
     }
 
     fn pages(&self, range: AddressRange, visit: &mut dyn FnMut(PageRun)) -> Result<()> {
