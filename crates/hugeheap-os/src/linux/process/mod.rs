@@ -23,7 +23,9 @@ mod tables;
 
 use super::read::{File, PathBuffer, Root};
 use super::{Linux, cgroup, host, vm};
-use crate::process::{Change, Derivation, PageRun, PartialPage, Process, ProcessMapping, ProcessStatus};
+use crate::process::{
+    Change, Derivation, MappingDetail, PageRun, PartialPage, Process, ProcessMapping, ProcessStatus,
+};
 use crate::{AddressRange, Error, Facts, MemoryLimits, PageSizes, Result};
 use core::time::Duration;
 use folios::Folios;
