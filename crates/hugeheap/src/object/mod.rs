@@ -32,7 +32,7 @@
 //! | `verify` | everything that is kept, recomputed: for tests |
 
 mod bin;
-mod class;
+pub(crate) mod class;
 mod global;
 mod hardened;
 mod heap;
@@ -47,7 +47,7 @@ mod release;
 mod remote;
 mod resize;
 mod runs;
-mod space;
+pub(crate) mod space;
 mod tag;
 #[cfg(test)]
 mod tests;
