@@ -9,6 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
+TIMEOUT = 300
 STRICT = ["-g", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 
 
@@ -17,6 +18,16 @@ def needs(*programs):
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
+
+
+def run(program, section, clean, **variables):
+    """Runs a section of a program that must be content and say nothing; what it printed."""
+    ran = subprocess.run(
+        [program, section], env={**clean, **variables}, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    return ran.stdout
 
 
 @pytest.fixture(scope="session")

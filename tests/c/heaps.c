@@ -1,0 +1,151 @@
+/* Heaps of their own, and what they do when memory is exhausted: heaps SECTION. */
+#include "interface.h"
+
+#include <errno.h>
+#include <sys/resource.h>
+
+static void test_heaps(void) {
+    const hh_heap_options options = HH_HEAP_OPTIONS_INIT;
+    hh_heap *heap = hh_heap_new(NULL), *second = hh_heap_new(&options);
+    CHECK(heap != NULL && second != NULL && heap != second);
+    void *blocks[SIZES];
+    for (unsigned n = 0; n < SIZES; n++) {
+        blocks[n] = n % 2 == 0 ? hh_heap_alloc(heap, sizes[n]) : hh_heap_zalloc(heap, sizes[n]);
+        CHECK(blocks[n] != NULL && (uintptr_t)blocks[n] % 16 == 0);
+        CHECK(n % 2 == 0 || is_zero(blocks[n], sizes[n]));
+        fill(blocks[n], sizes[n], n);
+    }
+    for (unsigned n = 0; n < SIZES; n++) {
+        CHECK(is_filled(blocks[n], sizes[n], n));
+        switch (n % 4) { /* By any heap that the thread uses. */
+        case 0: hh_heap_free(heap, blocks[n]); break;
+        case 1: hh_heap_free_sized(heap, blocks[n], sizes[n]); break;
+        case 2: hh_heap_free_sized(second, blocks[n], sizes[n]); break;
+        default: hh_free(blocks[n]);
+        }
+    }
+    hh_heap_free(heap, NULL);
+    hh_heap_free_sized(heap, NULL, 3);
+
+    for (unsigned from = 0; from < SIZES; from++) {
+        for (unsigned to = 0; to < SIZES; to++) {
+            void *block = hh_heap_realloc(heap, NULL, unknown(77), sizes[from]);
+            CHECK(block != NULL);
+            fill(block, sizes[from], from);
+            /* In the second heap as well: the block moves there. */
+            block = hh_heap_realloc(to % 3 == 0 ? second : heap, block, sizes[from], sizes[to]);
+            CHECK(block != NULL && is_filled(block, sizes[from] < sizes[to] ? sizes[from] : sizes[to], from));
+            errno = 0;
+            CHECK(hh_heap_realloc(heap, block, sizes[to], unknown(SIZE_MAX - 7)) == NULL && errno == ENOMEM);
+            block = hh_heap_realloc(heap, block, sizes[to], 0);
+            CHECK(block != NULL);
+            hh_heap_free_sized(heap, block, 0);
+        }
+    }
+    errno = 0;
+    CHECK(hh_heap_alloc(heap, unknown(SIZE_MAX)) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(hh_heap_zalloc(heap, unknown(SIZE_MAX / 2)) == NULL && errno == ENOMEM);
+    void *none = hh_heap_alloc(heap, 0), *other = hh_heap_zalloc(heap, 0);
+    CHECK(none != NULL && other != NULL && none != other);
+
+    /* Dropped with live blocks: they stay, and are freed by others. */
+    void *left = hh_heap_alloc(second, 300);
+    CHECK(left != NULL);
+    fill(left, 300, 3);
+    hh_heap_drop(second);
+    CHECK(is_filled(left, 300, 3));
+    CHECK(hh_usable_size(left) >= 300);
+    hh_free_sized(left, 300);
+    hh_heap_free(heap, none);
+    hh_heap_free(heap, other);
+
+    /* Heap pages without live blocks are kept, and given up on demand. */
+    enum { MANY = 4096 };
+    static void *many[MANY];
+    for (unsigned n = 0; n < MANY; n++)
+        CHECK((many[n] = hh_heap_alloc(heap, 64)) != NULL);
+    for (unsigned n = 0; n < MANY; n++)
+        hh_heap_free_sized(heap, many[n], 64);
+    size_t trimmed = hh_heap_trim(heap);
+    CHECK(trimmed > 0 && trimmed % 16384 == 0);
+    CHECK(hh_heap_trim(heap) == 0);
+    hh_heap_drop(heap);
+    hh_heap_drop(NULL);
+
+    hh_heap_options bad = HH_HEAP_OPTIONS_INIT;
+    bad.flags = 1;
+    errno = 0;
+    CHECK(hh_heap_new(&bad) == NULL && errno == EINVAL);
+    bad.flags = 0;
+    bad.size = 3;
+    errno = 0;
+    CHECK(hh_heap_new(&bad) == NULL && errno == EINVAL);
+}
+
+/* ---- Memory exhausted --------------------------------------------------------------------------------------------- */
+
+/* All memory that the limit of the address space leaves, in blocks of one size. */
+static void exhaust(size_t size) {
+    hh_heap *heap = hh_heap_new(NULL);
+    CHECK(heap != NULL);
+    /* A list, so that the test needs no memory of its own. */
+    void **list = NULL, **block;
+    unsigned long count = 0;
+    errno = 0;
+    while ((block = hh_heap_alloc(heap, size)) != NULL) {
+        *block = list;
+        list = block;
+        CHECK(++count < 100000000);
+    }
+    CHECK(errno == ENOMEM && count > 0);
+    errno = 0;
+    CHECK(hh_malloc(9000000) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(hh_calloc(3, 3000000) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(hh_aligned_alloc(4096, 9000000) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(hh_realloc(list, 9000000) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(hh_heap_realloc(heap, list, size, 9000000) == NULL && errno == ENOMEM);
+    unsigned long freed = 0;
+    while (list != NULL) {
+        block = *list;
+        hh_heap_free_sized(heap, list, size);
+        list = block;
+        freed++;
+    }
+    CHECK(freed == count);
+    hh_heap_trim(heap);
+    CHECK(hh_give_back() > 0);
+    /* As much as before. */
+    for (unsigned long n = 0; n < count / 2; n++) {
+        CHECK((block = hh_heap_alloc(heap, size)) != NULL);
+        *block = list;
+        list = block;
+    }
+    while (list != NULL) {
+        block = *list;
+        hh_free(list);
+        list = block;
+    }
+    hh_heap_drop(heap);
+}
+
+static void test_exhausted(void) {
+    const struct rlimit limit = {400 << 20, 400 << 20};
+    const size_t kinds[] = {48, 3000, 100000, 5000000};
+    for (unsigned kind = 0; kind < 4; kind++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+            exhaust(kinds[kind]);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+}
+
+MAIN({"heaps", test_heaps}, {"exhausted", test_exhausted})
