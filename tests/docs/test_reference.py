@@ -76,6 +76,10 @@ def test_every_option_is_documented(command):
         (["release"], "release"),
         (["thp", "get"], "thp"),
         (["thp", "set"], "thp"),
+        (["pool", "list"], "pool"),
+        (["pool", "set"], "pool"),
+        (["pool", "ensure"], "pool"),
+        (["pool", "release"], "pool"),
     ]
     # Of every command, and documented once.
     everywhere = ("--help", "--version", "--no-color", "--quiet", "--verbose", "--root")

@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Release(crate::release::arguments::ReleaseArguments),
     /// Transparent huge pages: show the knobs, set them.
     Thp(crate::thp::arguments::ThpArguments),
+    /// Pools of explicit huge pages (hugetlb): show, set, make sure of, give back.
+    Pool(crate::pool::arguments::PoolArguments),
 }
 
 /// Start any command with its Python objects on huge pages.

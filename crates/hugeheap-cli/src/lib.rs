@@ -20,9 +20,11 @@ mod bench;
 mod change;
 mod cli;
 mod collapse;
+mod columns;
 pub mod exit;
 mod host;
 mod output;
+mod pool;
 mod process;
 mod release;
 mod run;
@@ -79,10 +81,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
             run::run(&context, &arguments)
         }
         Command::Bench(arguments) => bench::bench(&context, arguments, cli.json),
-        Command::Collapse(arguments) => {
-            collapse::collapse(&context, &arguments, cli.json || arguments.json)
-        }
+        Command::Collapse(arguments) => collapse::collapse(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
+        Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }
