@@ -80,6 +80,7 @@ def test_every_option_is_documented(command):
         (["pool", "set"], "pool"),
         (["pool", "ensure"], "pool"),
         (["pool", "release"], "pool"),
+        (["status"], "status"),
     ]
     # Of every command, and documented once.
     everywhere = ("--help", "--version", "--no-color", "--quiet", "--verbose", "--root")

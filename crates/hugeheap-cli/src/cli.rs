@@ -65,6 +65,8 @@ pub(crate) enum Command {
     Thp(crate::thp::arguments::ThpArguments),
     /// Pools of explicit huge pages (hugetlb): show, set, make sure of, give back.
     Pool(crate::pool::arguments::PoolArguments),
+    /// This host at a glance: what is on huge pages, what is stranded, what could be had.
+    Status(crate::status::arguments::StatusArguments),
 }
 
 /// Start any command with its Python objects on huge pages.

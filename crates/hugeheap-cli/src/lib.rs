@@ -29,6 +29,7 @@ mod process;
 mod release;
 mod run;
 mod statistics;
+mod status;
 mod thp;
 
 use clap::Parser;
@@ -84,6 +85,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Collapse(arguments) => collapse::collapse(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
+        Command::Status(arguments) => status::status(&context, &arguments, cli.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }
