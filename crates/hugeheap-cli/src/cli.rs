@@ -61,12 +61,12 @@ pub(crate) enum Command {
     Collapse(crate::collapse::arguments::CollapseArguments),
     /// Free the memory that is stranded in a running process.
     Release(crate::release::arguments::ReleaseArguments),
+    /// Show what the memory of a process is made of, and why it is not huge.
+    Map(crate::map::arguments::MapArguments),
     /// Transparent huge pages: show the knobs, set them.
     Thp(crate::thp::arguments::ThpArguments),
     /// Pools of explicit huge pages (hugetlb): show, set, make sure of, give back.
     Pool(crate::pool::arguments::PoolArguments),
-    /// This host at a glance: what is on huge pages, what is stranded, what could be had.
-    Status(crate::status::arguments::StatusArguments),
 }
 
 /// Start any command with its Python objects on huge pages.

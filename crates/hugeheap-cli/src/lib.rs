@@ -5,6 +5,7 @@
 //!     ├──── run      start a command on hugeheap, and say what came of it
 //!     ├──── bench    experiments, side by side with stock and with peers
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
+//!     ├──── map      what a process's memory is made of, and why it is not huge
 //!     └──── thp      knobs of the host ──▶ change: all or none, with the way back
 //!            uses process (one that is named), host (facts for reports), statistics,
 //!                 output (messages, units, colour)
@@ -23,13 +24,13 @@ mod collapse;
 mod columns;
 pub mod exit;
 mod host;
+mod map;
 mod output;
 mod pool;
 mod process;
 mod release;
 mod run;
 mod statistics;
-mod status;
 mod thp;
 
 use clap::Parser;
@@ -83,9 +84,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         }
         Command::Bench(arguments) => bench::bench(&context, arguments, cli.json),
         Command::Collapse(arguments) => collapse::collapse(&context, &arguments, cli.json || arguments.json),
+        Command::Map(arguments) => map::map(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
-        Command::Status(arguments) => status::status(&context, &arguments, cli.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }

@@ -1,6 +1,6 @@
 //! What the kernel says of each mapping: /proc/PID/smaps.
 //!
-//! The kernel walks the page tables of a mapping when its lines are read, about 20 µs for each page of tables (2 MiB of memory in OS
+//! The kernel walks the page tables of a mapping when its lines are read, about 40 µs for each page of tables (2 MiB of memory in OS
 //! pages). It writes one mapping after the other, so reading can end between two.
 //!
 //! ```text

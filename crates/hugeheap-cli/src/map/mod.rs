@@ -1,0 +1,48 @@
+//! `hugeheap map`: what the memory of a process is made of, and why it is not huge.
+//!
+//! ```text
+//!   view    gathers under a deadline; mappings in cells of a huge page ──▶ text, data (JSON), svg
+//!   why     the reason of a cell
+//! ```
+
+pub(crate) mod arguments;
+mod data;
+mod svg;
+mod text;
+mod view;
+mod why;
+
+use crate::process::{self, Doing};
+use crate::{Context, exit};
+use arguments::MapArguments;
+use core::time::Duration;
+use hugeheap_os::Facts;
+
+pub(crate) fn map(context: &Context, arguments: &MapArguments, json: bool) -> u8 {
+    let out = &context.out;
+    let id = arguments.process;
+    let opened = match process::open(context, id, Doing::Look) {
+        Ok(opened) => opened,
+        Err(code) => return code,
+    };
+    let mode = context.facts.thp().ok().map(|thp| thp.mode);
+    let budget = Duration::from_secs_f64(arguments.budget);
+    let view = match view::View::gather(&opened.process, &opened.status, mode, budget) {
+        Ok(view) => view,
+        Err(error) => return process::refuse(out, id, Some(&opened.status), Doing::Look, error),
+    };
+    if let Some(file) = &arguments.svg {
+        if let Err(error) = std::fs::write(file, svg::document(&view, arguments.all)) {
+            out.error(&format!("{}: {error}", file.display()));
+            return exit::USAGE;
+        }
+        out.detail(&format!("{} written", file.display()));
+    }
+    if json {
+        out.data(&format!("{:#}\n", data::data(&view)));
+    } else if arguments.svg.is_none() {
+        out.data(&text::text(&view, arguments.all, arguments.rows as usize, out.colour_on_stdout()));
+    }
+    // A picture with something missing is a picture; what is missing was said in it.
+    exit::OK
+}
