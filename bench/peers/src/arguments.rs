@@ -2,8 +2,8 @@
 
 use crate::allocators::{ALLOCATORS, Allocator, OURS};
 use crate::measure::{Entry, Plan};
-use crate::output::Output;
 use clap::Parser;
+use hugeheap_cli::measuring::Output;
 use std::path::{Path, PathBuf};
 use workloads::catalogue::{self, WORKLOADS, Workload};
 

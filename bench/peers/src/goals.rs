@@ -1,8 +1,7 @@
 //! The goals: what hugeheap claims, checked against what was just measured.
 
-use crate::goal::Goal;
-use crate::output::bytes;
 use crate::results::View;
+use hugeheap_cli::measuring::{Goal, bytes};
 
 /// Geometric mean of time, against mimalloc.
 const GEOMETRIC_MEAN: f64 = 1.0;

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! It builds nothing and allocates nothing that is measured. What it shares with `hugeheap bench` (statistics, cgroups, touching of
-//! memory, tables, host facts) is compiled here from the same files.
+//! memory, tables, host facts) is `hugeheap_cli::measuring`.
 
 mod allocators;
 mod arguments;
@@ -23,26 +23,10 @@ mod report;
 mod results;
 mod text;
 
-/// Files of the command line's crate, which does not offer them to others: they are no interface. Not all of each is used, and they
-/// are written for an older compiler.
-macro_rules! shared {
-    ($($name:ident = $path:literal),*) => { $(#[path = $path] #[allow(dead_code, clippy::manual_is_multiple_of)] mod $name;)* };
-}
-shared! {
-    output = "../../../crates/hugeheap-cli/src/output.rs",
-    statistics = "../../../crates/hugeheap-cli/src/statistics.rs",
-    host = "../../../crates/hugeheap-cli/src/host.rs",
-    charge = "../../../crates/hugeheap-cli/src/bench/charge.rs",
-    goal = "../../../crates/hugeheap-cli/src/bench/goal.rs",
-    interrupt = "../../../crates/hugeheap-cli/src/bench/interrupt.rs",
-    table = "../../../crates/hugeheap-cli/src/bench/table.rs",
-    touch = "../../../crates/hugeheap-cli/src/bench/touch.rs"
-}
-
 use arguments::{Arguments, Refusal};
 use clap::Parser;
+use hugeheap_cli::measuring::{Output, host, interrupt, seconds, touch};
 use hugeheap_os::linux::Linux;
-use output::{Output, seconds};
 use report::Circumstances;
 use results::View;
 use std::process::ExitCode;

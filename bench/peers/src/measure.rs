@@ -6,10 +6,8 @@
 //! allocation. Before each run the memory it needs is touched (see [`touch`]).
 
 use crate::allocators::Allocator;
-use crate::charge::Group;
 use crate::child::{self, Latency, Look, Told};
-use crate::output::{Output, seconds};
-use crate::{interrupt, touch};
+use hugeheap_cli::measuring::{Group, Output, interrupt, seconds, touch};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;

@@ -1,9 +1,8 @@
 //! The JSON of a measurement: every run, so that others can judge with other statistics.
 
-use crate::goal::Goal;
 use crate::measure::Run;
 use crate::results::View;
-use crate::statistics::{Estimate, half_spread};
+use hugeheap_cli::measuring::{Goal, estimate, half_spread};
 use serde_json::{Map, Value, json};
 
 /// Name of the schema.
@@ -62,10 +61,6 @@ fn means(view: View<'_>) -> Value {
         Some((allocator.name.to_owned(), value))
     });
     Value::Object(means.collect())
-}
-
-fn estimate(estimate: Estimate) -> Value {
-    json!({"ratio": estimate.value, "low": estimate.low, "high": estimate.high})
 }
 
 fn measurement(view: View<'_>, place: usize, allocator: usize) -> Value {

@@ -3,7 +3,7 @@
 use crate::allocators::{OURS, REFERENCE};
 use crate::child::Latency;
 use crate::measure::{Entry, Measurement, Plan, Results};
-use crate::statistics::{Estimate, geometric_mean_of_ratios, median, ratio_of_medians};
+use hugeheap_cli::measuring::{Estimate, geometric_mean_of_ratios, median, ratio_of_medians};
 
 /// Coverage is told of heaps of at least this many bytes: in a smaller one, stacks and the program's own data weigh as much.
 pub(crate) const HEAP: u64 = 32 << 20;

@@ -1,11 +1,10 @@
 //! The tables of a measurement.
 
 use crate::allocators::ALLOCATORS;
-use crate::goal::Goal;
 use crate::measure::Entry;
-use crate::output::{bytes, counted, grouped};
 use crate::results::{HEAP, View};
-use crate::table::{self, NONE, or_none, titled};
+use hugeheap_cli::measuring::table::{self, NONE, or_none, titled};
+use hugeheap_cli::measuring::{Goal, bytes, counted, grouped};
 use std::fmt::Write as _;
 use workloads::catalogue::WORKLOADS;
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 /// All facts that belong into a report. What cannot be read is there with its reason.
-pub(crate) fn facts(facts: &impl Facts) -> Value {
+pub fn facts(facts: &impl Facts) -> Value {
     let pages = facts.page_sizes();
     let capabilities = facts.capabilities();
     json!({
@@ -58,7 +58,7 @@ pub(crate) fn facts(facts: &impl Facts) -> Value {
 }
 
 /// One line of what matters most.
-pub(crate) fn line(host: &Value) -> String {
+pub fn line(host: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     let virtualised = match host["virtualised"].as_bool() {
         Some(true) => ", virtual machine",

@@ -38,6 +38,8 @@ use hugeheap_os::linux::Linux;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+#[doc(hidden)]
+pub use bench::measuring;
 use cli::{Cli, Command};
 use output::Output;
 

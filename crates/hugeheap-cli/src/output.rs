@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 
 /// Where messages go and how many of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Output {
+pub struct Output {
     quiet: bool,
     verbose: bool,
     colour: bool,
@@ -18,7 +18,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(quiet: bool, verbose: bool, no_color: bool) -> Self {
+    /// What is said, as the options and the terminals are.
+    pub fn new(quiet: bool, verbose: bool, no_color: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         // https://no-color.org: set and not empty.
         let refused = no_color
@@ -29,31 +30,31 @@ impl Output {
     }
 
     /// Whether data on standard output may have colours.
-    pub(crate) fn colour_on_stdout(&self) -> bool {
+    pub fn colour_on_stdout(&self) -> bool {
         self.colour_on_stdout
     }
 
     /// Something that ended the command.
-    pub(crate) fn error(&self, text: &str) {
+    pub fn error(&self, text: &str) {
         self.line("31;1", "error", text);
     }
 
     /// Something the user should know; the command goes on.
-    pub(crate) fn warning(&self, text: &str) {
+    pub fn warning(&self, text: &str) {
         if !self.quiet {
             self.line("33;1", "warning", text);
         }
     }
 
     /// What is being done, for those who asked.
-    pub(crate) fn detail(&self, text: &str) {
+    pub fn detail(&self, text: &str) {
         if self.verbose {
             self.line("2", "note", text);
         }
     }
 
     /// Where a long command is. Rewrites its line on a terminal, else prints only what `lasting` marks.
-    pub(crate) fn progress(&self, text: &str, lasting: bool) {
+    pub fn progress(&self, text: &str, lasting: bool) {
         if self.quiet {
             return;
         }
@@ -68,19 +69,19 @@ impl Output {
     }
 
     /// Takes the line of progress away.
-    pub(crate) fn progress_end(&self) {
+    pub fn progress_end(&self) {
         if self.terminal && !self.quiet {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
         }
     }
 
     /// Text on standard error as it is: a summary.
-    pub(crate) fn plain(&self, text: &str) {
+    pub fn plain(&self, text: &str) {
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
 
     /// Data on standard output. `false` when the reader is gone: stop producing.
-    pub(crate) fn data(&self, text: &str) -> bool {
+    pub fn data(&self, text: &str) -> bool {
         let mut stdout = std::io::stdout().lock();
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
     }
@@ -96,7 +97,7 @@ impl Output {
 }
 
 /// Bytes for people: three digits that matter and a binary unit.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
     let mut unit = 0;
@@ -109,7 +110,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// A time span for people.
-pub(crate) fn seconds(value: f64) -> String {
+pub fn seconds(value: f64) -> String {
     if value < 0.001 {
         format!("{:.0} µs", value * 1e6)
     } else if value < 1.0 {
@@ -122,12 +123,12 @@ pub(crate) fn seconds(value: f64) -> String {
 }
 
 /// A count with its noun: `1 arena`, `2 arenas`, `1,024 arenas`.
-pub(crate) fn counted(count: u64, singular: &str, plural: &str) -> String {
+pub fn counted(count: u64, singular: &str, plural: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { singular } else { plural })
 }
 
 /// A count with separators between thousands.
-pub(crate) fn grouped(count: u64) -> String {
+pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {

@@ -11,10 +11,13 @@ const DRAWS: usize = 4000;
 
 /// A value and the interval it lies in with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Estimate {
-    pub(crate) value: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+pub struct Estimate {
+    /// The value itself.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
 }
 
 /// The `share` quantile (0 to 1) with linear interpolation; `None` without values.
@@ -34,22 +37,22 @@ fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
 }
 
 /// The median; `None` without values.
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
+pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
 /// Half the interquartile range: the typical run lies within the median and plus or minus this.
-pub(crate) fn half_spread(values: &[f64]) -> Option<f64> {
+pub fn half_spread(values: &[f64]) -> Option<f64> {
     Some((quantile(values, 0.75)? - quantile(values, 0.25)?) / 2.0)
 }
 
 /// The ratio of the medians of `values` and `base`.
-pub(crate) fn ratio_of_medians(values: &[f64], base: &[f64]) -> Option<Estimate> {
+pub fn ratio_of_medians(values: &[f64], base: &[f64]) -> Option<Estimate> {
     geometric_mean_of_ratios(&[(values, base)])
 }
 
 /// The geometric mean over the pairs' ratios of medians. `None` without pairs, or when a median is not above zero.
-pub(crate) fn geometric_mean_of_ratios(pairs: &[(&[f64], &[f64])]) -> Option<Estimate> {
+pub fn geometric_mean_of_ratios(pairs: &[(&[f64], &[f64])]) -> Option<Estimate> {
     let value = combine(pairs.iter().map(|(values, base)| Some(median(values)? / median(base)?)))?;
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     let mut scratch = Vec::new();

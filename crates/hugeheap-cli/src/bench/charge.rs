@@ -14,7 +14,7 @@ const PREFIX: &str = "hugeheap-bench-";
 
 /// A group of one process. Removed when dropped; its process must have ended.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub struct Group {
     directory: PathBuf,
     usage: &'static str,
     counts_hugetlb: bool,
@@ -25,7 +25,7 @@ impl Group {
     ///
     /// # Errors
     /// One line with the reason.
-    pub(crate) fn create() -> Result<Self, String> {
+    pub fn create() -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let places = places(&mounts, &groups);
@@ -50,17 +50,17 @@ impl Group {
     }
 
     /// The file with the charge in bytes.
-    pub(crate) fn usage_file(&self) -> PathBuf {
+    pub fn usage_file(&self) -> PathBuf {
         self.directory.join(self.usage)
     }
 
     /// Whether the charge holds pages of hugetlb pools.
-    pub(crate) fn counts_hugetlb(&self) -> bool {
+    pub fn counts_hugetlb(&self) -> bool {
         self.counts_hugetlb
     }
 
     /// Makes `command` enter the group before it is executed.
-    pub(crate) fn adopt(&self, command: &mut Command) -> io::Result<()> {
+    pub fn adopt(&self, command: &mut Command) -> io::Result<()> {
         // Opened here: the child must not allocate. Writing 0 means the process that writes.
         let mut procs = fs::OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))?;
         // SAFETY: the closure runs between fork and exec and makes one system call.

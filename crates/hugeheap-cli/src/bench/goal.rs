@@ -8,21 +8,25 @@ use serde_json::{Value, json};
 
 /// One goal and what became of it.
 #[derive(Debug)]
-pub(crate) struct Goal {
-    pub(crate) met: bool,
+pub struct Goal {
+    /// Whether it holds.
+    pub met: bool,
     /// Missed, but the interval holds the goal.
-    pub(crate) unsure: bool,
-    pub(crate) name: String,
-    pub(crate) detail: String,
+    pub unsure: bool,
+    /// What is claimed.
+    pub name: String,
+    /// What was measured.
+    pub detail: String,
 }
 
 impl Goal {
-    pub(crate) fn new(met: bool, name: impl Into<String>, detail: impl Into<String>) -> Self {
+    /// A goal that is met or not.
+    pub fn new(met: bool, name: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { met, unsure: false, name: name.into(), detail: detail.into() }
     }
 
     /// A ratio that must be at most `limit`.
-    pub(crate) fn at_most(
+    pub fn at_most(
         estimate: Estimate,
         limit: f64,
         name: impl Into<String>,
@@ -32,11 +36,13 @@ impl Goal {
         Self { met, unsure: !met && estimate.low <= limit, name: name.into(), detail: detail.into() }
     }
 
-    pub(crate) fn json(&self) -> Value {
+    /// The goal in a report.
+    pub fn json(&self) -> Value {
         json!({"goal": self.name, "met": self.met, "unsure": self.unsure, "detail": self.detail})
     }
 
-    pub(crate) fn line(&self) -> String {
+    /// The goal in a line below tables.
+    pub fn line(&self) -> String {
         let mark = match (self.met, self.unsure) {
             (true, _) => "met   ",
             (false, true) => "unsure",

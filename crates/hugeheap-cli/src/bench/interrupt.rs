@@ -12,7 +12,7 @@ extern "C" fn note(signal: libc::c_int) {
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending the process.
-pub(crate) fn watch() {
+pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all zero is a valid value of this plain struct, which is then filled.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -25,7 +25,7 @@ pub(crate) fn watch() {
 }
 
 /// The signal that was noted.
-pub(crate) fn noted() -> Option<i32> {
+pub fn noted() -> Option<i32> {
     match SIGNAL.load(Ordering::Relaxed) {
         0 => None,
         signal => Some(signal),

@@ -9,6 +9,7 @@
 //! * [`series`]: workloads on variants, in turn; [`observed`]: a process whose memory is looked at
 //! * [`variant`]: what a workload runs on: stock, hugeheap at its levels and policies, peers
 //! * [`sample`]: a process's memory over time; [`plot`] draws it
+//! * [`measuring`]: what the comparison of allocators in `bench/` shares
 //! * [`table`]: tables for a terminal; [`goal`]: claims checked; [`report`]: what is done before and after
 
 mod charge;
@@ -17,6 +18,7 @@ mod give_back;
 mod goal;
 mod interrupt;
 mod list;
+pub mod measuring;
 mod obmalloc;
 mod observed;
 mod peers;

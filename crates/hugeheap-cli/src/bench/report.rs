@@ -181,6 +181,6 @@ pub(crate) fn deliver(
 }
 
 /// An estimate as JSON.
-pub(crate) fn estimate(estimate: Estimate) -> Value {
+pub fn estimate(estimate: Estimate) -> Value {
     json!({"ratio": estimate.value, "low": estimate.low, "high": estimate.high})
 }

@@ -5,7 +5,7 @@ use crate::statistics::Estimate;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
 
 /// A table with `head` as its first line of cells.
-pub(crate) fn new(head: &[String]) -> Table {
+pub fn new(head: &[String]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for line in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
@@ -18,7 +18,7 @@ pub(crate) fn new(head: &[String]) -> Table {
 }
 
 /// Adds a row; the first cell is its name.
-pub(crate) fn row(table: &mut Table, cells: &[String]) {
+pub fn row(table: &mut Table, cells: &[String]) {
     table.add_row(cells.iter().enumerate().map(|(column, text)| cell(column, text)));
 }
 
@@ -28,7 +28,7 @@ fn cell(column: usize, text: &str) -> Cell {
 }
 
 /// A title above a table.
-pub(crate) fn titled(title: &str, explanation: &str, table: &Table) -> String {
+pub fn titled(title: &str, explanation: &str, table: &Table) -> String {
     let mut text = format!("{title}\n");
     if !explanation.is_empty() {
         text.push_str(explanation);
@@ -38,10 +38,10 @@ pub(crate) fn titled(title: &str, explanation: &str, table: &Table) -> String {
 }
 
 /// What stands for a figure that there is not.
-pub(crate) const NONE: &str = "–";
+pub const NONE: &str = "–";
 
 /// A figure, or what stands for none.
-pub(crate) fn or_none(text: Option<String>) -> String {
+pub fn or_none(text: Option<String>) -> String {
     text.unwrap_or_else(|| NONE.to_owned())
 }
 

@@ -24,19 +24,19 @@ const STEP: u64 = 256 * MIB;
 const MARGIN: u64 = 1024 * MIB;
 
 /// What a run that peaks at `peak` bytes needs: its memory, what an allocator takes beside it, page tables.
-pub(crate) fn need(peak: u64) -> u64 {
+pub fn need(peak: u64) -> u64 {
     peak + peak * 3 / 10 + 64 * MIB
 }
 
 /// Touches `len` bytes and frees them. Fails without harm when there is not that much.
-pub(crate) fn touch_and_free(len: u64) -> io::Result<()> {
+pub fn touch_and_free(len: u64) -> io::Result<()> {
     let memory = Memory::map(len)?;
     memory.touch(0, len);
     Ok(())
 }
 
 /// How much of the free memory may be touched at once without getting in anyone's way.
-pub(crate) fn touchable(facts: &impl Facts) -> u64 {
+pub fn touchable(facts: &impl Facts) -> u64 {
     let mut free = facts.available_memory().unwrap_or(0);
     if let Ok(limits) = facts.memory_limits() {
         for limit in [limits.max, limits.high].into_iter().flatten() {
@@ -48,7 +48,7 @@ pub(crate) fn touchable(facts: &impl Facts) -> u64 {
 
 /// Touches `len` bytes of free memory once, with progress. In a process of its own, the first the kernel
 /// kills should memory run short: the measurement then goes on with what was reached.
-pub(crate) fn touch_once(len: u64, out: &Output) -> io::Result<()> {
+pub fn touch_once(len: u64, out: &Output) -> io::Result<()> {
     if len == 0 {
         return Ok(());
     }
