@@ -74,6 +74,7 @@ def test_every_option_is_documented(command):
         (["bench", "list"], "bench"),
         (["collapse"], "collapse"),
         (["release"], "release"),
+        (["map"], "map"),
         (["thp", "get"], "thp"),
         (["thp", "set"], "thp"),
         (["pool", "list"], "pool"),

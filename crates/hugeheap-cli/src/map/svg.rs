@@ -6,6 +6,7 @@ use super::text::mode;
 use super::view::{Piece, Row, State, View, pieces};
 use crate::output::bytes;
 use crate::process::{named, words};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Squares to a line, as in the text: lines of both are the same memory.
@@ -17,9 +18,9 @@ const SQUARE: usize = 11;
 const SPACE: usize = 1;
 const STEP: usize = SQUARE + SPACE;
 const LEFT: usize = 24;
-/// Of a mapping's title, and of the title, the legend and the reasons above all.
+/// Room for a mapping's title; where the legend's first line stands; from a line of text to the next.
 const TITLE: usize = 34;
-const HEAD: usize = 84;
+const HEAD: usize = 52;
 const LINE: usize = 17;
 
 /// Told apart by lightness, too, for those who see no colours: huge is darkest.
@@ -71,25 +72,33 @@ pub(crate) fn document(view: &View, all: bool) -> String {
         bytes(resident)
     );
     let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"28\" font-size=\"16\">{}</text>", escaped(&title));
-    let mut x = LEFT;
-    for state in State::ALL {
+    let present: BTreeSet<State> =
+        view.rows.iter().flat_map(|row| &row.cells).map(|cell| cell.state).collect();
+    let (mut x, mut y) = (LEFT, HEAD);
+    for state in State::ALL.into_iter().filter(|state| present.contains(state) || *state == State::Empty) {
+        // About 7 pixels to a letter at this size.
+        let length = STEP + 24 + 7 * state.text().len();
+        if x + length > width {
+            (x, y) = (LEFT, y + LINE);
+        }
         let _ = writeln!(
             body,
-            "<rect x=\"{x}\" y=\"42\" width=\"{SQUARE}\" height=\"{SQUARE}\" fill=\"{}\"/><text x=\"{}\" y=\"52\">{}</text>",
+            "<rect x=\"{x}\" y=\"{}\" width=\"{SQUARE}\" height=\"{SQUARE}\" fill=\"{}\"/><text x=\"{}\" y=\"{y}\">{}</text>",
+            y - 10,
             colour(state),
             x + STEP + 3,
             state.text()
         );
-        // About 6 pixels to a letter at this size.
-        x += STEP + 18 + 6 * state.text().len();
+        x += length;
     }
+    y += LINE + 3;
     let _ = writeln!(
         body,
-        "<text x=\"{LEFT}\" y=\"72\" fill=\"#555\">a square is {} unless said otherwise; the host's mode is {}</text>",
+        "<text x=\"{LEFT}\" y=\"{y}\" fill=\"#555\">a square is {} unless said otherwise; the host's mode is {}</text>",
         bytes(view.unit as u64),
         mode(view.mode)
     );
-    let mut y = HEAD;
+    y += 8;
     for (why, sum) in &reasons {
         y += LINE;
         let line = format!("{} not huge: {}", bytes(*sum), why.text());
@@ -173,9 +182,9 @@ mod tests {
     #[test]
     fn every_unit_has_its_square_and_reason() {
         let picture = document(&view(), true);
-        // A line of 64, a line with the last (299 − 2 − 4 × 64 = 41, so 42), two for the first mapping; the legend has seven.
+        // A line of 64, a line with the last (299 − 2 − 4 × 64 = 41, so 42), two for the first mapping.
         assert_eq!(picture.matches("<title>").count(), 64 + 42 + 2);
-        assert_eq!(picture.matches(colour(State::Huge)).count(), 2);
+        assert_eq!(picture.matches(colour(State::Huge)).count(), 2, "in the legend and in the map");
         assert!(picture.contains("was huge; a part was given back"), "{picture}");
         assert!(picture.contains("… 384 MiB without anything …"));
         assert!(picture.trim_end().ends_with("</svg>"));

@@ -164,7 +164,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("4.0 MiB  not advised, and the host's mode is madvise  → hugeheap collapse 0\n"),
+            text.contains(
+                "4.0 MiB  not advised, and the host's mode is madvise  → hugeheap collapse 0, where dense\n"
+            ),
             "{text}"
         );
         assert!(text.contains("  █x\n"), "{text}");

@@ -74,7 +74,7 @@ impl Why {
     pub(crate) fn remedy(self, id: u32) -> String {
         match self {
             Self::NotAdvised | Self::Waiting | Self::ModeNever | Self::Unknown => {
-                format!("hugeheap collapse {id}")
+                format!("hugeheap collapse {id}, where dense")
             }
             Self::Broken => format!("hugeheap release {id}, where sparse"),
             Self::SwitchedOff => "start it without the switch".to_owned(),

@@ -1,0 +1,172 @@
+"""`hugeheap map` on real processes: states and reasons that are known beforehand, its picture, its time."""
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from targets import Target, drop, ended  # noqa: E402  (beside this file)
+
+TARGETS = Path(__file__).parent
+NOBODY = 65534
+SYS_ADMIN = 21
+UNIT = 2 << 20
+MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+madvise = pytest.mark.skipif(not MODE.exists() or "[madvise]" not in MODE.read_text(), reason="the mode is not madvise")
+
+# Eight units each: not advised, advised against, advised and huge, sparse. Between them nothing, so that they do not merge.
+PARTS = """
+import ctypes, mmap, sys
+unit = 2 << 20
+kept = []
+def part(advice, filled):
+    memory = mmap.mmap(-1, 9 * unit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    kept.append(memory)
+    first = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % unit
+    if advice:
+        memory.madvise(advice)
+    for start in range(first, first + 8 * unit, unit):
+        memory[start : start + filled] = b"\\1" * filled
+    return hex(ctypes.addressof(ctypes.c_char.from_buffer(memory)) + first)
+starts = [part(0, unit), part(15, unit), part(14, unit), part(0, 8 * 4096)]
+print(" ".join(starts), flush=True)
+sys.stdin.readline()
+print("{}")
+"""
+
+
+@pytest.fixture
+def parts(python):
+    process = Target(python, "-c", PARTS)
+    yield process
+    process.end()
+
+
+def units(report, start):
+    """State and reason of the eight units from an address on."""
+    wanted = [int(start, 16) + number * UNIT for number in range(8)]
+    every = {int(unit["start"], 16): unit for mapping in report["mappings"] for unit in mapping["units"]}
+    return {(every[address]["state"], every[address]["why"]) for address in wanted}
+
+
+@madvise
+@root
+def test_what_is_known_is_shown(hugeheap, parts):
+    report = json.loads(hugeheap("map", parts.pid, "--json").stdout)
+    plain, against, advised, sparse = parts.first.split()
+    assert report["schema"] == "hugeheap.map/1"
+    assert report["unseen"] == 0 and report["advice_known"] and report["broken_known"]
+    assert units(report, plain) == {("dense", "not_advised")}
+    assert units(report, against) == {("dense", "advised_against")}
+    assert units(report, advised) <= {("huge", None), ("dense", "waiting")}
+    assert units(report, sparse) == {("sparse", "not_advised")}
+    status = Path(f"/proc/{parts.pid}/status").read_text()
+    resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) * 1024
+    assert abs(report["resident"] - resident) < 0.05 * resident
+
+
+@madvise
+@root
+def test_reasons_and_what_helps_come_first(hugeheap, parts):
+    result = hugeheap("map", parts.pid)
+    assert result.returncode == 0 and result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert f"({parts.pid}):" in lines[0] and "in memory" in lines[0]
+    helps = next(line for line in lines if "not advised" in line)
+    assert helps.endswith(f"→ hugeheap collapse {parts.pid}, where dense")
+    assert any(line.strip().startswith("▒▒▒▒▒▒▒▒") for line in lines)
+    # A pipe gets no colours, and no line is wider than a terminal.
+    assert "\x1b" not in result.stdout
+    assert max(len(line) for line in lines if "/" not in line and "because" not in line) <= 132
+
+
+@root
+def test_a_broken_huge_page_shows_with_the_right_to_see_it(hugeheap, python):
+    process = Target(python, TARGETS / "stranded_heap.py", 8)
+    report = json.loads(hugeheap("map", process.pid, "--json").stdout)
+    blind = json.loads(hugeheap("map", process.pid, "--json", preexec_fn=drop(SYS_ADMIN)).stdout)
+    said = process.end()
+    if said["huge_pages"] < 8:
+        pytest.skip("the host is short of huge pages")
+    states = [unit["state"] for mapping in report["mappings"] for unit in mapping["units"]]
+    assert states.count("broken") == 8
+    assert report["why"]["broken"] == 8 * os.sysconf("SC_PAGE_SIZE")
+    assert not blind["broken_known"] and "broken" not in blind["why"]
+
+
+@root
+def test_the_picture_is_drawn(hugeheap, parts, tmp_path):
+    picture = tmp_path / "map.svg"
+    result = hugeheap("map", parts.pid, "--svg", picture)
+    assert (result.returncode, result.stdout) == (0, "")
+    tree = xml.etree.ElementTree.parse(picture)
+    names = [title.text for title in tree.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(names) >= 24
+    assert any("2.0 MiB" in name and "100 % in memory" in name for name in names)
+    width = float(tree.getroot().get("width"))
+    for square in tree.iter("{http://www.w3.org/2000/svg}rect"):
+        if square.get("x"):
+            assert float(square.get("x")) + float(square.get("width")) <= width
+    result = hugeheap("map", parts.pid, "--svg", tmp_path / "none" / "map.svg")
+    assert result.returncode == 2 and "map.svg" in result.stderr
+
+
+def test_one_s_own_processes_need_no_privilege(hugeheap, python):
+    options = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    process = Target("sh", "-c", "echo ready; read line; echo '{}'", **options)
+    result = hugeheap("map", process.pid, "--json", **options)
+    process.end()
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["resident"] > 0
+
+
+@root
+def test_another_user_s_process(hugeheap):
+    process = Target("sh", "-c", "echo ready; read line; echo '{}'")
+    result = hugeheap("map", process.pid, user=NOBODY, group=NOBODY, extra_groups=[])
+    process.end()
+    assert result.returncode == 4
+    assert "CAP_SYS_PTRACE" in result.stderr and "SYS_NICE" not in result.stderr
+
+
+def test_a_process_that_is_gone(hugeheap):
+    result = hugeheap("map", ended())
+    assert result.returncode == 5
+    assert "there is no process" in result.stderr
+
+
+@root
+def test_a_budget_cuts_off_and_says_so(hugeheap, python):
+    code = (
+        "import mmap, sys\n"
+        "regions = [mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000) for _ in range(200)]\n"
+        "for region in regions:\n"
+        "    for start in range(0, 64 << 30, 1 << 30): region[start] = 1\n"
+        "print('ready', flush=True); sys.stdin.readline(); print('{}')"
+    )
+    process = Target(python, "-c", code)
+    result = hugeheap("map", process.pid, "--budget", "0.005")
+    process.end()
+    assert result.returncode == 0
+    assert "not looked at in time; raise --budget" in result.stdout
+
+
+def test_nonsense_is_refused(hugeheap):
+    for arguments in (["0"], ["x"], ["1", "--rows", "0"], ["1", "--budget", "-1"], []):
+        assert hugeheap("map", *arguments).returncode == 2, arguments
+
+
+@root
+def test_an_early_closed_pipe_is_no_error(program, environment, parts):
+    result = subprocess.run(
+        ["sh", "-c", f"'{program}' map {parts.pid} | head -1; echo done"],
+        env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.stdout.splitlines()[-1] == "done" and result.stderr == ""
