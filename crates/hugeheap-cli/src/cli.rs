@@ -67,6 +67,12 @@ pub(crate) enum Command {
     Thp(crate::thp::arguments::ThpArguments),
     /// Pools of explicit huge pages (hugetlb): show, set, make sure of, give back.
     Pool(crate::pool::arguments::PoolArguments),
+    /// This host at a glance: what is on huge pages, what is stranded, what could be had.
+    Status(crate::status::arguments::StatusArguments),
+    /// Can this host, a process, a command get huge pages; if not, the fix.
+    Doctor(crate::doctor::arguments::DoctorArguments),
+    /// What a finding of doctor means, how to verify it, how to undo its fix.
+    Explain(crate::doctor::arguments::ExplainArguments),
 }
 
 /// Start any command with its Python objects on huge pages.

@@ -22,6 +22,7 @@ mod change;
 mod cli;
 mod collapse;
 mod columns;
+mod doctor;
 pub mod exit;
 mod host;
 mod map;
@@ -31,6 +32,7 @@ mod process;
 mod release;
 mod run;
 mod statistics;
+mod status;
 mod thp;
 
 use clap::Parser;
@@ -89,6 +91,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Map(arguments) => map::map(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
+        Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),
+        Command::Explain(arguments) => doctor::explain(&context, &arguments, cli.json),
+        Command::Status(arguments) => status::status(&context, &arguments, cli.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }

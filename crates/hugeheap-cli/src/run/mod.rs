@@ -13,14 +13,14 @@
 //! Whatever cannot be done is told in one line, and the command runs as it is, unless `--require` asks otherwise:
 //! a program that does not start is worse than one without huge pages.
 
-mod elf;
+pub(crate) mod elf;
 mod environment;
 pub(crate) mod library;
 mod readiness;
 pub(crate) mod records;
 mod summary;
 mod supervise;
-mod target;
+pub(crate) mod target;
 
 use crate::cli::RunArguments;
 use crate::{Context, exit};

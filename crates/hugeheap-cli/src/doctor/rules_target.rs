@@ -1,0 +1,181 @@
+//! The findings about a process or a command. Pure.
+
+use super::codes::{Code, Finding};
+use super::rules::add;
+use super::situation::Situation;
+use super::target::Runtime;
+use crate::output::bytes;
+use hugeheap_os::ThpDisabled;
+
+/// Anonymous memory from which on huge pages can pay: the second-level TLB of current CPUs reaches 6 to 8 MiB with OS pages, and a process of this
+/// size has a working set beyond that.
+const WORTH: u64 = 64 << 20;
+/// A process with less coverage than this has not got what it could.
+const COVERED: f64 = 0.5;
+/// The oldest CPython that hugeheap is tested with.
+const OLDEST: [u64; 2] = [3, 10];
+/// The first with an option for huge pages of its own.
+const OWN_OPTION: [u64; 2] = [3, 15];
+
+pub(super) fn process(situation: &Situation, found: &mut Vec<Finding>) {
+    let Some(process) = &situation.process else { return };
+    let (id, name) = (process.id, &process.name);
+    let is_off = process.switch == Some(ThpDisabled::Completely);
+    if is_off {
+        let ruby = if name.starts_with("ruby") { "; CRuby does that at its start" } else { "" };
+        add(
+            found,
+            Code::ProcessThpOff,
+            format!("{name} ({id}) has transparent huge pages switched off (PR_SET_THP_DISABLE){ruby}"),
+            "start it with hugeheap thp set --for on -- COMMAND; a running process cannot be changed from outside",
+        );
+    }
+    if let Some(huge) = process.huge {
+        let coverage = huge as f64 / process.anonymous.max(1) as f64;
+        if !is_off && process.anonymous >= WORTH && coverage < COVERED {
+            let how = match process.hooked {
+                Some(true) => "it runs on hugeheap",
+                _ => "it does not run on hugeheap",
+            };
+            add(
+                found,
+                Code::ProcessNotHuge,
+                format!(
+                    "{name} ({id}) has {} on huge pages of {} ({how})",
+                    bytes(huge),
+                    bytes(process.anonymous)
+                ),
+                format!("hugeheap collapse {id} now; hugeheap run -- COMMAND at its next start"),
+            );
+        }
+    }
+}
+
+pub(super) fn target(situation: &Situation, found: &mut Vec<Finding>) {
+    let Some(target) = &situation.target else { return };
+    let program = target.program.display();
+    if let Some((name, text)) = &target.hindrance {
+        let (code, fix) = match *name {
+            "static" => (Code::TargetStatic, "use a dynamically linked build"),
+            "foreign_libc" => (Code::TargetLibc, "use an image with the GNU C library (Debian, not Alpine)"),
+            "foreign_machine" => (Code::TargetMachine, "use a program and a hugeheap for the same machine"),
+            _ => {
+                (Code::TargetSecure, "start it as the user it changes to, without the bit or the capability")
+            }
+        };
+        add(found, code, format!("{program} {text}"), fix);
+    }
+    if let Some(wrapper) = &target.wrapper {
+        add(
+            found,
+            Code::TargetWrapper,
+            format!("{} is a script of {wrapper}: what it starts cannot be told", target.name),
+            "name the program that it starts: hugeheap doctor -- PROGRAM",
+        );
+    }
+    match &target.runtime {
+        Runtime::Python { implementation, version, free_threaded, own_huge_pages } => {
+            let number = [version[0], version[1]];
+            let said = target.runtime.text();
+            if implementation != "cpython" {
+                let what = format!("{said} has an object heap of its own: hugeheap run does nothing for it");
+                return add(found, Code::PythonOther, what, "use CPython");
+            }
+            if *free_threaded {
+                let what =
+                    format!("{said} keeps objects in its own allocator: hugeheap run does nothing for it");
+                add(
+                    found,
+                    Code::PythonFreeThreaded,
+                    what,
+                    "use the build with the lock (python3, not python3t)",
+                );
+            } else if number < OLDEST {
+                let what = format!("{said} is older than what hugeheap is tested with (3.10)");
+                add(found, Code::PythonOld, what, "use CPython 3.10 or newer, or test it");
+            }
+            if let Some(allocator) = target.allocator.as_deref().filter(|name| !name.starts_with("pymalloc"))
+            {
+                add(
+                    found,
+                    Code::PythonAllocator,
+                    format!(
+                        "PYTHONMALLOC={allocator} is set: objects do not come from arenas, nor from hugeheap"
+                    ),
+                    "unset PYTHONMALLOC",
+                );
+            }
+            if number >= OWN_OPTION && (*own_huge_pages || target.asks_huge_pages) {
+                let state = if target.asks_huge_pages { "asked for" } else { "built in" };
+                add(
+                    found,
+                    Code::PythonOwnHugePages,
+                    format!(
+                        "{said} has huge pages of its own {state}: it takes pool pages, and hugeheap stays away while it does"
+                    ),
+                    "unset PYTHON_PYMALLOC_HUGEPAGES to let hugeheap do it",
+                );
+            }
+        }
+        Runtime::Ruby { thp: Some(false), .. } if situation.switch != Some(ThpDisabled::Completely) => add(
+            found,
+            Code::RubyThpOff,
+            format!(
+                "{} switches transparent huge pages off for itself at its start (PR_SET_THP_DISABLE)",
+                target.runtime.text()
+            ),
+            "none from outside: the switch is set after anything that can be set before; hugetlb pools are not affected",
+        ),
+        Runtime::Ruby { .. } => {}
+        Runtime::Unknown if target.wrapper.is_none() && target.hindrance.is_none() => add(
+            found,
+            Code::TargetNoRuntime,
+            format!(
+                "{program} is no interpreter that hugeheap knows: hugeheap run helps only Python programs that it starts"
+            ),
+            "hugeheap collapse PID makes the heap of any running process huge",
+        ),
+        Runtime::Unknown => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules::findings;
+    use super::super::rules::tests::healthy;
+    use super::super::target::TargetFacts;
+    use super::*;
+
+    fn codes(runtime: Runtime, asks: bool) -> Vec<Code> {
+        let mut situation = healthy();
+        situation.target = Some(TargetFacts {
+            name: "x".into(),
+            program: "/x".into(),
+            hindrance: None,
+            wrapper: None,
+            runtime,
+            allocator: None,
+            asks_huge_pages: asks,
+        });
+        findings(&situation).iter().map(|finding| finding.code).collect()
+    }
+
+    #[test]
+    fn python_is_judged_by_version_and_build() {
+        let python = |version, free_threaded, own_huge_pages| Runtime::Python {
+            implementation: "cpython".into(),
+            version,
+            free_threaded,
+            own_huge_pages,
+        };
+        assert_eq!(
+            codes(python([3, 12, 1], false, false), true),
+            [],
+            "before 3.15 the variable means nothing"
+        );
+        assert_eq!(codes(python([3, 15, 0], false, true), false), [Code::PythonOwnHugePages]);
+        assert_eq!(codes(python([3, 15, 0], false, false), true), [Code::PythonOwnHugePages]);
+        assert_eq!(codes(python([3, 8, 1], false, false), false), [Code::PythonOld]);
+        assert_eq!(codes(python([3, 14, 0], true, false), false), [Code::PythonFreeThreaded]);
+    }
+}

@@ -1,0 +1,161 @@
+//! What the findings are computed from: gathered once, then looked at by pure rules.
+//!
+//! A fact that cannot be read is `None`, and no rule fires on it: a finding that is not certain is none.
+
+use super::limits::{self, Limit};
+use super::target::TargetFacts;
+use crate::Context;
+use crate::pool::list::Pools;
+use crate::pool::plan::Pool;
+use crate::status::facts::{self, Zone};
+use crate::thp::catalogue::{self, Named};
+use hugeheap_os::linux::{Knobs, Linux, LinuxProcess};
+use hugeheap_os::process::Process;
+use hugeheap_os::{Capabilities, Error, Facts, MemoryLimits, NumaNode, Thp, ThpDisabled};
+
+/// The host, and what was asked about.
+#[derive(Clone, Debug)]
+pub(crate) struct Situation {
+    pub(crate) os_page: u64,
+    pub(crate) huge_page: Option<u64>,
+    pub(crate) thp: Result<Thp, Error>,
+    /// `enabled`, not overridden by a size.
+    pub(crate) mode: Option<String>,
+    /// `enabled` of each size: bytes, word.
+    pub(crate) sizes: Vec<(u64, String)>,
+    pub(crate) total: Option<u64>,
+    pub(crate) available: Option<u64>,
+    pub(crate) zones: Vec<Zone>,
+    pub(crate) nodes: Vec<NumaNode>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) node_pools: Vec<Pool>,
+    pub(crate) pool_limits: Vec<Limit>,
+    pub(crate) limits: Option<MemoryLimits>,
+    /// Whether /sys is mounted read-only here.
+    pub(crate) sys_read_only: bool,
+    /// Effective capabilities, a bit each.
+    pub(crate) capabilities: Option<u64>,
+    /// Which calls the running kernel serves.
+    pub(crate) calls: Capabilities,
+    pub(crate) paranoid: Option<i64>,
+    pub(crate) virtualised: Option<bool>,
+    /// The switch that commands started here inherit.
+    pub(crate) switch: Option<ThpDisabled>,
+    /// The limit on the address space, in bytes.
+    pub(crate) address_limit: Option<u64>,
+    pub(crate) process: Option<ProcessFacts>,
+    pub(crate) target: Option<TargetFacts>,
+}
+
+/// A running process.
+#[derive(Clone, Debug)]
+pub(crate) struct ProcessFacts {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) anonymous: u64,
+    /// Of that, on huge pages; `None` where it may not be looked at.
+    pub(crate) huge: Option<u64>,
+    pub(crate) switch: Option<ThpDisabled>,
+    /// Whether hugeheap's library is mapped in it.
+    pub(crate) hooked: Option<bool>,
+}
+
+impl Situation {
+    /// The host; `limits` are those of the process that is looked at.
+    pub(crate) fn gather(context: &Context) -> Self {
+        let linux = &context.facts;
+        let knobs = linux.knobs();
+        let text = |file: &str| knobs.text(file).unwrap_or_default();
+        let pages = linux.page_sizes();
+        let all = catalogue::all(&knobs).unwrap_or_default();
+        let value = |named: &Named| named.knob.as_ref().ok().map(|knob| knob.value.clone());
+        let pools = Pools::read(&knobs).ok();
+        let (pools, node_pools) = pools.map_or_else(Default::default, |pools| (pools.all, pools.nodes));
+        Self {
+            os_page: pages.os as u64,
+            huge_page: pages.huge.map(|size| size as u64),
+            thp: linux.thp(),
+            mode: all.iter().find(|named| named.name == "mode").and_then(value),
+            sizes: all.iter().filter_map(|named| Some((size_of(&named.file)?, value(named)?))).collect(),
+            total: linux.total_memory().ok(),
+            available: linux.available_memory().ok(),
+            zones: facts::zones(&text("/proc/buddyinfo")),
+            nodes: linux.numa_nodes().unwrap_or_default(),
+            pool_limits: limits::read(&knobs, pools.iter().map(|pool| pool.page)),
+            pools,
+            node_pools,
+            limits: linux.memory_limits().ok(),
+            sys_read_only: is_read_only(&text("/proc/self/mountinfo"), "/sys"),
+            capabilities: effective(&text("/proc/self/status")),
+            calls: linux.capabilities(),
+            paranoid: text("/proc/sys/kernel/perf_event_paranoid").trim().parse().ok(),
+            virtualised: facts::virtualised(&text("/proc/cpuinfo")),
+            switch: linux.thp_disabled().ok(),
+            address_limit: linux.address_space_limit().map(|limit| limit.limit),
+            process: None,
+            target: None,
+        }
+    }
+
+    /// Adds a process.
+    ///
+    /// # Errors
+    /// `ESRCH` when it is gone.
+    pub(crate) fn add_process(&mut self, linux: Linux, id: u32) -> Result<(), Error> {
+        let knobs: Knobs = linux.knobs();
+        let status = LinuxProcess::status_of(linux, id)?;
+        let rollup = knobs.text(&format!("/proc/{id}/smaps_rollup")).ok();
+        let maps = knobs.text(&format!("/proc/{id}/maps")).ok();
+        if let Some(limits) =
+            LinuxProcess::open(linux, id).ok().and_then(|process| process.memory_limits().ok())
+        {
+            self.limits = Some(limits);
+        }
+        self.process = Some(ProcessFacts {
+            id,
+            name: status.name,
+            anonymous: status.anonymous,
+            huge: rollup.and_then(|text| facts::value_of(&text, "AnonHugePages")),
+            switch: status.thp_disabled,
+            hooked: maps.map(|text| text.contains("libhugeheap")),
+        });
+        Ok(())
+    }
+}
+
+/// The size in `…/hugepages-64kB/enabled`, in bytes.
+fn size_of(file: &str) -> Option<u64> {
+    let (_, rest) = file.split_once("/hugepages-")?;
+    Some(rest.split_once("kB/")?.0.parse::<u64>().ok()? << 10)
+}
+
+/// Whether the mount at `point` is read-only. The last one counts: mounts lie on each other.
+fn is_read_only(mountinfo: &str, point: &str) -> bool {
+    let options = |line: &str| {
+        let mut fields = line.split(' ').skip(4);
+        (fields.next() == Some(point)).then(|| fields.next().unwrap_or_default().to_owned())
+    };
+    let last = mountinfo.lines().filter_map(options).last();
+    last.is_some_and(|options| options.split(',').any(|option| option == "ro"))
+}
+
+/// `CapEff` of /proc/self/status.
+fn effective(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_and_capabilities_are_read() {
+        let mounts = "24 1 0:22 / /sys rw,nosuid - sysfs sysfs rw\n25 1 0:22 / /sys ro,nosuid - sysfs sysfs rw\n26 1 0:2 / /sys/fs rw - tmpfs t rw\n";
+        assert!(is_read_only(mounts, "/sys"));
+        assert!(!is_read_only(mounts, "/sys/fs"));
+        assert!(!is_read_only("", "/sys"));
+        assert_eq!(effective("Name:\tx\nCapEff:\t00000000a80425fb\n"), Some(0xa804_25fb));
+        assert_eq!(size_of("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled"), Some(64 << 10));
+    }
+}

@@ -1,0 +1,133 @@
+//! A command that is to be started: which program it is, and which interpreter.
+//!
+//! The command is not run. An interpreter is asked for its version, because nothing in its file tells reliably: it runs one line of ours,
+//! isolated (`-I -S`, `--disable-all`), without the user's code.
+
+use crate::run::elf;
+use crate::run::target::{NoTarget, Target};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a Python is asked.
+const QUESTION: &str = "import sys, sysconfig, json; print(json.dumps([sys.executable, sys.implementation.name, \
+list(sys.version_info[:3]), bool(sysconfig.get_config_var('Py_GIL_DISABLED')), \
+'--with-pymalloc-hugepages' in (sysconfig.get_config_var('CONFIG_ARGS') or '')]))";
+/// What a Ruby is asked: its version, and whether it has transparent huge pages at run time.
+const RUBY_QUESTION: &str =
+    "print RUBY_VERSION, ' ', File.read('/proc/self/status')[/^THP_enabled:\\s*(\\d)/, 1].to_s";
+
+/// A resolved command.
+#[derive(Clone, Debug)]
+pub(crate) struct TargetFacts {
+    /// As it was typed.
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+    /// Why the library cannot be loaded: JSON name and text.
+    pub(crate) hindrance: Option<(&'static str, String)>,
+    /// The shell or tool that runs the script, when the program is no interpreter we know.
+    pub(crate) wrapper: Option<String>,
+    pub(crate) runtime: Runtime,
+    /// `PYTHONMALLOC` here.
+    pub(crate) allocator: Option<String>,
+    /// Whether `PYTHON_PYMALLOC_HUGEPAGES` is set here to something but 0.
+    pub(crate) asks_huge_pages: bool,
+}
+
+/// What runs the user's code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Runtime {
+    Python { implementation: String, version: [u64; 3], free_threaded: bool, own_huge_pages: bool },
+    Ruby { version: String, thp: Option<bool> },
+    Unknown,
+}
+
+impl Runtime {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Python { implementation, version: [major, minor, micro], free_threaded, .. } => {
+                let name = if implementation == "cpython" { "CPython" } else { implementation };
+                let threads = if *free_threaded { ", free-threaded" } else { "" };
+                format!("{name} {major}.{minor}.{micro}{threads}")
+            }
+            Self::Ruby { version, .. } => format!("Ruby {version}"),
+            Self::Unknown => "no interpreter that hugeheap knows".to_owned(),
+        }
+    }
+}
+
+impl TargetFacts {
+    /// # Errors
+    /// When there is no such command.
+    pub(crate) fn gather(name: &OsStr) -> Result<Self, NoTarget> {
+        let target = Target::resolve(name)?;
+        // The library is built with the command: their machine is the same.
+        let machine = elf::read(Path::new("/proc/self/exe")).ok().flatten().map(|elf| elf.machine);
+        let hindrance = machine.and_then(|machine| target.hindrance(machine));
+        let runtime = if runs(&target, "python") || runs(&target, "pypy") {
+            python(&target.path, &target.program)
+        } else if runs(&target, "ruby") {
+            ruby(&target.program)
+        } else {
+            Runtime::Unknown
+        };
+        let wrapper =
+            if runtime == Runtime::Unknown { target.wrapper().map(|name| name.to_string()) } else { None };
+        Ok(Self {
+            name: name.to_string_lossy().into_owned(),
+            hindrance: hindrance.map(|hindrance| (hindrance.name(), hindrance.to_string())),
+            wrapper,
+            runtime,
+            program: target.program,
+            allocator: std::env::var("PYTHONMALLOC").ok().filter(|value| !value.is_empty()),
+            asks_huge_pages: std::env::var("PYTHON_PYMALLOC_HUGEPAGES")
+                .is_ok_and(|value| !matches!(value.as_str(), "" | "0")),
+        })
+    }
+}
+
+/// Whether the command or the program behind it is called so: `python3.12`, a wrapper `python3`.
+fn runs(target: &Target, name: &str) -> bool {
+    [&target.path, &target.program]
+        .into_iter()
+        .any(|path| path.file_name().and_then(OsStr::to_str).is_some_and(|file| file.starts_with(name)))
+}
+
+fn answer(program: &Path, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    // What is set for the interpreter must not keep it from answering.
+    for variable in ["PYTHONMALLOC", "PYTHONHOME", "PYTHONPATH", "RUBYOPT", "RUBYLIB", crate::run::PRELOAD] {
+        command.env_remove(variable);
+    }
+    let output = command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn python(path: &Path, program: &Path) -> Runtime {
+    // A wrapper (pyenv's) answers for what it starts; a script's own name is no interpreter.
+    let is_wrapper = path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("py"));
+    let asked = if is_wrapper { path } else { program };
+    let said = answer(asked, &["-I", "-S", "-c", QUESTION]).and_then(|text| serde_json::from_str(&text).ok());
+    let Some(said): Option<Value> = said else { return Runtime::Unknown };
+    let number = |index: usize| said[2][index].as_u64().unwrap_or(0);
+    Runtime::Python {
+        implementation: said[1].as_str().unwrap_or_default().to_owned(),
+        version: [number(0), number(1), number(2)],
+        free_threaded: said[3] == true,
+        own_huge_pages: said[4] == true,
+    }
+}
+
+fn ruby(program: &Path) -> Runtime {
+    let Some(said) = answer(program, &["--disable-all", "-e", RUBY_QUESTION]) else {
+        return Runtime::Unknown;
+    };
+    let (version, thp) = said.split_once(' ').unwrap_or((&said, ""));
+    let thp = match thp {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    };
+    Runtime::Ruby { version: version.to_owned(), thp }
+}
