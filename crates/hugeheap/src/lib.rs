@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   runtime     one per process: the lock, the maintenance thread, fork handlers, the exported interface
+//!   gc          objects that are found dead by themselves: nursery and old generation
 //!   object      blocks of size classes in heap pages
 //!   large       blocks of whole arenas
 //!   arena       arenas and heap pages: what to fill, what to keep, what to give back
@@ -12,6 +13,8 @@
 pub mod arena;
 #[cfg(target_os = "linux")]
 pub mod complain;
+#[cfg(target_os = "linux")]
+pub mod gc;
 pub mod large;
 #[cfg(target_os = "linux")]
 pub mod lock;

@@ -1,0 +1,146 @@
+//! The one word before each object.
+//!
+//! ```text
+//!    63             32 31       4 3 2 1 0
+//!   ├──── type id ────┼── zero ──┼─┼─┼─┼─┤
+//!                                 │ │ │ └ FORWARDED  the word is the object's new address, plus 1
+//!                                 │ │ └── TRACKED    a write of a reference must be told to the barrier
+//!                                 │ └──── CARDS      the barrier keeps cards of this object, not the object
+//!                                 └────── STAYS      in the nursery, and not moved by the next minor collection
+//! ```
+//!
+//! An object that was just allocated in the nursery has no flag, so its header is a constant of its type. Whether an object is marked is not
+//! here but in a bitmap beside its heap page: marking writes to no object, and a forked child goes on sharing them.
+
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 8;
+
+/// Alignment of every object, in bytes: so a word whose low four bits are not zero is no reference. A granule of the object allocator.
+pub const OBJECT_ALIGN: usize = 16;
+
+/// Least bytes of an object. The collector needs a word behind the header for the list of copied objects.
+pub const MIN_OBJECT: usize = 16;
+
+/// Where an object of variable length has its length: the word behind the header.
+pub const LENGTH_OFFSET: usize = 8;
+
+/// Shift of the type id.
+pub const TYPE_SHIFT: u32 = 32;
+
+/// Flag: the word is not a header but the object's new address, plus 1.
+pub const FORWARDED: u64 = 1;
+
+/// Flag: an object of the old generation that is not in the remembered set.
+pub const TRACKED: u64 = 2;
+
+/// Flag: a large object with cards.
+pub const CARDS: u64 = 4;
+
+/// Flag: an object in the nursery that a collection leaves where it is.
+pub const STAYS: u64 = 8;
+
+/// The flags with which a write of a reference must be told to the barrier.
+pub const BARRIER: u64 = TRACKED | CARDS;
+
+/// All flags of a header.
+pub(crate) const FLAGS: u64 = TRACKED | CARDS | STAYS;
+
+/// A header, or the address that a moved object left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Header(pub u64);
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
+const _: () = assert!(LENGTH_OFFSET == HEADER_BYTES && MIN_OBJECT >= LENGTH_OFFSET + 8);
+const _: () =
+    assert!(OBJECT_ALIGN == 1 << crate::object::class::SMALL_SHIFT, "an object begins where a granule does");
+const _: () = assert!(
+    (FLAGS | FORWARDED) < OBJECT_ALIGN as u64 && FORWARDED == 1,
+    "told apart from an address by low bits"
+);
+
+impl Header {
+    /// The header of a new object.
+    #[inline(always)]
+    pub const fn new(id: u32) -> Self {
+        Self((id as u64) << TYPE_SHIFT)
+    }
+
+    /// The header of the object at an address.
+    ///
+    /// # Safety
+    /// An object, or what it left behind in the nursery, begins there.
+    #[inline(always)]
+    pub(crate) unsafe fn of(object: usize) -> Self {
+        // SAFETY: by the contract the word is there, and objects are aligned.
+        unsafe { (object as *const Self).read() }
+    }
+
+    /// Writes the header of the object at an address.
+    ///
+    /// # Safety
+    /// As in [`of`](Self::of), and nobody else uses the word.
+    #[inline(always)]
+    pub(crate) unsafe fn put(self, object: usize) {
+        // SAFETY: as in `of`.
+        unsafe { (object as *mut Self).write(self) };
+    }
+
+    /// What an object that was moved leaves behind.
+    pub(crate) const fn forwarded(to: usize) -> Self {
+        Self(to as u64 | FORWARDED)
+    }
+
+    /// Where the object was moved to.
+    #[inline(always)]
+    pub(crate) const fn target(self) -> Option<usize> {
+        if self.0 & FORWARDED != 0 { Some((self.0 & !FORWARDED) as usize) } else { None }
+    }
+
+    /// The number of its type.
+    #[inline(always)]
+    pub const fn id(self) -> u32 {
+        (self.0 >> TYPE_SHIFT) as u32
+    }
+
+    /// Whether one of the flags is set.
+    #[inline(always)]
+    pub const fn has(self, flags: u64) -> bool {
+        self.0 & flags != 0
+    }
+
+    /// With flags.
+    #[inline(always)]
+    pub(crate) const fn with(self, flags: u64) -> Self {
+        Self(self.0 | flags)
+    }
+
+    /// Without flags.
+    #[inline(always)]
+    pub(crate) const fn without(self, flags: u64) -> Self {
+        Self(self.0 & !flags)
+    }
+
+    /// Whether the bits that are always zero are.
+    pub(crate) const fn is_clean(self) -> bool {
+        self.0 & ((1 << TYPE_SHIFT) - 1) & !FLAGS == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_told_from_a_forwarding_address() {
+        for id in [1, 77, u32::MAX] {
+            let header = Header::new(id);
+            assert_eq!((header.id(), header.target()), (id, None));
+            let flagged = header.with(TRACKED | STAYS);
+            assert!(flagged.has(BARRIER) && flagged.is_clean());
+            assert_eq!((flagged.id(), flagged.without(FLAGS)), (id, header));
+        }
+        assert_eq!(Header::forwarded(0x7000_0010).target(), Some(0x7000_0010));
+        assert!(!Header(0x10).is_clean());
+    }
+}

@@ -1,0 +1,455 @@
+//! The heap: one per thread, with types, nursery, old generation and roots of its own.
+
+use super::barrier::Remembered;
+use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
+use super::mark::{Marker, Phase};
+use super::nursery::{self, LEAST_NURSERY, Nursery};
+use super::old::Old;
+use super::pacing::{GROWTH, Pacing};
+use super::roots::Roots;
+use super::statistics::Statistics;
+use super::types::{BadLayout, Layout, TypeId, Types};
+use super::verify::{Checks, POISON};
+use super::window::Window;
+use crate::arena::HEAP_PAGE_BYTES;
+use crate::object::{MAX_BLOCK, Source, Space};
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
+use hugeheap_os::Facts;
+
+/// Largest object, in bytes, that is allocated in the nursery; larger ones begin in the old generation, in heap pages of their own.
+pub const MAX_YOUNG: usize = MAX_BLOCK;
+
+/// Least growth in percent: with less a major collection would follow the other.
+const LEAST_GROWTH: u32 = 110;
+
+/// What a user can set on a heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of the nursery, rounded down to heap pages. `None`: [chosen](super::nursery_bytes) from the caches and the memory limit.
+    pub nursery: Option<usize>,
+    /// Bytes that the old generation may have at most. `None`: no limit of its own.
+    pub maximum: Option<usize>,
+    /// At how many percent of what was alive after a major collection the next one begins. `None`: 182.
+    pub growth: Option<u32>,
+    /// What is checked while the program runs.
+    pub checks: Checks,
+}
+
+/// There is no memory for an object, after everything dead was freed. The heap is as usable as before: a program that drops references can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exhausted {
+    /// Bytes that were asked for.
+    pub bytes: usize,
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the heap has no room for {} bytes, after a collection", self.bytes)
+    }
+}
+
+impl std::error::Error for Exhausted {}
+
+/// Why a heap cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadHeap {
+    /// The nursery is set to less than [`LEAST_NURSERY`].
+    Nursery {
+        /// What is set.
+        bytes: usize,
+    },
+    /// The growth is set to less than 110 percent.
+    Growth {
+        /// What is set.
+        percent: u32,
+    },
+    /// There is no memory for the nursery.
+    NoMemory {
+        /// Its bytes.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for BadHeap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nursery { bytes } => {
+                write!(f, "a nursery of {bytes} bytes is too small; set at least {LEAST_NURSERY}")
+            }
+            Self::Growth { percent } => {
+                write!(f, "a growth of {percent} percent is too little; set at least {LEAST_GROWTH}")
+            }
+            Self::NoMemory { bytes } => write!(f, "there is no memory for a nursery of {bytes} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for BadHeap {}
+
+/// Heaps made so far: their numbers.
+static HEAPS: AtomicU32 = AtomicU32::new(0);
+
+/// A garbage-collected heap. It belongs to one thread; a process may have several.
+pub struct Heap<S: Source> {
+    pub(super) types: Types,
+    pub(super) nursery: Nursery<S>,
+    pub(super) old: Old<S>,
+    pub(super) roots: Roots,
+    pub(super) remembered: Remembered,
+    pub(super) marker: Marker,
+    pub(super) pacing: Pacing,
+    pub(super) statistics: Statistics,
+    pub(super) checks: Checks,
+    /// The window while no caller has it.
+    pub(super) window: Window,
+    pub(super) number: u32,
+    /// The last minor collection could not move everything.
+    pub(super) not_moved: bool,
+    /// Bytes allocated in the old generation at once since the last collection.
+    pub(super) added: usize,
+    /// Allocations since the last collection, where each is counted.
+    pub(super) allocations: u32,
+}
+
+impl<S: Source> Heap<S> {
+    /// A heap over a space, which all heaps over the same arenas share.
+    ///
+    /// # Errors
+    /// When a setting makes no sense, or there is no memory for the nursery.
+    pub fn new(space: &'static Space<S>, settings: Settings) -> Result<Self, BadHeap> {
+        let bytes = settings.nursery.unwrap_or_else(|| nursery::bytes_for_host(space.source().os()));
+        if bytes < LEAST_NURSERY {
+            return Err(BadHeap::Nursery { bytes });
+        }
+        let growth = settings.growth.unwrap_or(GROWTH);
+        if growth < LEAST_GROWTH {
+            return Err(BadHeap::Growth { percent: growth });
+        }
+        let bytes = bytes - bytes % HEAP_PAGE_BYTES;
+        let maximum = settings.maximum.unwrap_or(usize::MAX);
+        let nursery = Nursery::new(space, bytes).ok_or(BadHeap::NoMemory { bytes })?;
+        let number = HEAPS.fetch_add(1, Ordering::Relaxed);
+        let mut old = Old::new(space, number, maximum);
+        old.poison = settings.checks.poison.then_some(POISON);
+        Ok(Self {
+            types: Types::default(),
+            nursery,
+            old,
+            roots: Roots::default(),
+            remembered: Remembered::default(),
+            marker: Marker::default(),
+            pacing: Pacing::new(growth, bytes, maximum),
+            statistics: Statistics::default(),
+            checks: settings.checks,
+            window: Window::EMPTY,
+            number,
+            not_moved: false,
+            added: 0,
+            allocations: 0,
+        })
+    }
+
+    /// Registers a type.
+    ///
+    /// # Errors
+    /// When the layout makes no sense, or there are too many types.
+    pub fn register(&mut self, layout: Layout) -> Result<TypeId, BadLayout> {
+        self.types.register(layout)
+    }
+
+    /// The numbers of this heap since it was made.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// Where the major collection is.
+    pub fn phase(&self) -> Phase {
+        self.marker.phase
+    }
+
+    /// Bytes of the nursery.
+    pub fn nursery_bytes(&self) -> usize {
+        self.nursery.bytes()
+    }
+
+    /// Bytes of objects in the old generation: of the live ones, and of dead ones that are not known to be dead yet.
+    pub fn old_bytes(&self) -> usize {
+        self.old.used()
+    }
+
+    /// Bytes of heap pages and large blocks that the old generation has.
+    pub fn held_bytes(&self) -> usize {
+        self.old.held()
+    }
+
+    /// Whether an object is in the nursery, so that it may move.
+    pub fn is_young(&self, object: usize) -> bool {
+        self.nursery.contains(object)
+    }
+
+    /// Hands the window out: from now on it is the caller's, who passes it to each call that may collect and [returns](Self::return_window) it
+    /// in the end.
+    pub fn take_window(&mut self) -> Window {
+        core::mem::replace(&mut self.window, Window::EMPTY)
+    }
+
+    /// Takes the window back.
+    pub fn return_window(&mut self, mut window: Window) {
+        // There are two where every allocation is counted: the caller's is empty then.
+        if window.room() > self.window.room() {
+            core::mem::swap(&mut window, &mut self.window);
+        }
+        self.nursery.retire(&mut window);
+    }
+
+    /// Bytes of an object of a type with `length` items (0 for a fixed one).
+    pub(super) fn bytes_for(&self, ty: TypeId, length: usize) -> Result<usize, Exhausted> {
+        let Some(descriptor) = self.types.get(ty.0) else { panic!("type {} is of another heap", ty.0) };
+        descriptor.bytes_for(length).ok_or(Exhausted { bytes: usize::MAX })
+    }
+
+    /// Allocates where [`Window::take`] found no room, and refills the window. Header and length are written, the rest is undefined unless the
+    /// object is larger than [`MAX_YOUNG`] bytes: such an object is zero and in the old generation, so that writes of references into it
+    /// need the barrier.
+    ///
+    /// # Errors
+    /// When there is no memory, after everything dead was freed.
+    ///
+    /// # Panics
+    /// When the type is one of another heap.
+    ///
+    /// # Safety
+    /// The window is the one that was taken from this heap. Everything that is to survive is reachable from a root or from `frame`, which holds
+    /// what slots may hold; addresses of objects that are held elsewhere are wrong after the call. All slots of all objects allocated before
+    /// are written.
+    #[inline(never)]
+    pub unsafe fn allocate_slow(
+        &mut self,
+        window: &mut Window,
+        ty: TypeId,
+        length: usize,
+        frame: &mut [usize],
+    ) -> Result<NonNull<u8>, Exhausted> {
+        let bytes = self.bytes_for(ty, length)?;
+        if self.checks.stress.is_some() {
+            self.count_allocation(window, frame);
+        }
+        if bytes > MAX_YOUNG {
+            self.before_old(window, frame, bytes);
+            return self.place_old(window, ty, length, bytes, frame);
+        }
+        let object = self.room(window, bytes, frame)?;
+        self.initialise(object, ty, length);
+        Ok(object)
+    }
+
+    /// Room in the nursery: what the window has, the next gap, or a collection.
+    fn room(
+        &mut self,
+        window: &mut Window,
+        bytes: usize,
+        frame: &mut [usize],
+    ) -> Result<NonNull<u8>, Exhausted> {
+        for attempt in 0.. {
+            let mut own = Window::EMPTY;
+            // Where every allocation is counted, the caller's window stays empty, so that each comes here.
+            let stressed = self.checks.stress.is_some();
+            if stressed {
+                self.return_window(core::mem::replace(window, Window::EMPTY));
+                own = self.take_window();
+            }
+            let from = if stressed { &mut own } else { &mut *window };
+            let mut taken = from.take(bytes);
+            if taken.is_none() {
+                self.nursery.retire(from);
+                if let Some(gap) = self.nursery.gap(&self.types, bytes) {
+                    *from = gap;
+                    taken = from.take(bytes);
+                }
+            }
+            if stressed {
+                self.window = own;
+            }
+            match (taken, attempt) {
+                (Some(object), _) => return Ok(object),
+                (None, 0) => self.collect_some(window, frame),
+                (None, 1) => self.collect_all(window, frame),
+                _ => break,
+            }
+        }
+        Err(Exhausted { bytes })
+    }
+
+    fn initialise(&self, object: NonNull<u8>, ty: TypeId, length: usize) {
+        let address = object.as_ptr() as usize;
+        // SAFETY: the object was just allocated, with room for the header and, where the type has one, the length.
+        unsafe {
+            ty.header().put(address);
+            if self.types.get(ty.0).is_some_and(|ty| ty.item_bytes > 0) {
+                ((address + LENGTH_OFFSET) as *mut usize).write(length);
+            }
+        }
+    }
+
+    /// Allocates in the old generation, for an object that is known to live long. Everything behind header and length is zero. Until the next
+    /// collection writes of references into it need no barrier, unless it is larger than [`MAX_YOUNG`] bytes.
+    ///
+    /// # Errors
+    /// As in [`allocate_slow`](Self::allocate_slow).
+    ///
+    /// # Panics
+    /// When the type is one of another heap.
+    ///
+    /// # Safety
+    /// As in [`allocate_slow`](Self::allocate_slow).
+    pub unsafe fn allocate_old(
+        &mut self,
+        window: &mut Window,
+        ty: TypeId,
+        length: usize,
+        frame: &mut [usize],
+    ) -> Result<NonNull<u8>, Exhausted> {
+        let bytes = self.bytes_for(ty, length)?;
+        if self.checks.stress.is_some() {
+            self.count_allocation(window, frame);
+        }
+        self.before_old(window, frame, bytes);
+        self.place_old(window, ty, length, bytes, frame)
+    }
+
+    /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a nursery.
+    fn before_old(&mut self, window: &mut Window, frame: &mut [usize], bytes: usize) {
+        if self.added.saturating_add(bytes) > self.nursery.bytes() && self.added > 0 {
+            self.collect_some(window, frame);
+        }
+    }
+
+    fn place_old(
+        &mut self,
+        window: &mut Window,
+        ty: TypeId,
+        length: usize,
+        bytes: usize,
+        frame: &mut [usize],
+    ) -> Result<NonNull<u8>, Exhausted> {
+        let placed = match self.place(ty, bytes) {
+            None => {
+                self.collect_all(window, frame);
+                self.place(ty, bytes)
+            }
+            placed => placed,
+        };
+        let (address, header) = placed.ok_or(Exhausted { bytes })?;
+        let object = NonNull::new(address as *mut u8).ok_or(Exhausted { bytes })?;
+        self.initialise(object, ty, length);
+        // SAFETY: just allocated.
+        unsafe { header.put(address) };
+        if !header.has(TRACKED | CARDS) {
+            self.remembered.add_object(address);
+        }
+        self.added += bytes;
+        self.statistics.old_bytes += bytes as u64;
+        Ok(object)
+    }
+
+    /// A zeroed place in the old generation, and the header for it.
+    fn place(&mut self, ty: TypeId, bytes: usize) -> Option<(usize, Header)> {
+        let descriptor = self.types.get(ty.0)?;
+        let large = bytes > MAX_YOUNG;
+        let flags = match (descriptor.is_leaf(), large && descriptor.wants_cards()) {
+            (true, _) => TRACKED,
+            (false, true) => CARDS,
+            // Remembered from the start: what is written into it need not be told.
+            (false, false) => 0,
+        };
+        let (object, zeroed) = if large {
+            self.old.allocate_large(bytes, flags == CARDS)?
+        } else {
+            (self.old.allocate(bytes)?, false)
+        };
+        if !zeroed {
+            // SAFETY: just allocated with at least that many bytes.
+            unsafe { (object as *mut u8).write_bytes(0, bytes) };
+        }
+        Some((object, ty.header().with(flags)))
+    }
+
+    /// A minor collection, and a step of the major one if that is due.
+    ///
+    /// # Safety
+    /// As in [`allocate_slow`](Self::allocate_slow).
+    pub unsafe fn collect_minor(&mut self, window: &mut Window, frame: &mut [usize]) {
+        self.collect_some(window, frame);
+    }
+
+    /// A whole collection: afterwards everything unreachable is free, and heap pages without live objects are given back to the arenas.
+    ///
+    /// # Safety
+    /// As in [`allocate_slow`](Self::allocate_slow).
+    pub unsafe fn collect(&mut self, window: &mut Window, frame: &mut [usize]) {
+        self.collect_all(window, frame);
+        self.old.trim();
+    }
+
+    pub(super) fn collect_some(&mut self, window: &mut Window, frame: &mut [usize]) {
+        self.pause(window, |heap| {
+            let added = heap.minor(frame) + heap.added;
+            heap.checked("a minor collection");
+            heap.go_on(frame, added);
+            if heap.not_moved {
+                // The old generation has no room: it is time to make some, whatever the pace.
+                heap.whole(frame);
+            }
+        });
+    }
+
+    pub(super) fn collect_all(&mut self, window: &mut Window, frame: &mut [usize]) {
+        self.pause(window, |heap| {
+            heap.minor(frame);
+            heap.whole(frame);
+        });
+    }
+
+    /// Ends the major collection that is under way, and makes another from beginning to end. Directly after a minor collection.
+    fn whole(&mut self, frame: &mut [usize]) {
+        self.finish(frame);
+        self.begin_marking(frame);
+        self.finish(frame);
+        if self.not_moved {
+            self.minor(frame);
+        }
+    }
+
+    /// Measures a collection, with all windows retired.
+    fn pause(&mut self, window: &mut Window, collect: impl FnOnce(&mut Self)) {
+        let os = self.old.space().source().os();
+        let begin = os.now();
+        self.nursery.retire(window);
+        let mut own = self.take_window();
+        self.nursery.retire(&mut own);
+        self.before_collection();
+        collect(self);
+        (self.added, self.allocations) = (0, 0);
+        self.checked("a collection");
+        self.statistics.pauses.record(os.now().saturating_sub(begin).as_nanos() as u64);
+    }
+}
+
+impl<S: Source> Drop for Heap<S> {
+    fn drop(&mut self) {
+        self.nursery.release();
+        self.old.release_all();
+    }
+}
+
+impl<S: Source> fmt::Debug for Heap<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heap")
+            .field("nursery_bytes", &self.nursery_bytes())
+            .field("old_bytes", &self.old_bytes())
+            .field("phase", &self.phase())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,320 @@
+//! The minor collection: what is alive in the nursery moves to the old generation, in time that depends on the survivors only.
+//!
+//! ```text
+//!   roots, remembered objects, dirty cards, objects that stay
+//!       │ each slot that refers into the nursery
+//!       ▼
+//!   copy to a block ─▶ header of the old place: the new address; its next word: the list of copies
+//!       │ until the list is empty: the slots of each copy
+//!       ▼
+//!   the nursery is free but for what stays
+//! ```
+//!
+//! Survivors move at once, without ageing in the nursery. Ageing would keep from the old generation what was allocated just before the
+//! collection, of a nursery of megabytes a small part; it would copy every other survivor twice, and need room for them and barriers
+//! between ages.
+//!
+//! The list of copies lies in what is left of the objects in the nursery, so a collection needs no memory but the blocks. When there is no
+//! block for an object it stays, like a pinned one, and the next collection tries again: a collection cannot fail half-way.
+//!
+//! While a marking is under way the copies are born marked, so this also marks what they refer to, and what marked objects refer to that were
+//! written.
+
+use super::barrier::Remembered;
+use super::header::{CARDS, Header, OBJECT_ALIGN, STAYS, TRACKED};
+use super::heap::Heap;
+use super::large::CARD_BYTES;
+use super::mark::Marker;
+use super::nursery::Nursery;
+use super::old::Old;
+use super::types::{Types, Visit};
+use crate::object::Source;
+
+/// A minor collection that is under way.
+struct Minor<'a, S: Source> {
+    types: &'a Types,
+    nursery: &'a mut Nursery<S>,
+    old: &'a mut Old<S>,
+    marker: &'a mut Marker,
+    /// The last object that was copied and not looked into, where it was in the nursery; 0: none.
+    copied: usize,
+    /// The object whose slots are visited is marked.
+    marked: bool,
+    /// It refers to an object that stays in the nursery.
+    young: bool,
+    survivors: u64,
+    bytes: usize,
+    not_moved: u64,
+}
+
+impl<S: Source> Visit for Minor<'_, S> {
+    #[inline(always)]
+    fn slot(&mut self, slot: *mut usize) {
+        // SAFETY: visited slots can be read and written.
+        let word = unsafe { slot.read() };
+        if self.nursery.contains(word) {
+            let object = self.move_out(word);
+            if object == word {
+                self.young = true;
+            } else {
+                // SAFETY: as above.
+                unsafe { slot.write(object) };
+            }
+        } else if self.marked {
+            self.marker.shade(self.old, word);
+        }
+    }
+}
+
+impl<S: Source> Minor<'_, S> {
+    /// Where an object of the nursery is after the collection.
+    #[inline]
+    fn move_out(&mut self, object: usize) -> usize {
+        // SAFETY: references into the nursery are addresses of live objects, or of what is left of them during a collection.
+        let header = unsafe { Header::of(object) };
+        if let Some(target) = header.target() {
+            return target;
+        }
+        if header.has(STAYS) {
+            return object;
+        }
+        // SAFETY: as above.
+        let bytes = unsafe { self.types.of(object).size(object) };
+        let Some(target) = self.old.allocate(bytes) else {
+            // SAFETY: it is an object of the nursery, and did not stay.
+            unsafe { self.nursery.keep(object) };
+            self.nursery.queue(object);
+            self.not_moved += 1;
+            return object;
+        };
+        // SAFETY: the block has room for the object, is new, and so apart from it; an object has room for the header and one word.
+        unsafe {
+            core::ptr::copy_nonoverlapping(object as *const u64, target as *mut u64, bytes / 8);
+            header.with(TRACKED).put(target);
+            Header::forwarded(target).put(object);
+            next_copied(object).write(self.copied);
+        }
+        self.copied = object;
+        self.survivors += 1;
+        self.bytes += bytes;
+        target
+    }
+
+    /// Visits the slots of an object outside the nursery; says whether it refers to one that stays there.
+    fn look_into(&mut self, object: usize, marked: bool) -> bool {
+        (self.marked, self.young) = (marked, false);
+        let types = self.types;
+        // SAFETY: a live object of this heap, and nobody else runs.
+        unsafe { types.of(object).each_slot(object, self) };
+        self.marked = false;
+        self.young
+    }
+
+    /// Looks into all copies, and into what has to stay, until there is nothing left.
+    fn drain(&mut self, remembered: &mut Remembered) {
+        let mut from = 0;
+        loop {
+            while self.copied != 0 {
+                let object = self.copied;
+                // SAFETY: in the list are objects that were copied.
+                let (next, target) = unsafe { (next_copied(object).read(), Header::of(object).target()) };
+                self.copied = next;
+                let Some(target) = target else { unreachable!("in the list are objects that were copied") };
+                let marked = self.old.black;
+                if self.look_into(target, marked) {
+                    remember(remembered, target);
+                }
+            }
+            from = from.max(self.nursery.start());
+            let Some(object) = self.nursery.unqueue(from) else { return };
+            from = object;
+            self.look_into(object, false);
+        }
+    }
+
+    fn cards(&mut self, remembered: &mut Remembered, page: usize) {
+        let Some((object, mut cards)) = self.old.take_cards(page) else { return };
+        let marked = self.old.black && self.old.is_marked(object);
+        while cards != 0 {
+            let card = page + cards.trailing_zeros() as usize * CARD_BYTES;
+            cards &= cards - 1;
+            (self.marked, self.young) = (marked, false);
+            let types = self.types;
+            // SAFETY: as in `look_into`.
+            unsafe { types.of(object).each_slot_in(object, card, card + CARD_BYTES, self) };
+            self.marked = false;
+            if self.young {
+                if let Some(page) = self.old.dirty(card) {
+                    remembered.add_page(page);
+                }
+            }
+        }
+    }
+}
+
+/// The next object of the list of copies.
+fn next_copied(object: usize) -> *mut usize {
+    (object + super::header::HEADER_BYTES) as *mut usize
+}
+
+/// Remembers an object of the old generation for the next collection.
+fn remember(remembered: &mut Remembered, object: usize) {
+    // SAFETY: it is a live object, and nobody else runs.
+    unsafe { Header::of(object).without(TRACKED).put(object) };
+    remembered.add_object(object);
+}
+
+impl<S: Source> Heap<S> {
+    /// Empties the nursery, but for what stays. The windows have been retired. Returns the bytes added to the old generation.
+    pub(super) fn minor(&mut self, frame: &mut [usize]) -> usize {
+        self.move_again();
+        let lost = core::mem::take(&mut self.remembered.lost);
+        if lost {
+            self.look_through_old_objects();
+        }
+        let objects = core::mem::take(&mut self.remembered.objects);
+        let pages = core::mem::take(&mut self.remembered.pages);
+        let Self { types, nursery, old, marker, roots, remembered, .. } = self;
+        let mut staying = nursery.next_staying(nursery.start());
+        while let Some(object) = staying {
+            nursery.queue(object);
+            staying = nursery.next_staying(object + OBJECT_ALIGN);
+        }
+        let mut minor = Minor {
+            types,
+            nursery,
+            old,
+            marker,
+            copied: 0,
+            marked: false,
+            young: false,
+            survivors: 0,
+            bytes: 0,
+            not_moved: 0,
+        };
+        roots.each(frame, &mut minor);
+        for object in objects {
+            // SAFETY: what is remembered lives: a dead object is forgotten when marking ends, before it is swept.
+            unsafe { Header::of(object).with(TRACKED).put(object) };
+            let marked = minor.old.black && minor.old.is_marked(object);
+            if minor.look_into(object, marked) {
+                remember(remembered, object);
+            }
+        }
+        for page in pages {
+            minor.cards(remembered, page);
+        }
+        minor.drain(remembered);
+        let (survivors, bytes, not_moved) = (minor.survivors, minor.bytes, minor.not_moved);
+        self.statistics.minor += 1;
+        self.statistics.survivors += survivors;
+        self.statistics.survived_bytes += bytes as u64;
+        self.statistics.not_moved += not_moved;
+        self.statistics.nursery_bytes += self.nursery.used() as u64;
+        self.not_moved = not_moved > 0;
+        if lost {
+            self.remember_what_refers_to_staying();
+        }
+        self.nursery.empty();
+        if let Some(word) = self.old.poison {
+            self.nursery.poison(&self.types, word);
+        }
+        bytes
+    }
+
+    /// What stayed because there was no room is moved again.
+    fn move_again(&mut self) {
+        if self.nursery.staying() == self.roots.pins.len() {
+            return;
+        }
+        let mut next = self.nursery.next_staying(self.nursery.start());
+        while let Some(object) = next {
+            if !self.roots.pins.contains_key(&object) {
+                // SAFETY: its bit says that it is one that stays.
+                unsafe { self.nursery.let_go(object) };
+            }
+            next = self.nursery.next_staying(object + OBJECT_ALIGN);
+        }
+    }
+
+    /// Something was not remembered: whatever old objects refer to in the nursery stays there, and nothing is remembered any more. Nothing can
+    /// be moved while the pages are walked, because blocks for it would change their lists.
+    fn look_through_old_objects(&mut self) {
+        let Self { types, nursery, old, .. } = self;
+        let mut keep = Keep { nursery };
+        old.each_live(|object| {
+            // SAFETY: live objects of this heap; the visit changes none of them.
+            let header = unsafe {
+                types.of(object).each_slot(object, &mut keep);
+                Header::of(object)
+            };
+            if header.has(CARDS) {
+                old.clear_cards(object);
+            }
+        });
+        self.remembered.objects.clear();
+        self.remembered.pages.clear();
+        // Marked objects that were written are not known either.
+        self.marker.overflowed |= self.old.black;
+    }
+
+    /// After that: remembers what refers to an object that stays, and nothing else.
+    fn remember_what_refers_to_staying(&mut self) {
+        let Self { types, nursery, old, remembered, .. } = self;
+        remembered.objects.clear();
+        old.each_live(|object| {
+            let mut find = Find { nursery, old, pages: remembered, cards: false, found: false };
+            // SAFETY: live objects of this heap; the visit changes none of them, and nobody else runs.
+            let header = unsafe { Header::of(object) };
+            find.cards = header.has(CARDS);
+            // SAFETY: as above.
+            unsafe { types.of(object).each_slot(object, &mut find) };
+            if find.found && !find.cards {
+                remember(remembered, object);
+            } else if !find.cards {
+                // SAFETY: as above.
+                unsafe { header.with(TRACKED).put(object) };
+            }
+        });
+    }
+}
+
+/// Makes objects of the nursery stay.
+struct Keep<'a, S: Source> {
+    nursery: &'a mut Nursery<S>,
+}
+
+impl<S: Source> Visit for Keep<'_, S> {
+    fn slot(&mut self, slot: *mut usize) {
+        // SAFETY: visited slots can be read.
+        let object = unsafe { slot.read() };
+        if self.nursery.contains(object) && !self.nursery.is_staying(object) {
+            // SAFETY: references into the nursery are addresses of live objects there.
+            unsafe { self.nursery.keep(object) };
+        }
+    }
+}
+
+/// Finds references into the nursery; of objects with cards, makes these dirty.
+struct Find<'a, S: Source> {
+    nursery: &'a Nursery<S>,
+    old: &'a Old<S>,
+    pages: &'a mut Remembered,
+    cards: bool,
+    found: bool,
+}
+
+impl<S: Source> Visit for Find<'_, S> {
+    fn slot(&mut self, slot: *mut usize) {
+        // SAFETY: visited slots can be read.
+        if !self.nursery.contains(unsafe { slot.read() }) {
+            return;
+        }
+        self.found = true;
+        if self.cards {
+            if let Some(page) = self.old.dirty(slot as usize) {
+                self.pages.add_page(page);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The garbage-collected heap: a nursery that is cut by a cursor in a register, and an old generation in heap pages.
+//!
+//! ```text
+//!   mutator ──▶ window {cursor, limit} ──▶ object in the nursery
+//!      │             │ no room: slow path
+//!      │             ▼
+//!      │        minor collection: survivors ──▶ old generation: blocks of size classes, page runs, large blocks
+//!      │             ▲ directly after it                 ▲
+//!      │             └── a step of marking or sweeping ──┘
+//!      └─ write of a reference ──▶ barrier ──▶ remembered set, cards
+//! ```
+//!
+//! | file | concept |
+//! |---|---|
+//! | `header` | the one word before each object |
+//! | `types` | sizes, and where references are |
+//! | `window` | where the next objects go |
+//! | `nursery` | where objects begin; its size; gaps between objects that stay |
+//! | `old`, `lists`, `large`, `sweep` | where objects end: blocks, lists of pages, large objects and cards, what becomes free |
+//! | `roots` | what is alive without being referred to |
+//! | `barrier` | what a minor collection looks into besides roots |
+//! | `minor` | moving survivors |
+//! | `mark` | marking in steps |
+//! | `pacing` | when, and how much at a time |
+//! | `heap` | one heap: settings, allocation, collections |
+//! | `scope` | the safe interface: handles that cannot outlive their scope |
+//! | `verify` | finding mistakes |
+//! | `statistics` | what a heap tells |
+//!
+//! Terms: *young* is what is in the nursery, *old* what is in the old generation. An object that *stays* is young and not moved. A *slot* is a
+//! word that may hold a reference.
+//!
+//! Invariants between two calls of a heap:
+//! * An old object that refers to a young one is remembered, or has a dirty card there.
+//! * A young object has no flag but that it stays.
+//! * While marking is under way, old objects are born marked; see `mark` for what holds of them.
+//! * No bitmap of a heap page has a bit but where an object begins.
+
+mod barrier;
+mod header;
+mod heap;
+mod large;
+mod lists;
+mod mark;
+mod minor;
+mod nursery;
+mod old;
+mod pacing;
+mod process;
+mod roots;
+mod scope;
+mod statistics;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod types;
+mod verify;
+mod window;
+
+pub use header::{
+    BARRIER, CARDS, FORWARDED, HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN, STAYS, TRACKED,
+    TYPE_SHIFT,
+};
+pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
+pub use mark::Phase;
+pub use nursery::{LEAST_NURSERY, nursery_bytes};
+pub use process::{ProcessHeap, space};
+pub use roots::{Global, RootCallback};
+pub use scope::{Local, Scope};
+pub use statistics::{BUCKETS, Pauses, Statistics};
+pub use types::{BadLayout, Layout, MAX_PART, MAX_TYPES, TraceFunction, TypeId, Visitor};
+pub use verify::{Checks, Mistake, POISON};
+pub use window::{CURSOR_OFFSET, LIMIT_OFFSET, Window};

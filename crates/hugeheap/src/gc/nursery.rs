@@ -1,0 +1,311 @@
+//! Where objects begin: one block of whole arenas, emptied by each minor collection but for the objects that stay.
+//!
+//! ```text
+//!   memory   ├────────── gap ──────────┼ stays ┼──── gap ────┼ stays ┼─ gap ─┤
+//!   stays    0 0 0 0 0 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0      a bit per granule, beside the heap pages
+//!   queued   0 0 0 0 …                                                           of these, not looked into yet
+//! ```
+//!
+//! An object *stays* when it is pinned, or when the old generation had no room for it. The bits are those of `Space` for the nursery's heap
+//! pages. Gaps are handed out from below as windows. Without an object that stays there is one gap: everything.
+
+use super::header::{Header, OBJECT_ALIGN, STAYS};
+use super::types::Types;
+use super::window::Window;
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use crate::object::space::{Bitmap, Page};
+use crate::object::{Source, Space};
+use core::sync::atomic::Ordering;
+use hugeheap_os::{Cache, Facts};
+
+/// Least bytes of a nursery that is chosen here. A minor collection has costs that do not depend on what survives, and what survives is a
+/// smaller share of what was allocated the more time it had to die.
+const LEAST: usize = 1 << 20;
+
+/// Most bytes of a nursery that is chosen here. Of a cache that few CPUs share, a larger nursery would leave the rest of the program
+/// nothing; who knows better sets it.
+const MOST: usize = 32 << 20;
+
+/// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
+pub const LEAST_NURSERY: usize = 64 << 10;
+
+/// Part of a memory limit that a nursery has at most, as a divisor: it is memory without a live object most of the time.
+const LIMIT_PART: u64 = 16;
+
+/// Bytes of a nursery on a host with these caches and this memory limit. Pure.
+///
+/// Half of the largest share that a CPU has of a cache from the second level on: the nursery is written and read from its beginning to its
+/// end again and again, so it should stay in a cache that other CPUs do not take from it, and leave room there for the old objects that the
+/// program uses.
+pub fn nursery_bytes(caches: &[Cache], limit: Option<u64>) -> usize {
+    let data = caches.iter().filter(|cache| cache.data && cache.level >= 2);
+    let share = data.map(|cache| cache.size / cache.shared_by.max(1) as usize).max().unwrap_or(2 * LEAST);
+    let bytes = (share / 2).clamp(LEAST, MOST);
+    let allowed = limit.map_or(usize::MAX, |limit| usize::try_from(limit / LIMIT_PART).unwrap_or(usize::MAX));
+    let bytes = bytes.min(allowed).max(LEAST_NURSERY);
+    bytes - bytes % HEAP_PAGE_BYTES
+}
+
+/// The same for this host, as far as it answers.
+pub(crate) fn bytes_for_host<F: Facts>(os: &F) -> usize {
+    let limits = os.memory_limits().ok();
+    let limit = limits.and_then(|limits| [limits.max, limits.high].into_iter().flatten().min());
+    nursery_bytes(&os.caches().unwrap_or_default(), limit)
+}
+
+/// The nursery of a heap.
+pub(crate) struct Nursery<S: Source> {
+    space: &'static Space<S>,
+    start: usize,
+    bytes: usize,
+    /// Where the next gap is looked for.
+    next: usize,
+    /// Objects that stay.
+    stays: usize,
+    /// Of these, those that have to be looked into.
+    queued: usize,
+    /// Bytes that were handed out in windows since the last collection.
+    handed_out: usize,
+}
+
+impl<S: Source> Nursery<S> {
+    /// Takes `bytes` bytes, a multiple of a heap page, in whole arenas. `None`: no memory.
+    pub(crate) fn new(space: &'static Space<S>, bytes: usize) -> Option<Self> {
+        let arenas = bytes.next_multiple_of(ARENA_BYTES);
+        // "Growing", so that its last arena may be a huge page as well.
+        let block = space.source().with(|arenas_of| arenas_of.allocate_large(arenas, true))?;
+        let start = block.address.get();
+        if space.page_or_add(start).is_none() {
+            let _ = space.source().with(|arenas_of| arenas_of.free_large(start));
+            return None;
+        }
+        Some(Self { space, start, bytes, next: start, stays: 0, queued: 0, handed_out: 0 })
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn end(&self) -> usize {
+        self.start + self.bytes
+    }
+
+    /// Whether a word is a reference into the nursery: one test for the range and for the low bits.
+    #[inline(always)]
+    pub(crate) fn contains(&self, word: usize) -> bool {
+        word.wrapping_sub(self.start).rotate_right(OBJECT_ALIGN.trailing_zeros()) < self.bytes / OBJECT_ALIGN
+    }
+
+    fn page(&self, address: usize) -> Page {
+        match self.space.page(address) {
+            Some(page) => page,
+            None => unreachable!("the nursery's region was made known when it was taken"),
+        }
+    }
+
+    fn stays_of(page: Page) -> &'static Bitmap {
+        page.remote()
+    }
+
+    fn queued_of(page: Page) -> &'static Bitmap {
+        page.vacant()
+    }
+
+    fn set_stays(&mut self, object: usize, stays: bool) {
+        let (word, bit) = place(object);
+        let word = &Self::stays_of(self.page(object))[word];
+        let before = word.load(Ordering::Relaxed);
+        debug_assert_eq!(before & bit == 0, stays);
+        word.store(before ^ bit, Ordering::Relaxed);
+        if stays {
+            self.stays += 1;
+        } else {
+            self.stays -= 1;
+        }
+    }
+
+    /// Sees to it that an object stays.
+    ///
+    /// # Safety
+    /// An object of this nursery that does not stay begins there.
+    pub(crate) unsafe fn keep(&mut self, object: usize) {
+        // SAFETY: by the contract.
+        unsafe { Header::of(object).with(STAYS).put(object) };
+        self.set_stays(object, true);
+    }
+
+    /// The next collection may move an object again.
+    ///
+    /// # Safety
+    /// An object of this nursery that stays begins there.
+    pub(crate) unsafe fn let_go(&mut self, object: usize) {
+        // SAFETY: by the contract.
+        unsafe { Header::of(object).without(STAYS).put(object) };
+        self.set_stays(object, false);
+    }
+
+    /// Notes that an object that stays has to be looked into.
+    pub(crate) fn queue(&mut self, object: usize) {
+        let (word, bit) = place(object);
+        Self::queued_of(self.page(object))[word].fetch_or(bit, Ordering::Relaxed);
+        self.queued += 1;
+    }
+
+    /// Takes an object that has to be looked into: the first one at or behind `from`, else the first of all.
+    pub(crate) fn unqueue(&mut self, from: usize) -> Option<usize> {
+        if self.queued == 0 {
+            return None;
+        }
+        let object =
+            self.next_bit(from, Self::queued_of).or_else(|| self.next_bit(self.start, Self::queued_of))?;
+        let (word, bit) = place(object);
+        Self::queued_of(self.page(object))[word].fetch_and(!bit, Ordering::Relaxed);
+        self.queued -= 1;
+        Some(object)
+    }
+
+    /// Objects that stay.
+    pub(crate) fn staying(&self) -> usize {
+        self.stays
+    }
+
+    /// Whether an object that stays begins at an address of the nursery.
+    pub(crate) fn is_staying(&self, object: usize) -> bool {
+        let (word, bit) = place(object);
+        self.stays > 0 && Self::stays_of(self.page(object))[word].load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// The first object that stays, at or behind `from`.
+    pub(crate) fn next_staying(&self, from: usize) -> Option<usize> {
+        if self.stays == 0 { None } else { self.next_bit(from, Self::stays_of) }
+    }
+
+    fn next_bit(&self, from: usize, bitmap: fn(Page) -> &'static Bitmap) -> Option<usize> {
+        let mut at = from;
+        while at < self.end() {
+            let (word, bit) = place(at);
+            let bits = bitmap(self.page(at))[word].load(Ordering::Relaxed) & bit.wrapping_neg();
+            let window = at & !(64 * OBJECT_ALIGN - 1);
+            if bits != 0 {
+                return Some(window + bits.trailing_zeros() as usize * OBJECT_ALIGN);
+            }
+            at = window + 64 * OBJECT_ALIGN;
+        }
+        None
+    }
+
+    /// The next gap with at least `least` bytes.
+    pub(crate) fn gap(&mut self, types: &Types, least: usize) -> Option<Window> {
+        while let Some(gap) = self.next_gap(types) {
+            if gap.room() >= least {
+                self.handed_out += gap.room();
+                return Some(gap);
+            }
+        }
+        None
+    }
+
+    /// The next gap, which may be empty.
+    fn next_gap(&mut self, types: &Types) -> Option<Window> {
+        let cursor = self.next;
+        if cursor >= self.end() {
+            return None;
+        }
+        let staying = self.next_staying(cursor);
+        // SAFETY: objects whose bit is set are live ones of this heap.
+        self.next = staying.map_or(self.end(), |object| object + unsafe { types.of(object).size(object) });
+        Some(Window { cursor, limit: staying.unwrap_or(self.end()) })
+    }
+
+    /// Takes the unused rest of a window back.
+    pub(crate) fn retire(&mut self, window: &mut Window) {
+        self.handed_out -= window.room();
+        *window = Window::EMPTY;
+    }
+
+    /// Bytes that were used since the last collection.
+    pub(crate) fn used(&self) -> usize {
+        self.handed_out
+    }
+
+    /// All but the objects that stay is free again.
+    pub(crate) fn empty(&mut self) {
+        self.next = self.start;
+        self.handed_out = 0;
+    }
+
+    /// Overwrites what is free. Only directly after [`empty`](Self::empty).
+    pub(crate) fn poison(&mut self, types: &Types, word: u64) {
+        while let Some(gap) = self.next_gap(types) {
+            fill(gap.cursor, gap.limit, word);
+        }
+        self.next = self.start;
+    }
+
+    /// Gives the memory back to the arenas.
+    pub(crate) fn release(&mut self) {
+        for address in (self.start..self.end()).step_by(HEAP_PAGE_BYTES) {
+            let page = self.page(address);
+            for word in page.remote().iter().chain(page.vacant()) {
+                if word.load(Ordering::Relaxed) != 0 {
+                    word.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+        let freed = self.space.source().with(|arenas| arenas.free_large(self.start));
+        debug_assert!(freed.is_ok(), "the nursery is a large block");
+    }
+}
+
+/// Writes a word everywhere in a free range.
+pub(crate) fn fill(from: usize, to: usize, word: u64) {
+    for at in (from..to).step_by(8) {
+        // SAFETY: the callers name free memory of their own, in multiples of a granule.
+        unsafe { (at as *mut u64).write(word) };
+    }
+}
+
+/// Word and bit of an object in the bitmap of its heap page.
+fn place(object: usize) -> (usize, u64) {
+    let granule = object % HEAP_PAGE_BYTES / OBJECT_ALIGN;
+    (granule / 64, 1 << (granule % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(level: u8, size: usize, shared_by: u32) -> Cache {
+        Cache { level, data: true, size, shared_by }
+    }
+
+    #[test]
+    fn the_nursery_has_half_of_the_largest_share_of_a_cache() {
+        let desktop = [cache(1, 32 << 10, 2), cache(2, 1 << 20, 2), cache(3, 16 << 20, 16)];
+        assert_eq!(
+            nursery_bytes(&desktop, None),
+            1 << 20,
+            "half of a sixteenth of 16 MiB is below the least"
+        );
+        let few = [cache(2, 1 << 20, 1), cache(3, 32 << 20, 2)];
+        assert_eq!(nursery_bytes(&few, None), 8 << 20);
+        let private = [cache(2, 4 << 20, 1), cache(3, 32 << 20, 64)];
+        assert_eq!(nursery_bytes(&private, None), 2 << 20);
+        assert_eq!(nursery_bytes(&[cache(3, 1 << 30, 1)], None), MOST);
+        assert_eq!(nursery_bytes(&[], None), LEAST, "a host that does not tell");
+        let code = [Cache { data: false, ..cache(2, 8 << 20, 1) }];
+        assert_eq!(nursery_bytes(&code, None), LEAST);
+    }
+
+    #[test]
+    fn a_memory_limit_bounds_the_nursery() {
+        let few = [cache(3, 32 << 20, 2)];
+        assert_eq!(nursery_bytes(&few, Some(64 << 20)), 4 << 20);
+        assert_eq!(nursery_bytes(&few, Some(0)), LEAST_NURSERY);
+        assert_eq!(nursery_bytes(&few, Some(u64::MAX)), 8 << 20);
+    }
+}

@@ -1,0 +1,374 @@
+//! The old generation: blocks of size classes in heap pages, objects that never move, bitmaps beside them.
+//!
+//! ```text
+//!   bin of a class    open page ─▶ window of free blocks         next: partial ─▶ unswept ─▶ a new page
+//!                     full, partial, unswept: lists of pages
+//!   metadata          vacant   1 where no live object begins
+//!   of a heap page    remote   1 where an object begins that is marked (here nobody frees remotely)
+//!                     tag      heap, cycle, class
+//! ```
+//!
+//! Arenas, heap pages, size classes, and the arrays of `Space` are those of the object allocator; a garbage-collected heap has a `Space` of
+//! its own, so that a block of the one is never taken for one of the other. An object above the largest block has a page run or a large block
+//! of its own and is a class by itself: [`LARGE`].
+//!
+//! The *cycle* bit of a page says after which marking its bitmap was swept last. When marking ends the heap's bit is turned, which makes all
+//! pages unswept at once: in an unswept page what is marked is alive, whatever `vacant` says.
+
+use super::header::OBJECT_ALIGN;
+use super::lists::List;
+use crate::arena::HEAP_PAGE_BYTES;
+use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS, class_of};
+use crate::object::space::Page;
+use crate::object::{Source, Space};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Class of the first page of an object with heap pages of its own.
+pub(crate) const LARGE: Class = 63;
+
+const CLASS_BITS: u32 = 63;
+pub(super) const CYCLE: u32 = 64;
+const HEAP_SHIFT: u32 = 8;
+
+/// Most numbers of heaps; a number may come back after that many heaps.
+pub(crate) const HEAP_NUMBERS: u32 = 1 << (32 - HEAP_SHIFT);
+
+/// Pages kept for the next bin that needs one. Taken and given back in numbers because one at a time costs more than filling them.
+pub(super) const SPARES: usize = 32;
+
+/// Unswept pages looked at for one window before a new page is taken: bounds the pause when all of them are full.
+const SWEEP_TRIES: usize = 16;
+
+const _: () = assert!(CLASSES < LARGE && LARGE as u32 <= CLASS_BITS);
+const _: () = assert!(OBJECT_ALIGN == 16, "the least granule");
+
+/// Where the next block of a class comes from, and all pages of the class.
+pub(super) struct Bin {
+    pub(super) page: Option<Page>,
+    /// Of the page: where it begins, the window, and what is still free there.
+    pub(super) base: usize,
+    pub(super) window: usize,
+    pub(super) bits: u64,
+    pub(super) partial: List,
+    pub(super) full: List,
+    pub(super) unswept: List,
+}
+
+impl Bin {
+    pub(super) const EMPTY: Self = Self {
+        page: None,
+        base: 0,
+        window: WINDOWS,
+        bits: 0,
+        partial: List::EMPTY,
+        full: List::EMPTY,
+        unswept: List::EMPTY,
+    };
+}
+
+/// What is left after the sweep of a page.
+pub(crate) enum Swept {
+    /// No live object: the page was given back.
+    Empty,
+    /// Some, in a page that is now in a list of its bin.
+    Kept,
+}
+
+/// The old generation of a heap.
+pub(crate) struct Old<S: Source> {
+    pub(super) space: &'static Space<S>,
+    pub(super) tag: u32,
+    pub(super) cycle: u32,
+    /// New objects are marked: a marking is under way.
+    pub(crate) black: bool,
+    pub(super) bins: [Bin; CLASSES],
+    pub(super) large: List,
+    pub(super) large_unswept: List,
+    pub(super) spares: [usize; SPARES],
+    pub(super) spare_count: usize,
+    pub(super) batch: usize,
+    /// Bytes of heap pages and large blocks.
+    pub(super) held: usize,
+    /// Bytes of objects: live ones, and dead ones that are not swept yet.
+    pub(super) used: usize,
+    /// What `held` may be at most.
+    pub(crate) maximum: usize,
+    /// What freed blocks are overwritten with.
+    pub(crate) poison: Option<u64>,
+}
+
+impl<S: Source> Old<S> {
+    pub(crate) fn new(space: &'static Space<S>, number: u32, maximum: usize) -> Self {
+        Self {
+            space,
+            tag: (number % (HEAP_NUMBERS - 1) + 1) << HEAP_SHIFT,
+            cycle: 0,
+            black: false,
+            bins: [const { Bin::EMPTY }; CLASSES],
+            large: List::EMPTY,
+            large_unswept: List::EMPTY,
+            spares: [0; SPARES],
+            spare_count: 0,
+            batch: 1,
+            held: 0,
+            used: 0,
+            maximum,
+            poison: None,
+        }
+    }
+
+    pub(crate) fn space(&self) -> &'static Space<S> {
+        self.space
+    }
+
+    /// Bytes of heap pages and large blocks, spare pages included.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Bytes of objects that are not known to be dead.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Room for an object of `bytes` bytes, at most [`MAX_BLOCK`]. Contents undefined. `None`: no memory, or the maximum is reached.
+    #[inline]
+    pub(crate) fn allocate(&mut self, bytes: usize) -> Option<usize> {
+        let class = class_of(bytes);
+        if self.bins[class].bits == 0 && !self.next_window(class) {
+            return None;
+        }
+        let shape = &SHAPES[class];
+        let bin = &mut self.bins[class];
+        let bit = bin.bits & bin.bits.wrapping_neg();
+        bin.bits ^= bit;
+        let page = bin.page?;
+        let vacant = &page.vacant()[bin.window];
+        vacant.store(vacant.load(Relaxed) & !bit, Relaxed);
+        if self.black {
+            let marks = &page.remote()[bin.window];
+            marks.store(marks.load(Relaxed) | bit, Relaxed);
+        }
+        self.used += shape.bytes as usize;
+        Some(bin.base + (((bin.window * 64) + bit.trailing_zeros() as usize) << shape.shift))
+    }
+
+    /// Opens the next window with a free block. Says no when there is no memory.
+    #[inline(never)]
+    fn next_window(&mut self, class: Class) -> bool {
+        let mut tries = 0;
+        loop {
+            if self.open_window(class) {
+                return true;
+            }
+            let bin = &mut self.bins[class];
+            if let Some(full) = bin.page.take() {
+                bin.full.push(self.space, full);
+            }
+            let next = if let Some(page) = bin.partial.pop(self.space) {
+                page
+            } else if tries < SWEEP_TRIES && !bin.unswept.is_empty() {
+                tries += 1;
+                self.sweep_class(class);
+                continue;
+            } else if let Some(page) = self.new_page(class) {
+                page
+            } else if self.sweep_page().is_some() {
+                // No new page, but what is not swept yet may have some.
+                continue;
+            } else {
+                return false;
+            };
+            let bin = &mut self.bins[class];
+            (bin.page, bin.base, bin.window) = (Some(next), next.address(), WINDOWS);
+        }
+    }
+
+    /// Opens the next window of the bin's page; `WINDOWS`: none was open.
+    fn open_window(&mut self, class: Class) -> bool {
+        let bin = &mut self.bins[class];
+        let Some(page) = bin.page else { return false };
+        let first = if bin.window == WINDOWS { 0 } else { bin.window + 1 };
+        for window in first..WINDOWS {
+            let free = page.vacant()[window].load(Relaxed) & SHAPES[class].starts[window];
+            if free != 0 {
+                (bin.window, bin.bits) = (window, free);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn new_page(&mut self, class: Class) -> Option<Page> {
+        if self.spare_count == 0 && !self.take_spares() {
+            return None;
+        }
+        self.spare_count -= 1;
+        let page = self.space.page(self.spares[self.spare_count])?;
+        page.vacant().iter().for_each(|word| word.store(u64::MAX, Relaxed));
+        page.mark().tag.store(self.tag | self.cycle | class as u32, Relaxed);
+        Some(page)
+    }
+
+    /// Takes pages from the arenas, twice as many as the last time.
+    fn take_spares(&mut self) -> bool {
+        let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
+        self.batch = (self.batch * 2).min(SPARES / 2);
+        let spares = &mut self.spares[..batch];
+        let taken = self.space.source().with(|arenas| arenas.allocate_pages(spares));
+        self.spares[..taken].reverse();
+        for index in 0..taken {
+            if self.space.page_or_add(self.spares[index]).is_none() {
+                // No memory for metadata: the pages cannot be used.
+                let _ = self.space.source().with(|arenas| arenas.free_pages(&self.spares[index..taken]));
+                break;
+            }
+            self.spare_count += 1;
+            self.held += HEAP_PAGE_BYTES;
+        }
+        self.spare_count > 0
+    }
+
+    /// Gives spare pages back to the arenas, but for `keep`.
+    pub(super) fn give_spares(&mut self, keep: usize) {
+        let given = &self.spares[keep..self.spare_count];
+        let freed = self.space.source().with(|arenas| arenas.free_pages(given));
+        debug_assert!(freed.is_ok(), "spare pages are runs of one page");
+        self.held -= given.len() * HEAP_PAGE_BYTES;
+        self.spare_count = keep;
+    }
+
+    /// Marks an object of this generation; says whether it was not.
+    #[inline(always)]
+    pub(crate) fn mark(&self, object: usize) -> bool {
+        let Some((page, word, bit)) = self.place(object) else { return false };
+        let marks = &page.remote()[word];
+        let before = marks.load(Relaxed);
+        marks.store(before | bit, Relaxed);
+        before & bit == 0
+    }
+
+    /// Whether an object of this generation is marked.
+    pub(crate) fn is_marked(&self, object: usize) -> bool {
+        self.place(object).is_some_and(|(page, word, bit)| page.remote()[word].load(Relaxed) & bit != 0)
+    }
+
+    /// Whether a live object of this heap's old generation begins at an address.
+    pub(crate) fn is_live(&self, object: usize) -> bool {
+        let Some((page, word, bit)) = self.place(object) else { return false };
+        let tag = page.mark().tag.load(Relaxed);
+        let class = class_in(tag);
+        let starts = if class == LARGE { 1 } else { SHAPES[class].starts[word] };
+        let aligned =
+            if class == LARGE { object == page.address() } else { object % (1 << SHAPES[class].shift) == 0 };
+        aligned && starts & bit != 0 && self.live_bits(page, tag, word) & bit != 0
+    }
+
+    /// Page, word and bit of an object in the bitmaps, if the address is in a page of this heap.
+    #[inline(always)]
+    fn place(&self, object: usize) -> Option<(Page, usize, u64)> {
+        let page = self.space.page(object)?;
+        let tag = page.mark().tag.load(Relaxed);
+        if tag >> HEAP_SHIFT != self.tag >> HEAP_SHIFT {
+            return None;
+        }
+        let class = class_in(tag);
+        if class == LARGE {
+            return Some((page, 0, 1));
+        }
+        let granule = (object % HEAP_PAGE_BYTES) >> SHAPES[class].shift;
+        Some((page, granule / 64, 1 << (granule % 64)))
+    }
+
+    pub(super) fn is_unswept(&self, tag: u32) -> bool {
+        tag & CYCLE != self.cycle
+    }
+
+    fn live_bits(&self, page: Page, tag: u32, word: usize) -> u64 {
+        let live = !page.vacant()[word].load(Relaxed);
+        if self.is_unswept(tag) { live & page.remote()[word].load(Relaxed) } else { live }
+    }
+
+    /// Calls a function with every live object.
+    pub(crate) fn each_live(&self, mut call: impl FnMut(usize)) {
+        self.each_page(|page, class| {
+            let tag = page.mark().tag.load(Relaxed);
+            if class == LARGE {
+                if self.live_bits(page, tag, 0) & 1 != 0 {
+                    call(page.address());
+                }
+                return;
+            }
+            let shape = &SHAPES[class];
+            for window in 0..WINDOWS {
+                let mut bits = self.live_bits(page, tag, window) & shape.starts[window];
+                while bits != 0 {
+                    let granule = window * 64 + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    call(page.address() + (granule << shape.shift));
+                }
+            }
+        });
+    }
+
+    fn each_page(&self, mut call: impl FnMut(Page, Class)) {
+        for (class, bin) in self.bins.iter().enumerate() {
+            bin.page.into_iter().for_each(|page| call(page, class));
+            for list in [&bin.partial, &bin.full, &bin.unswept] {
+                list.pages(self.space).for_each(|page| call(page, class));
+            }
+        }
+        for list in [&self.large, &self.large_unswept] {
+            list.pages(self.space).for_each(|page| call(page, LARGE));
+        }
+    }
+
+    /// Recomputes what is kept. For the verifier.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (mut held, mut used) = (self.spare_count * HEAP_PAGE_BYTES, 0);
+        let mut problem = None;
+        self.each_page(|page, class| {
+            let tag = page.mark().tag.load(Relaxed);
+            if tag & !CYCLE != self.tag | class as u32 {
+                problem = Some(format!(
+                    "the page at {:#x} is in a list of class {class} with tag {tag:#x}",
+                    page.address()
+                ));
+            }
+            if class == LARGE {
+                let bytes = self.large_bytes(page.address());
+                held += bytes;
+                used += bytes;
+                return;
+            }
+            held += HEAP_PAGE_BYTES;
+            let shape = &SHAPES[class];
+            for (window, starts) in shape.starts.iter().enumerate() {
+                let occupied = !page.vacant()[window].load(Relaxed);
+                let marks = page.remote()[window].load(Relaxed);
+                if occupied & !starts != 0 || marks & !occupied != 0 {
+                    problem = Some(format!(
+                        "the bitmaps of the page at {:#x} contradict each other",
+                        page.address()
+                    ));
+                }
+                if marks != 0 && !self.black && !self.is_unswept(tag) {
+                    problem = Some(format!("the swept page at {:#x} has marks", page.address()));
+                }
+                used += occupied.count_ones() as usize * shape.bytes as usize;
+            }
+        });
+        match problem {
+            Some(problem) => Err(problem),
+            None if (held, used) != (self.held, self.used) => Err(format!(
+                "the old generation counts {} bytes of pages and {} of objects; there are {held} and {used}",
+                self.held, self.used
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+fn class_in(tag: u32) -> Class {
+    (tag & CLASS_BITS) as Class
+}

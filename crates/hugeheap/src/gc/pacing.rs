@@ -1,0 +1,114 @@
+//! When a major collection begins and how fast it goes on. Pure: sizes in, sizes out.
+//!
+//! ```text
+//!   live ───────────────▶ threshold ───────▶ at most 5/4 of it
+//!        the program runs           marking, sweeping: SPEED bytes for each byte that is added
+//! ```
+//!
+//! Marking looks at no more than what there was when it began: what is added meanwhile is looked into by the minor collection that added it. So
+//! it ends before the old generation has grown by `1 / SPEED`, and so does sweeping; a nursery may be added before and after each.
+
+/// Growth in percent between the live bytes after one major collection and the beginning of the next, unless set: RPython's. More memory for
+/// less work; a program that knows better sets it.
+pub(crate) const GROWTH: u32 = 182;
+
+/// Bytes that are marked, or whose heap pages are swept, for each byte added to the old generation. With 8 a marking that begins at the
+/// threshold ends below 9/8 of it, and sweeping below 5/4.
+const SPEED: usize = 8;
+
+/// Bytes of a step at least: with fewer, the look at the roots would be more work than the step.
+const LEAST_STEP: usize = 256 << 10;
+
+/// The first major collection does not begin before the old generation has this many nurseries.
+const FIRST: usize = 4;
+
+/// The pace of a heap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pacing {
+    growth: u32,
+    nursery: usize,
+    maximum: usize,
+    threshold: usize,
+}
+
+impl Pacing {
+    pub(crate) fn new(growth: u32, nursery: usize, maximum: usize) -> Self {
+        let mut pacing = Self { growth, nursery, maximum, threshold: 0 };
+        pacing.finished(0);
+        pacing
+    }
+
+    /// A major collection ended with `live` bytes.
+    pub(crate) fn finished(&mut self, live: usize) {
+        let grown = (live as u128 * u128::from(self.growth) / 100).min(usize::MAX as u128) as usize;
+        let wanted = grown.max(live.saturating_add(FIRST * self.nursery));
+        // Near the maximum: early enough to be over before it is reached, and not all the time.
+        let most = (self.maximum / 5 * 4).max(live + self.maximum.saturating_sub(live) / 2);
+        self.threshold = wanted.min(most);
+    }
+
+    /// Whether a major collection begins.
+    pub(crate) fn begins(&self, used: usize) -> bool {
+        used >= self.threshold
+    }
+
+    /// Bytes of a step, after `added` bytes were added.
+    pub(crate) fn step(&self, added: usize) -> usize {
+        added.saturating_mul(SPEED).max(LEAST_STEP)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn threshold(&self) -> usize {
+        self.threshold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_threshold_follows_what_lives() {
+        let mut pacing = Pacing::new(200, 1 << 20, usize::MAX);
+        assert_eq!(pacing.threshold(), 4 << 20);
+        pacing.finished(100 << 20);
+        assert_eq!(pacing.threshold(), 200 << 20);
+        pacing.finished(1 << 20);
+        assert_eq!(pacing.threshold(), 5 << 20);
+        assert!(!pacing.begins((5 << 20) - 1) && pacing.begins(5 << 20));
+    }
+
+    proptest! {
+        #[test]
+        fn a_major_collection_is_over_below_five_quarters(
+            live in 0usize..1 << 32, growth in 110u32..400, adds in prop::collection::vec(0usize..1 << 24, 1..50)
+        ) {
+            let mut pacing = Pacing::new(growth, 1 << 20, usize::MAX);
+            pacing.finished(live);
+            let begin = pacing.threshold();
+            let (mut used, mut to_mark, mut to_sweep) = (begin, begin, begin + begin / 8);
+            for &add in adds.iter().cycle() {
+                used += add;
+                let step = pacing.step(add);
+                if to_mark > 0 {
+                    to_mark = to_mark.saturating_sub(step);
+                } else if to_sweep > 0 {
+                    to_sweep = to_sweep.saturating_sub(step);
+                } else {
+                    break;
+                }
+                // The last additions of marking and of sweeping were made before the steps that ended them.
+                prop_assert!(used <= begin / 4 * 5 + begin / 32 + (2 << 24), "{used} of {begin}");
+            }
+        }
+
+        #[test]
+        fn the_threshold_leaves_room_below_the_maximum(live in 0usize..1 << 30, more in 0usize..1 << 30) {
+            let mut pacing = Pacing::new(1000, 1 << 20, live + more);
+            pacing.finished(live);
+            prop_assert!(pacing.threshold() <= live + more);
+            prop_assert!(more < 2 || pacing.threshold() > live || pacing.threshold() >= (live + more) / 5 * 4);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What is alive without being referred to by an object.
+//!
+//! | roots | for |
+//! |---|---|
+//! | the shadow stack | local variables: handles of a [`Scope`](super::Scope) |
+//! | a frame | addresses in local variables of a caller that keeps its window in registers, for the time of one call |
+//! | globals | what outlives scopes: [`Global`] |
+//! | pins | globals whose object must not move |
+//! | callbacks | structures of the program that hold references |
+
+use super::types::{Visit, Visitor};
+use super::{Exhausted, heap::Heap};
+use crate::object::Source;
+use std::collections::BTreeMap;
+
+/// A handle that keeps an object alive until it is [released](Heap::release). Dropped without that, it does so until the heap ends.
+#[derive(Debug)]
+#[must_use = "the object stays alive until the handle is released"]
+pub struct Global {
+    pub(crate) index: u32,
+    pub(crate) heap: u32,
+    pub(crate) pinned: bool,
+}
+
+/// Names the slots that a program holds outside of objects.
+pub type RootCallback = Box<dyn FnMut(&mut Visitor<'_>)>;
+
+/// The roots of a heap.
+#[derive(Default)]
+pub(crate) struct Roots {
+    pub(crate) stack: Vec<usize>,
+    globals: Vec<usize>,
+    vacant: Vec<u32>,
+    callbacks: Vec<RootCallback>,
+    /// Pinned objects in the nursery, and how many pins each has.
+    pub(crate) pins: BTreeMap<usize, u32>,
+}
+
+impl Roots {
+    /// Names every root.
+    pub(crate) fn each<V: Visit>(&mut self, frame: &mut [usize], visit: &mut V) {
+        for slot in self.stack.iter_mut().chain(frame).chain(&mut self.globals) {
+            visit.slot(slot);
+        }
+        for callback in &mut self.callbacks {
+            callback(&mut Visitor(visit));
+        }
+    }
+
+    /// Pushes a slot of the shadow stack.
+    pub(crate) fn push(&mut self, object: usize) -> Result<u32, Exhausted> {
+        let index = u32::try_from(self.stack.len()).map_err(|_| Exhausted { bytes: 8 })?;
+        self.stack.try_reserve(1).map_err(|_| Exhausted { bytes: 8 })?;
+        self.stack.push(object);
+        Ok(index)
+    }
+
+    fn add_global(&mut self, object: usize) -> Result<u32, Exhausted> {
+        if let Some(index) = self.vacant.pop() {
+            self.globals[index as usize] = object;
+            return Ok(index);
+        }
+        let none = |_| Exhausted { bytes: 16 };
+        self.globals.try_reserve(1).map_err(none)?;
+        // So that releasing never needs memory.
+        self.vacant.try_reserve(self.globals.len() + 1).map_err(none)?;
+        let index = u32::try_from(self.globals.len()).map_err(|_| Exhausted { bytes: 16 })?;
+        self.globals.push(object);
+        Ok(index)
+    }
+}
+
+impl<S: Source> Heap<S> {
+    /// Keeps an object alive, beyond all scopes.
+    ///
+    /// # Errors
+    /// When there is no memory for the handle.
+    ///
+    /// # Safety
+    /// A live object of this heap begins there.
+    pub unsafe fn global(&mut self, object: usize) -> Result<Global, Exhausted> {
+        let index = self.roots.add_global(object)?;
+        Ok(Global { index, heap: self.number, pinned: false })
+    }
+
+    /// Keeps an object alive and where it is. An object of the old generation never moves, so pinning it costs nothing.
+    ///
+    /// # Errors
+    /// When there is no memory for the handle.
+    ///
+    /// # Safety
+    /// As in [`global`](Self::global).
+    pub unsafe fn pin(&mut self, object: usize) -> Result<Global, Exhausted> {
+        let index = self.roots.add_global(object)?;
+        if self.nursery.contains(object) {
+            let pins = self.roots.pins.entry(object).or_insert(0);
+            *pins += 1;
+            if *pins == 1 && !self.nursery.is_staying(object) {
+                // SAFETY: by the contract.
+                unsafe { self.nursery.keep(object) };
+            }
+        }
+        Ok(Global { index, heap: self.number, pinned: true })
+    }
+
+    /// The address of the object that a handle keeps.
+    ///
+    /// # Panics
+    /// When the handle is one of another heap.
+    pub fn address(&self, global: &Global) -> usize {
+        assert_eq!(global.heap, self.number, "the handle belongs to another heap");
+        self.roots.globals[global.index as usize]
+    }
+
+    /// Ends a handle.
+    ///
+    /// # Panics
+    /// When it is one of another heap.
+    #[allow(clippy::needless_pass_by_value, reason = "the handle ends here")]
+    pub fn release(&mut self, global: Global) {
+        let object = self.address(&global);
+        self.roots.globals[global.index as usize] = 0;
+        self.roots.vacant.push(global.index);
+        // An object that was pinned when it was old already has no pins.
+        if let Some(pins) = self.roots.pins.get_mut(&object).filter(|_| global.pinned) {
+            *pins -= 1;
+            if *pins == 0 {
+                self.roots.pins.remove(&object);
+                // SAFETY: a pinned object of the nursery is alive until now.
+                unsafe { self.nursery.let_go(object) };
+            }
+        }
+    }
+
+    /// Adds a function that names slots which the program holds outside of objects. It is called in every collection.
+    ///
+    /// # Safety
+    /// Every slot it names may be read and written at any collection from now on, and holds what a slot may hold. It does not use the heap.
+    pub unsafe fn add_roots(&mut self, callback: RootCallback) {
+        self.roots.callbacks.push(callback);
+    }
+}

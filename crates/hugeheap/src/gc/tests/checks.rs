@@ -1,0 +1,142 @@
+//! Each check finds the mistake that it is for.
+
+use super::*;
+use std::num::NonZeroU32;
+
+/// An old pair, and a young one.
+fn old_and_young(test: &mut Test) -> (usize, usize) {
+    let (global, young) = test.run(|scope, types| {
+        let old = pair(scope, types, 1);
+        scope.collect_minor();
+        let global = scope.global(old).expect("memory");
+        let young = pair(scope, types, 2);
+        (global, scope.object(young))
+    });
+    (test.heap.address(&global), young)
+}
+
+#[test]
+fn a_missing_barrier_is_found() {
+    let mut test = Test::new(Settings::default());
+    let (old, young) = old_and_young(&mut test);
+    assert_eq!(test.heap.verify_barriers(), Ok(()));
+    // SAFETY: the planted mistake: a write into a live object without the barrier.
+    unsafe { ((old + RIGHT) as *mut usize).write(young) };
+    let found = test.heap.verify_barriers().expect_err("planted");
+    assert_eq!(found, Mistake::Barrier { object: old, offset: RIGHT, id: test.pair.number() });
+    // SAFETY: the mistake is taken back: told to the barrier, it is none.
+    unsafe { test.heap.before_write(old, (old + RIGHT) as *mut usize) };
+    assert_eq!(test.heap.verify_barriers(), Ok(()));
+}
+
+#[test]
+fn a_missing_barrier_in_a_large_array_is_found() {
+    let mut test = Test::new(Settings::default());
+    let (_, young) = old_and_young(&mut test);
+    let global = test.run(|scope, types| {
+        let array = scope.allocate(types.array, 10_000).expect("memory");
+        scope.global(array).expect("memory")
+    });
+    let array = test.heap.address(&global);
+    // SAFETY: planted, as above; the slot before it is told to the barrier, in another card.
+    unsafe {
+        ((array + 16 + 8 * 7000) as *mut usize).write(young);
+        test.heap.write(array, (array + 16 + 8 * 6000) as *mut usize, young);
+    }
+    let found = test.heap.verify_barriers().expect_err("planted");
+    assert_eq!(found, Mistake::Barrier { object: array, offset: 16 + 8 * 7000, id: test.array.number() });
+}
+
+#[test]
+fn a_reference_to_nothing_is_found() {
+    let mut test = Test::new(Settings::default());
+    let (old, _) = old_and_young(&mut test);
+    for wrong in [0x10, old + 16, old + 64, old & !0xffff_ffff] {
+        // SAFETY: planted: the slot holds the address of no object.
+        unsafe { ((old + LEFT) as *mut usize).write(wrong) };
+        let found = test.heap.verify(&mut []).expect_err("planted");
+        assert_eq!(found, Mistake::Reference { object: Some(old), offset: LEFT, word: wrong });
+    }
+    // SAFETY: the mistake is taken back.
+    unsafe { ((old + LEFT) as *mut usize).write(0) };
+    let mut frame = [old + 32];
+    let found = test.heap.verify(&mut frame).expect_err("planted");
+    assert_eq!(found, Mistake::Reference { object: None, offset: 0, word: old + 32 });
+    assert_eq!(test.heap.verify(&mut []), Ok(()));
+}
+
+#[test]
+fn an_overwritten_header_is_found() {
+    let mut test = Test::new(Settings::default());
+    let (old, _) = old_and_young(&mut test);
+    // SAFETY: planted: somebody writes over the end of the object before.
+    unsafe { (old as *mut u64).write(12345) };
+    assert_eq!(test.heap.verify(&mut []), Err(Mistake::Header { object: old, word: 12345 }));
+    // SAFETY: taken back.
+    unsafe { test.pair.header().with(TRACKED).put(old) };
+    assert_eq!(test.heap.verify(&mut []), Ok(()));
+}
+
+#[test]
+fn a_forgotten_root_is_found_by_poison_at_the_next_collection() {
+    let checks = Checks { poison: true, stress: NonZeroU32::new(3), ..Checks::default() };
+    let mut test = Test::new(Settings { checks, ..Settings::default() });
+    let mut forgotten = 0;
+    test.run(|scope, types| {
+        scope.scope(|scope| {
+            pair(scope, types, 1);
+            let local = pair(scope, types, 2);
+            forgotten = scope.object(local);
+        });
+        // Under stress the third allocation collects; without, the nursery would have to be full.
+        pair(scope, types, 3);
+        // SAFETY: the address is in the nursery, which is mapped.
+        let words = unsafe { (forgotten as *const [u64; 4]).read() };
+        assert_eq!(words[3], POISON, "{words:x?}");
+    });
+    let mut frame = [forgotten + 16];
+    assert!(matches!(test.heap.verify(&mut frame), Err(Mistake::Reference { object: None, .. })));
+}
+
+#[test]
+fn freed_blocks_are_poisoned() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let (keep, dead) = (pair(scope, types, 1), pair(scope, types, 2));
+        scope.collect_minor();
+        let address = scope.object(dead);
+        scope.assign(dead, keep);
+        scope.collect();
+        // SAFETY: the page has a live object, so it is still there.
+        assert_eq!(unsafe { (address as *const [u64; 4]).read() }, [POISON; 4]);
+        assert_eq!(scope.read(keep, NUMBER), 1);
+    });
+    test.end();
+}
+
+#[test]
+fn stress_collects_every_so_many_allocations_and_changes_nothing() {
+    for every in [1, 7] {
+        let checks = Checks { verify: true, barriers: true, poison: true, stress: NonZeroU32::new(every) };
+        let mut test = Test::new(Settings { checks, ..Settings::default() });
+        test.run(|scope, types| {
+            let head = list(scope, types, 210);
+            check_list(scope, head, 210);
+            assert_eq!(scope.heap().statistics().minor, 210 / u64::from(every));
+        });
+        test.end();
+    }
+}
+
+#[test]
+fn books_that_contradict_the_pages_are_found() {
+    let mut test = Test::new(Settings::default());
+    let (old, _) = old_and_young(&mut test);
+    let page = test.space.page(old).expect("known");
+    let before = page.vacant()[0].load(std::sync::atomic::Ordering::Relaxed);
+    // Planted in metadata only: an object begins where none can.
+    page.vacant()[0].store(before & !2, std::sync::atomic::Ordering::Relaxed);
+    assert!(matches!(test.heap.verify(&mut []), Err(Mistake::Books(_))));
+    page.vacant()[0].store(before, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(test.heap.verify(&mut []), Ok(()));
+}

@@ -1,0 +1,92 @@
+//! Exhaustion: an error, after everything dead was freed, and a heap that goes on.
+
+use super::*;
+use hugeheap_os::simulated::Call;
+
+/// Makes lists until there is no more memory. Returns how many.
+fn fill(scope: &mut Scope<'_, World>, types: Types3, table: Local<'_>) -> usize {
+    for index in 0.. {
+        let result = scope.scope(|scope| -> Result<(), Exhausted> {
+            let local = scope.allocate(types.text, 624)?;
+            scope.bytes(local).fill(index as u8);
+            let offset = scope.item(table, index);
+            scope.set(table, offset, Some(local));
+            Ok(())
+        });
+        if let Err(error) = result {
+            assert_eq!(error.bytes, 640);
+            return index;
+        }
+    }
+    unreachable!("the maximum ends it")
+}
+
+fn check_filled(scope: &mut Scope<'_, World>, table: Local<'_>, count: usize) {
+    for index in 0..count {
+        scope.scope(|scope| {
+            let offset = scope.item(table, index);
+            let local = scope.get(table, offset).expect("memory").expect("set");
+            assert!(scope.bytes(local).iter().all(|&byte| byte == index as u8));
+        });
+    }
+}
+
+#[test]
+fn the_maximum_is_kept_and_the_heap_goes_on() {
+    let checks = Checks { verify: true, barriers: true, poison: true, stress: None };
+    let mut test = Test::new(Settings { maximum: Some(2 << 20), checks, ..Settings::default() });
+    test.run(|scope, types| {
+        let table = scope.allocate(types.array, 10_000).expect("memory");
+        for _ in 0..3 {
+            let count = fill(scope, types, table);
+            assert!(scope.heap().held_bytes() <= 2 << 20);
+            assert!(count * 640 > (2 << 20) - (200 << 10), "{count} objects");
+            check_filled(scope, table, count);
+            assert!(scope.heap().statistics().not_moved > 0);
+            // Half of them die: there is room again.
+            for index in (0..count).step_by(2) {
+                let offset = scope.item(table, index);
+                scope.set(table, offset, None);
+            }
+            let local = scope.allocate(types.text, 624).expect("there is room again");
+            assert!(scope.bytes(local).len() == 624);
+        }
+        assert_eq!(scope.allocate(types.text, 3 << 20).expect_err("above the maximum").bytes, (3 << 20) + 16);
+        assert_eq!(scope.allocate(types.text, usize::MAX).expect_err("no such size").bytes, usize::MAX);
+    });
+    test.end();
+}
+
+#[test]
+fn a_system_without_memory_is_an_error_too() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let table = scope.allocate(types.array, 50_000).expect("memory");
+        let kernel = &scope.heap().old.space().source().kernel;
+        kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+        kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+        let count = fill(scope, types, table);
+        check_filled(scope, table, count);
+        scope.heap().old.space().source().kernel.fail_no_more();
+        let local = scope.allocate(types.text, 624).expect("there is memory again");
+        assert_eq!(scope.bytes(local).len(), 624);
+        scope.collect();
+        check_filled(scope, table, count);
+    });
+    test.end();
+}
+
+#[test]
+fn wrong_settings_and_no_memory_are_told() {
+    let space = space();
+    let wrong = |settings| Heap::new(space, settings).err().map(|error| error.to_string());
+    assert!(
+        wrong(Settings { nursery: Some(1000), ..Settings::default() })
+            .is_some_and(|text| text.contains("65536"))
+    );
+    assert!(
+        wrong(Settings { growth: Some(100), ..Settings::default() }).is_some_and(|text| text.contains("110"))
+    );
+    space.source().kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+    assert!(wrong(Settings::default()).is_some_and(|text| text.contains("no memory")));
+}

@@ -1,0 +1,178 @@
+//! Major collections: in steps, with what the program writes between them; what becomes free.
+
+use super::*;
+
+#[test]
+fn what_is_unreachable_becomes_free() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let keep = list(scope, types, 50);
+        scope.scope(|scope| {
+            let dead = list(scope, types, 20_000);
+            check_list(scope, dead, 20_000);
+            let large = scope.allocate(types.text, 3 << 20).expect("memory");
+            scope.bytes(large).fill(1);
+            scope.collect();
+            check_list(scope, dead, 20_000);
+        });
+        assert!(scope.heap().old_bytes() > 3 << 20);
+        scope.collect();
+        assert_eq!(scope.heap().old_bytes(), 50 * PAIR);
+        assert!(scope.heap().held_bytes() <= 32 << 10, "empty pages are given back");
+        check_list(scope, keep, 50);
+        assert!(scope.heap().statistics().major >= 2);
+    });
+    test.end();
+}
+
+#[test]
+fn freed_blocks_are_used_again() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let keep = list(scope, types, 1000);
+        scope.collect();
+        let held = scope.heap().held_bytes();
+        for _ in 0..40 {
+            scope.scope(|scope| {
+                let dead = list(scope, types, 5000);
+                check_list(scope, dead, 5000);
+            });
+        }
+        assert!(scope.heap().statistics().major > 2, "{:?}", scope.heap().statistics());
+        scope.collect();
+        assert_eq!(scope.heap().held_bytes(), held);
+        check_list(scope, keep, 1000);
+    });
+    test.end();
+}
+
+/// Goes on with minor collections until the phase is over.
+fn pass(scope: &mut Scope<'_, World>, phase: Phase) {
+    while scope.heap().phase() == phase {
+        scope.collect_minor();
+    }
+}
+
+#[test]
+fn marking_sees_what_is_written_between_its_steps() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        // More than a step can mark, so that marking is in the middle for a while.
+        let long = list(scope, types, 60_000);
+        let other = pair(scope, types, 1);
+        let hidden = list(scope, types, 10);
+        scope.set(other, LEFT, Some(hidden));
+        scope.collect();
+        let before = scope.heap().statistics().major;
+        scope.heap.begin_marking(&mut []);
+        scope.collect_minor();
+        assert_eq!(scope.heap().phase(), Phase::Marking, "the list is longer than a step");
+        // The only way to `hidden` is moved into an object that is marked already: the head of the long list.
+        scope.set(long, RIGHT, Some(hidden));
+        scope.set(other, LEFT, None);
+        let empty = pair(scope, types, 0);
+        scope.assign(hidden, empty);
+        pass(scope, Phase::Marking);
+        pass(scope, Phase::Sweeping);
+        assert_eq!(scope.heap().statistics().major, before + 1);
+        check_list(scope, long, 60_000);
+        let found = scope.get(long, RIGHT).expect("memory").expect("set");
+        check_list(scope, found, 10);
+    });
+    test.end();
+}
+
+#[test]
+fn a_stack_that_is_too_small_only_costs_time() {
+    let mut test = Test::checked();
+    test.heap.marker.most = 2;
+    test.run(|scope, types| {
+        let array = scope.allocate(types.array, 20_000).expect("memory");
+        for index in 0..5_000 {
+            scope.scope(|scope| {
+                let local = list(scope, types, 3);
+                let offset = scope.item(array, index * 4);
+                scope.set(array, offset, Some(local));
+            });
+        }
+        scope.collect();
+        scope.collect();
+        for index in 0..5_000 {
+            scope.scope(|scope| {
+                let offset = scope.item(array, index * 4);
+                let local = scope.get(array, offset).expect("memory").expect("set");
+                check_list(scope, local, 3);
+            });
+        }
+        assert_eq!(scope.heap().old_bytes(), 15_000 * PAIR + (160_016_usize).next_multiple_of(16 << 10));
+    });
+    test.end();
+}
+
+#[test]
+fn growth_is_bounded() {
+    let mut test = Test::new(Settings { growth: Some(200), ..Settings::default() });
+    test.run(|scope, types| {
+        let table = scope.allocate(types.array, 20_000).expect("memory");
+        let mut highest = 0;
+        // The live set stays; everything in it is replaced again and again.
+        for round in 0..600_000u64 {
+            scope.scope(|scope| {
+                let local = pair(scope, types, round);
+                let offset = scope.item(table, (round * 7919 % 20_000) as usize);
+                scope.set(table, offset, Some(local));
+            });
+            highest = highest.max(scope.heap().old_bytes());
+        }
+        let live = 20_000 * PAIR + 160_016;
+        assert!(scope.heap().statistics().major > 5);
+        // Twice what lives, a quarter of that, and the nurseries before and after each phase.
+        assert!(highest < live * 2 / 4 * 5 + 4 * (64 << 10), "{highest} of {live}");
+    });
+    test.end();
+}
+
+#[test]
+fn types_with_a_trace_function_are_traced() {
+    unsafe fn trace(object: *mut u8, visitor: &mut Visitor<'_>) {
+        // SAFETY: an object of three words, of which the last is a slot where the one before is 1.
+        unsafe {
+            let words = object.cast::<usize>();
+            if words.add(1).read() == 1 {
+                visitor.slot(words.add(2));
+            }
+        }
+    }
+    let mut test = Test::checked();
+    // SAFETY: the function names the same slot of an object each time.
+    let traced = test.heap.register(unsafe { Layout::fixed(24).traced_by(trace) }).expect("right");
+    let ty = test.pair;
+    let mut window = test.heap.take_window();
+    // SAFETY: the window is the heap's, every slot is written before the next call, and all is in the frame.
+    unsafe {
+        let mut allocate = |heap: &mut Heap<World>, ty, frame: &mut [usize]| {
+            heap.allocate_slow(&mut window, ty, 0, frame).expect("memory").as_ptr() as usize
+        };
+        let mut frame = [0; 2];
+        for kind in 0..2 {
+            let child = allocate(&mut test.heap, ty, &mut frame);
+            for (offset, value) in [(NUMBER, 40 + kind), (LEFT, 0), (RIGHT, 0)] {
+                ((child + offset) as *mut usize).write(value);
+            }
+            frame[kind] = child;
+            let object = allocate(&mut test.heap, traced, &mut frame);
+            ((object + 8) as *mut usize).write(kind);
+            ((object + 16) as *mut usize).write(frame[kind]);
+            frame[kind] = object;
+        }
+        for _ in 0..2 {
+            test.heap.collect(&mut window, &mut frame);
+        }
+        assert_eq!(((frame[0] + 8) as *const usize).read(), 0);
+        let child = ((frame[1] + 16) as *const usize).read();
+        assert_eq!(((child + NUMBER) as *const usize).read(), 41);
+        assert_eq!(test.heap.old_bytes(), 2 * 32 + PAIR, "what the trace function did not name is gone");
+    }
+    test.heap.return_window(window);
+    test.end();
+}

@@ -1,0 +1,251 @@
+//! Minor collections: what survives, what it costs, what is remembered, what stays.
+
+use super::*;
+
+#[test]
+fn what_is_reachable_survives_and_moves_once() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let head = list(scope, types, 100);
+        assert!(scope.heap().is_young(scope.object(head)));
+        let first = scope.object(head);
+        scope.collect_minor();
+        assert!(!scope.heap().is_young(scope.object(head)));
+        assert_ne!(scope.object(head), first);
+        check_list(scope, head, 100);
+        let then = scope.object(head);
+        scope.collect_minor();
+        assert_eq!(scope.object(head), then, "an old object does not move");
+        assert_eq!(scope.heap().statistics().survivors, 100);
+    });
+    test.end();
+}
+
+#[test]
+fn a_minor_collection_costs_what_survives() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let keep = pair(scope, types, 7);
+        for _ in 0..100_000 {
+            scope.scope(|scope| _ = pair(scope, types, 1));
+        }
+        let statistics = scope.heap().statistics();
+        assert_eq!((statistics.survivors, statistics.survived_bytes), (1, PAIR as u64));
+        assert_eq!(
+            statistics.minor,
+            100_001 * PAIR as u64 / (64 << 10),
+            "a collection whenever the nursery is full"
+        );
+        assert_eq!(scope.read(keep, NUMBER), 7);
+    });
+    test.end();
+}
+
+#[test]
+fn an_object_shared_by_many_is_copied_once() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let shared = pair(scope, types, 5);
+        let (one, two) = (pair(scope, types, 1), pair(scope, types, 2));
+        scope.set(one, LEFT, Some(shared));
+        scope.set(two, RIGHT, Some(shared));
+        scope.set(shared, LEFT, Some(one));
+        scope.collect_minor();
+        let (left, right) = (scope.get(one, LEFT).expect("memory"), scope.get(two, RIGHT).expect("memory"));
+        assert!(scope.same(left.expect("set"), shared) && scope.same(right.expect("set"), shared));
+        assert_eq!(scope.heap().statistics().survivors, 3);
+    });
+    test.end();
+}
+
+#[test]
+fn references_from_old_objects_are_remembered_until_they_are_collected() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let old = pair(scope, types, 1);
+        scope.collect_minor();
+        for round in 0..10 {
+            scope.scope(|scope| {
+                let young = pair(scope, types, round);
+                scope.set(old, LEFT, Some(young));
+            });
+            assert_eq!(
+                scope.heap.remembered.objects,
+                [scope.object(old)],
+                "once, however often it is written"
+            );
+            scope.collect_minor();
+            assert_eq!(scope.heap.remembered.objects, []);
+            scope.scope(|scope| {
+                let left = scope.get(old, LEFT).expect("memory").expect("set");
+                assert_eq!(scope.read(left, NUMBER), round);
+            });
+        }
+    });
+    test.end();
+}
+
+#[test]
+fn pretenured_objects_need_no_barrier_before_the_first_collection() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let old = scope.allocate_old(types.pair, 0).expect("memory");
+        assert!(!scope.heap().is_young(scope.object(old)));
+        assert_eq!((scope.read(old, NUMBER), scope.get(old, LEFT).expect("memory").is_none()), (0, true));
+        let young = pair(scope, types, 3);
+        scope.set(old, LEFT, Some(young));
+        scope.collect_minor();
+        let left = scope.get(old, LEFT).expect("memory").expect("set");
+        assert_eq!(scope.read(left, NUMBER), 3);
+    });
+    test.end();
+}
+
+#[test]
+fn large_arrays_are_looked_into_card_by_card() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let length = 1 << 20;
+        let array = scope.allocate(types.array, length).expect("memory");
+        assert!(!scope.heap().is_young(scope.object(array)));
+        for index in [0, 31, 32, 5000, length - 1] {
+            scope.scope(|scope| {
+                let young = pair(scope, types, index as u64);
+                let offset = scope.item(array, index);
+                scope.set(array, offset, Some(young));
+            });
+        }
+        assert_eq!(
+            scope.heap.remembered.pages.len(),
+            3,
+            "the pages of the first three, the fourth, the last"
+        );
+        assert_eq!(scope.heap.remembered.objects, []);
+        scope.collect_minor();
+        assert_eq!(scope.heap.remembered.pages, []);
+        for index in 0..length {
+            scope.scope(|scope| {
+                let offset = scope.item(array, index);
+                let expected = [0, 31, 32, 5000, length - 1].contains(&index).then_some(index as u64);
+                let item = scope.get(array, offset).expect("memory");
+                assert_eq!(item.map(|item| scope.read(item, NUMBER)), expected);
+            });
+        }
+    });
+    test.end();
+}
+
+#[test]
+fn pinned_objects_stay_and_the_window_goes_around_them() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        let mut pins = Vec::new();
+        for number in 0..2000 {
+            scope.scope(|scope| {
+                let local = pair(scope, types, number);
+                if number % 100 == 50 {
+                    let child = pair(scope, types, number + 1);
+                    scope.set(local, LEFT, Some(child));
+                    pins.push((scope.object(local), scope.pin(local).expect("memory")));
+                }
+            });
+        }
+        for _ in 0..20_000 {
+            scope.scope(|scope| _ = pair(scope, types, u64::MAX));
+        }
+        assert!(scope.heap().statistics().minor > 5);
+        assert_eq!(scope.heap.nursery.staying(), 20);
+        for (index, (address, pin)) in pins.iter().enumerate() {
+            scope.scope(|scope| {
+                let local = scope.local(pin).expect("memory");
+                assert_eq!(scope.object(local), *address);
+                assert_eq!(scope.read(local, NUMBER), index as u64 * 100 + 50);
+                let child = scope.get(local, LEFT).expect("memory").expect("set");
+                assert_eq!(scope.read(child, NUMBER), index as u64 * 100 + 51);
+                assert!(!scope.heap().is_young(scope.object(child)));
+            });
+        }
+        // An old object that refers to one that stays is looked into until it does not stay any more.
+        let old = scope.allocate_old(types.pair, 0).expect("memory");
+        let (address, pin) = pins.pop().expect("some");
+        let again = scope.local(&pin).expect("memory");
+        scope.set(old, RIGHT, Some(again));
+        scope.collect_minor();
+        scope.collect();
+        let right = scope.get(old, RIGHT).expect("memory").expect("set");
+        assert_eq!(scope.object(right), address);
+        let twice = scope.pin(again).expect("memory");
+        scope.release(pin);
+        scope.collect_minor();
+        assert_eq!(scope.object(right), address, "two pins are two pins");
+        scope.release(twice);
+        scope.collect_minor();
+        assert!(!scope.heap().is_young(scope.object(right)) && scope.same(right, again));
+        pins.into_iter().for_each(|(_, pin)| scope.release(pin));
+        scope.collect();
+        assert_eq!(scope.heap.nursery.staying(), 0);
+    });
+    test.end();
+}
+
+#[test]
+fn what_cannot_be_remembered_is_found_anyway() {
+    let mut test = Test::checked();
+    test.heap.remembered.most = 3;
+    test.run(|scope, types| {
+        let array = scope.allocate(types.array, 50_000).expect("memory");
+        let olds: Vec<_> = (0..20).map(|number| pair(scope, types, number)).collect();
+        scope.collect_minor();
+        for (index, &old) in olds.iter().enumerate() {
+            scope.scope(|scope| {
+                let young = pair(scope, types, 100 + index as u64);
+                scope.set(old, LEFT, Some(young));
+                let offset = scope.item(array, index * 2_500);
+                scope.set(array, offset, Some(young));
+            });
+        }
+        for _ in 0..3 {
+            assert!(scope.heap.remembered.lost);
+            scope.collect_minor();
+            assert_eq!(scope.heap.nursery.staying(), 20);
+        }
+        scope.heap.remembered.most = usize::MAX;
+        scope.collect_minor();
+        assert!(!scope.heap.remembered.lost);
+        scope.collect_minor();
+        assert_eq!(scope.heap.nursery.staying(), 0);
+        for (index, &old) in olds.iter().enumerate() {
+            scope.scope(|scope| {
+                let young = scope.get(old, LEFT).expect("memory").expect("set");
+                assert_eq!(scope.read(young, NUMBER), 100 + index as u64);
+                let offset = scope.item(array, index * 2_500);
+                let item = scope.get(array, offset).expect("memory").expect("set");
+                assert!(scope.same(item, young));
+            });
+        }
+    });
+    test.end();
+}
+
+#[test]
+fn words_with_low_bits_are_left_alone() {
+    let mut test = Test::checked();
+    let ty = test.pair;
+    let mut window = test.heap.take_window();
+    // SAFETY: the window is the heap's, and every slot is written.
+    unsafe {
+        let object = test.heap.allocate_slow(&mut window, ty, 0, &mut []).expect("memory").as_ptr() as usize;
+        let start = test.heap.nursery.start();
+        for (offset, value) in [(NUMBER, 1), (LEFT, start + 16 + 1), (RIGHT, start + 8)] {
+            ((object + offset) as *mut usize).write(value);
+        }
+        let mut frame = [object, start + 3];
+        test.heap.collect_minor(&mut window, &mut frame);
+        assert_eq!(frame[1], start + 3);
+        assert!(!test.heap.is_young(frame[0]));
+        assert_eq!(((frame[0] + LEFT) as *const usize).read(), start + 17);
+        assert_eq!(((frame[0] + RIGHT) as *const usize).read(), start + 8);
+    }
+    test.heap.return_window(window);
+    test.end();
+}

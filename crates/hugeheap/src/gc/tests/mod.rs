@@ -1,0 +1,139 @@
+//! What the heap promises, on the simulated kernel: one test per promise, one file per part.
+
+mod checks;
+mod exhausted;
+mod major;
+mod minor;
+mod roots;
+
+use super::*;
+use crate::arena::{Arenas, Settings as ArenaSettings};
+use crate::lock::Lock;
+use crate::object::{Source, Space};
+use hugeheap_os::simulated::{Config, Kernel};
+
+/// Arenas on a simulated kernel, behind a lock.
+struct World {
+    arenas: Lock<Arenas<Kernel>>,
+    kernel: Kernel,
+}
+
+impl Source for World {
+    type Os = Kernel;
+    fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
+        work(&mut self.arenas.lock())
+    }
+    fn os(&self) -> &Kernel {
+        &self.kernel
+    }
+}
+
+/// A space of its own for a test. Never freed, as in a process.
+fn space() -> &'static Space<World> {
+    let kernel = Kernel::new(Config::default());
+    let settings = ArenaSettings { region: Some(128 << 20), ..ArenaSettings::DEFAULT };
+    let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
+    let world = Box::leak(Box::new(World { arenas, kernel }));
+    Box::leak(Box::new(Space::new(world)))
+}
+
+/// A heap, and the types that tests use.
+struct Test {
+    heap: Heap<World>,
+    space: &'static Space<World>,
+    /// A number, and two references.
+    pair: TypeId,
+    /// Any number of references.
+    array: TypeId,
+    /// Bytes.
+    text: TypeId,
+}
+
+const NUMBER: usize = 8;
+const LEFT: usize = 16;
+const RIGHT: usize = 24;
+const PAIR: usize = 32;
+
+impl Test {
+    fn new(settings: Settings) -> Self {
+        Self::over(space(), settings)
+    }
+
+    fn over(space: &'static Space<World>, settings: Settings) -> Self {
+        let nursery = settings.nursery.or(Some(64 << 10));
+        let mut heap = Heap::new(space, Settings { nursery, ..settings }).expect("memory");
+        let mut register = |layout| heap.register(layout).expect("a right layout");
+        let pair = register(Layout::fixed(PAIR).slots(&[LEFT, RIGHT]));
+        let array = register(Layout::variable(16, 8).item_slots(&[0]));
+        let text = register(Layout::variable(16, 1));
+        Self { heap, space, pair, array, text }
+    }
+
+    /// A heap with all checks that do not slow tests down.
+    fn checked() -> Self {
+        let checks = Checks { verify: true, barriers: true, poison: true, stress: None };
+        Self::new(Settings { checks, ..Settings::default() })
+    }
+
+    fn run<R>(&mut self, work: impl FnOnce(&mut Scope<'_, World>, Types3) -> R) -> R {
+        let types = Types3 { pair: self.pair, array: self.array, text: self.text };
+        let result = self.heap.scope(|scope| work(scope, types));
+        self.heap.verify(&mut []).unwrap_or_else(|mistake| panic!("{mistake}"));
+        result
+    }
+
+    /// Ends the heap; everything must be back in the arenas.
+    fn end(self) {
+        let space = self.space;
+        drop(self.heap);
+        let arenas = space.source().arenas.lock();
+        arenas.verify().unwrap_or_else(|problem| panic!("{problem}"));
+        assert_eq!(arenas.snapshot().live, 0, "everything was given back");
+        drop(arenas);
+        assert_eq!(space.source().kernel.violations(), []);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Types3 {
+    pair: TypeId,
+    array: TypeId,
+    text: TypeId,
+}
+
+/// A pair with a number.
+fn pair<'s>(scope: &mut Scope<'s, World>, types: Types3, number: u64) -> Local<'s> {
+    let local = scope.allocate(types.pair, 0).expect("memory");
+    scope.write(local, NUMBER, number);
+    local
+}
+
+/// A list of the numbers from `count − 1` down to 0.
+fn list<'s>(scope: &mut Scope<'s, World>, types: Types3, count: u64) -> Local<'s> {
+    let head = pair(scope, types, 0);
+    for number in 1..count {
+        scope.scope(|scope| {
+            let next = pair(scope, types, number);
+            scope.set(next, LEFT, Some(head));
+            scope.assign(head, next);
+        });
+    }
+    head
+}
+
+fn check_list(scope: &mut Scope<'_, World>, head: Local<'_>, count: u64) {
+    scope.scope(|scope| {
+        let at = scope.scope_for(|inner| -> Result<_, Exhausted> { inner.same_as(head) }).expect("memory");
+        for number in (0..count).rev() {
+            assert_eq!(scope.read(at, NUMBER), number);
+            let ended = scope.scope(|scope| match scope.get(at, LEFT).expect("memory") {
+                Some(next) => {
+                    scope.assign(at, next);
+                    false
+                }
+                None => true,
+            });
+            assert_eq!(ended, number == 0);
+        }
+    });
+}
