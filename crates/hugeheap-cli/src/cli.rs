@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Release(crate::release::arguments::ReleaseArguments),
     /// Show what the memory of a process is made of, and why it is not huge.
     Map(crate::map::arguments::MapArguments),
+    /// List processes: memory, how much of it is huge, what could be, what is stranded.
+    Ps(crate::ps::arguments::PsArguments),
     /// Transparent huge pages: show the knobs, set them.
     Thp(crate::thp::arguments::ThpArguments),
     /// Pools of explicit huge pages (hugetlb): show, set, make sure of, give back.

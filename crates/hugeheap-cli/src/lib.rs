@@ -6,6 +6,7 @@
 //!     ├──── bench    experiments, side by side with stock and with peers
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
 //!     ├──── map      what a process's memory is made of, and why it is not huge
+//!     ├──── ps       one line for each process
 //!     └──── thp      knobs of the host ──▶ change: all or none, with the way back
 //!            uses process (one that is named), host (facts for reports), statistics,
 //!                 output (messages, units, colour)
@@ -29,6 +30,7 @@ mod map;
 mod output;
 mod pool;
 mod process;
+mod ps;
 mod release;
 mod run;
 mod statistics;
@@ -89,6 +91,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Bench(arguments) => bench::bench(&context, arguments, cli.json),
         Command::Collapse(arguments) => collapse::collapse(&context, &arguments, cli.json || arguments.json),
         Command::Map(arguments) => map::map(&context, &arguments, cli.json || arguments.json),
+        Command::Ps(arguments) => ps::ps(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
         Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),

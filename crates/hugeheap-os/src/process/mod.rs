@@ -137,6 +137,8 @@ pub struct ProcessStatus {
     pub ended: bool,
     /// The user it runs as (effective).
     pub user: u32,
+    /// The process that started it, or took it over; 0 for none.
+    pub parent: u32,
 }
 
 /// What the kernel says of one mapping when asked for all of it. Costs a walk of its page tables. In bytes.

@@ -121,6 +121,7 @@ impl Process for RemoteProcess<'_> {
             has_memory: true,
             ended: false,
             user: 0,
+            parent: 0,
         })
     }
 

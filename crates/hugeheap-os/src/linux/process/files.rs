@@ -41,6 +41,7 @@ fn status_in(text: &[u8]) -> ProcessStatus {
         has_memory: false,
         ended: false,
         user: 0,
+        parent: 0,
     };
     for line in lines(text) {
         let bytes = |key: &[u8]| read::bytes_of(line, key);
@@ -53,6 +54,8 @@ fn status_in(text: &[u8]) -> ProcessStatus {
             let effective = users.trim_ascii().split(u8::is_ascii_whitespace).nth(1);
             status.user =
                 effective.and_then(read::decimal).and_then(|user| u32::try_from(user).ok()).unwrap_or(0);
+        } else if let Some(parent) = read::number_of(line, b"PPid") {
+            status.parent = u32::try_from(parent).unwrap_or(0);
         } else if let Some(count) = bytes(b"VmRSS") {
             status.resident = count;
             status.has_memory = true;
@@ -128,11 +131,13 @@ mod tests {
 
     #[test]
     fn status_is_read_and_what_is_missing_is_said() {
-        let text = b"Name:\tpython3\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t7\nUid:\t0\t1000\t0\t0\n\
+        let text =
+            b"Name:\tpython3\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t7\nPPid:\t3\nUid:\t0\t1000\t0\t0\n\
             VmRSS:\t  2048 kB\nRssAnon:\t  1024 kB\nVmPTE:\t  64 kB\nVmSwap:\t 4 kB\nHugetlbPages:\t 8 kB\n\
             THP_enabled:\t0\n";
         let status = status_in(text);
         assert_eq!((status.name.as_str(), status.user, status.ended), ("python3", 1000, false));
+        assert_eq!(status.parent, 3);
         assert_eq!((status.resident, status.anonymous), (2 << 20, 1 << 20));
         assert_eq!((status.page_tables, status.swapped, status.hugetlb), (65536, 4096, 8192));
         assert_eq!(status.thp_disabled, Some(ThpDisabled::Completely));

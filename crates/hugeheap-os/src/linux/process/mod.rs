@@ -97,6 +97,14 @@ impl LinuxProcess {
         Ok(ids)
     }
 
+    /// Huge pages of which only a part is mapped, on the whole host; `None` before Linux 6.12.
+    pub fn partially_mapped_on_host(linux: Linux) -> Option<u64> {
+        let mut path = linux.root.path(b"/sys/kernel/mm/transparent_hugepage/hugepages-").ok()?;
+        path.push_decimal(linux.page_sizes().huge? / 1024).ok()?;
+        path.push(b"kB/stats/nr_anon_partially_mapped").ok()?;
+        super::read::number(&path, "read(nr_anon_partially_mapped)").ok()
+    }
+
     /// The process that the thread `id` belongs to: itself, when it is a process. `None` without such a thread.
     pub fn process_of_thread(linux: Linux, id: u32) -> Option<u32> {
         files::group(&path_of(&linux.root, id, b"/status").ok()?)

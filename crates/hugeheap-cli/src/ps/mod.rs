@@ -1,0 +1,192 @@
+//! `hugeheap ps`: one line for each process.
+//!
+//! ```text
+//!   gather   what is cheap of all, what is not while there is time ──▶ row   what is known of one
+//!   (here)   the list as text and JSON
+//! ```
+
+pub(crate) mod arguments;
+mod gather;
+mod row;
+
+use crate::columns::{Align, columns};
+use crate::output::{bytes, counted, seconds};
+use crate::process::words;
+use crate::{Context, exit};
+use arguments::PsArguments;
+use core::time::Duration;
+use gather::List;
+use row::{Row, Unread};
+use serde_json::{Value, json};
+
+const SCHEMA: &str = "hugeheap.ps/1";
+/// What stands for what is not known.
+const NONE: &str = "–";
+
+pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
+    let out = &context.out;
+    let budget = Duration::from_secs_f64(arguments.budget);
+    let mut list = match gather::gather(context.facts, &arguments.processes, budget, !context.root) {
+        Ok(list) => list,
+        Err(error) => {
+            out.error(&format!("there is no list of processes: {error}"));
+            return exit::UNSUPPORTED;
+        }
+    };
+    row::sort(&mut list.rows, arguments.sort);
+    let all = list.rows.len();
+    list.rows.truncate(arguments.lines.unwrap_or(all));
+    out.data(&if json { format!("{:#}\n", data(&list, all)) } else { text(&list) });
+    for note in notes(&list) {
+        out.warning(&note);
+    }
+    for id in &list.gone {
+        out.error(&format!("there is no process {id}"));
+    }
+    if list.gone.is_empty() { exit::OK } else { exit::GONE }
+}
+
+fn text(list: &List) -> String {
+    let head = ["PID", "USER", "RSS", "HUGE", "COVERAGE", "ELIGIBLE", "STRANDED", "THP", "NAME"];
+    let aligns = [
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Right,
+        Align::Left,
+        Align::Left,
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(list.rows.iter().map(cells));
+    columns(&aligns, &rows)
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let of = |pick: fn(row::Sums) -> u64| row.sums.map_or(NONE.to_owned(), |sums| bytes(pick(sums)));
+    vec![
+        row.id.to_string(),
+        row.status.user.to_string(),
+        bytes(row.resident()),
+        of(|sums| sums.huge),
+        words::coverage(row.coverage()),
+        of(|sums| sums.eligible),
+        row.stranded.map_or(NONE.to_owned(), |(count, _)| bytes(count)),
+        row.thp.text(),
+        row.status.name.clone(),
+    ]
+}
+
+/// What is not in the list, and how to get it.
+fn notes(list: &List) -> Vec<String> {
+    let unread = |why| list.rows.iter().filter(|row| row.sums == Err(why)).count() as u64;
+    let mut notes = Vec::new();
+    let processes = |count| counted(count, "process", "processes");
+    match unread(Unread::Budget) {
+        0 => {}
+        count => notes.push(format!(
+            "smaps of {} would have taken longer than the budget (the list took {}): raise --budget",
+            processes(count),
+            seconds(list.elapsed.as_secs_f64())
+        )),
+    }
+    match unread(Unread::Permission) {
+        0 => {}
+        count => notes.push(format!(
+            "{} may not be looked at: CAP_SYS_PTRACE shows other users' (sudo, or capabilities: {{add: [SYS_PTRACE]}} in the pod)",
+            processes(count)
+        )),
+    }
+    if list.not_looked > 0 {
+        let count = processes(list.not_looked as u64);
+        notes.push(format!("no time to look for what is stranded in {count}: raise --budget"));
+    } else if !list.sees_folios && list.rows.iter().any(|row| row.stranded.is_none()) {
+        notes.push("what is stranded in a process shows with CAP_SYS_ADMIN".to_owned());
+    }
+    notes
+}
+
+fn data(list: &List, all: usize) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "processes_in_all": all,
+        "elapsed_seconds": list.elapsed.as_secs_f64(),
+        "processes": list.rows.iter().map(process).collect::<Vec<_>>(),
+    })
+}
+
+fn process(row: &Row) -> Value {
+    let sums = row.sums.ok();
+    json!({
+        "id": row.id,
+        "name": row.status.name,
+        "user": row.status.user,
+        "resident": row.resident(),
+        "huge": sums.map(|sums| sums.huge),
+        "coverage": row.coverage(),
+        "eligible": sums.map(|sums| sums.eligible),
+        "unread": row.sums.err().map(|why| match why {
+            Unread::Budget => "budget",
+            Unread::Permission => "permission",
+        }),
+        "stranded": row.stranded.map(|(bytes, _)| bytes),
+        "stranded_from": row.stranded.map(|(_, source)| source.name()),
+        "thp": row.thp.name(),
+        "thp_inherited_from": match row.thp {
+            row::Thp::OffInherited(parent) => Some(parent),
+            _ => None,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::row::tests::row;
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn list() -> List {
+        List {
+            rows: vec![row(10, 64 * MIB, Some(16 * MIB), Some(0)), row(7, 2 * MIB, None, None)],
+            gone: Vec::new(),
+            not_looked: 1,
+            sees_folios: true,
+            elapsed: Duration::from_millis(40),
+        }
+    }
+
+    #[test]
+    fn a_line_for_each_and_dashes_for_what_is_not_known() {
+        let text = text(&list());
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..4], ["PID", "USER", "RSS", "HUGE"]);
+        assert_eq!(lines[1].join(" "), "10 0 64.0 MiB 16.0 MiB 25.0 % 48.0 MiB 0 B on app");
+        assert_eq!(lines[2].join(" "), "7 0 2.0 MiB – – – – on app");
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_the_way_to_get_it() {
+        let mut list = list();
+        let said = notes(&list).join("\n");
+        assert!(said.contains("smaps of 1 process ") && said.contains("stranded in 1 process"), "{said}");
+        list.rows[1].sums = Err(Unread::Permission);
+        (list.not_looked, list.sees_folios) = (0, false);
+        let said = notes(&list).join("\n");
+        assert!(said.contains("CAP_SYS_PTRACE") && said.contains("CAP_SYS_ADMIN"), "{said}");
+        list.rows.truncate(1);
+        assert!(notes(&list).is_empty());
+    }
+
+    #[test]
+    fn data_says_where_it_comes_from() {
+        let value = data(&list(), 9);
+        assert_eq!((&value["schema"], &value["processes_in_all"]), (&json!(SCHEMA), &json!(9)));
+        assert_eq!(value["processes"][0]["stranded_from"], "folios");
+        assert_eq!(value["processes"][0]["coverage"], 0.25);
+        assert_eq!(value["processes"][1]["unread"], "budget");
+        assert_eq!(value["processes"][1]["stranded"], Value::Null);
+    }
+}
