@@ -75,6 +75,7 @@ def test_every_option_is_documented(command):
         (["collapse"], "collapse"),
         (["release"], "release"),
         (["map"], "map"),
+        (["ps"], "ps"),
         (["thp", "get"], "thp"),
         (["thp", "set"], "thp"),
         (["pool", "list"], "pool"),
@@ -82,6 +83,8 @@ def test_every_option_is_documented(command):
         (["pool", "ensure"], "pool"),
         (["pool", "release"], "pool"),
         (["status"], "status"),
+        (["doctor"], "doctor"),
+        (["explain"], "doctor"),
     ]
     # Of every command, and documented once.
     everywhere = ("--help", "--version", "--no-color", "--quiet", "--verbose", "--root")
@@ -91,6 +94,12 @@ def test_every_option_is_documented(command):
         for option in re.findall(r"^\s+(?:-\w, )?(--[a-z-]+)", text, re.M):
             if option not in everywhere:
                 assert f"`{option}" in documented, f"{option} of hugeheap {' '.join(words)}"
+
+
+def test_every_finding_is_documented_in_its_order():
+    codes = re.findall(r'"(HH-[A-Z-]+)" (\w+);', read("crates/hugeheap-cli/src/doctor/codes.rs"))
+    rows = re.findall(r"^\| `(HH-[A-Z-]+)` \| (\w+) \|", read("docs/reference/doctor.md"), re.M)
+    assert rows == [(code, level.lower()) for code, level in codes] and rows
 
 
 def test_exit_codes_are_documented():

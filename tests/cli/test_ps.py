@@ -1,0 +1,171 @@
+"""`hugeheap ps` on real processes: what each line says, dashes and notes where something cannot be read, its budget."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from targets import Target, drop, ended  # noqa: E402  (beside this file)
+
+TARGETS = Path(__file__).parent
+NOBODY = 65534
+SYS_ADMIN = 21
+MIB = 1 << 20
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+WAIT = "print('ready', flush=True); import sys; sys.stdin.readline(); print('{}')"
+# 16 huge pages, if the host has them, in memory that is advised.
+HUGE = (
+    "import mmap\n"
+    "memory = mmap.mmap(-1, 34 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+    "memory.madvise(14)\n"
+    "memory[:] = bytes(34 << 20).replace(b'\\0', b'\\1')\n" + WAIT
+)
+SWITCH_OFF = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\n"
+    "reader, writer = os.pipe()\n"
+    "child = os.fork()\n"
+    "if not child: os.close(writer); os.read(reader, 1); os._exit(0)\n"
+    "print(child, flush=True); sys.stdin.readline(); print('{}')"
+)
+
+
+def listed(hugeheap, *arguments, **options):
+    result = hugeheap("ps", "--json", "--budget", "20", *arguments, **options)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["schema"] == "hugeheap.ps/1"
+    return {process["id"]: process for process in report["processes"]}
+
+
+def smaps(pid):
+    fields = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, value = line.partition(":")
+        fields[name] = int(value.split()[0]) * 1024
+    return fields
+
+
+@root
+def test_a_line_says_what_the_kernel_says(hugeheap, python):
+    process = Target(python, "-c", HUGE)
+    line = listed(hugeheap, process.pid)[process.pid]
+    kernel = smaps(process.pid)
+    process.end()
+    assert line["huge"] == kernel["AnonHugePages"]
+    assert abs(line["resident"] - kernel["Rss"]) < 2 * MIB
+    assert line["coverage"] == pytest.approx(kernel["AnonHugePages"] / kernel["Rss"], abs=0.05)
+    assert line["thp"] == "on" or line["thp"] == "off_on_host"
+    assert line["unread"] is None
+
+
+@root
+def test_what_is_stranded_shows_with_its_source(hugeheap, python):
+    process = Target(python, TARGETS / "stranded_heap.py", 20)
+    line = listed(hugeheap, process.pid)[process.pid]
+    blind = listed(hugeheap, process.pid, preexec_fn=drop(SYS_ADMIN))[process.pid]
+    said = process.end()
+    if said["huge_pages"] < 18:
+        pytest.skip("the host is short of huge pages")
+    assert line["stranded_from"] == "folios"
+    assert 35 * MIB < line["stranded"] <= 40 * MIB
+    assert blind["stranded"] is None and blind["stranded_from"] is None
+
+
+def test_who_switched_huge_pages_off_is_said(hugeheap, python):
+    process = Target(python, "-c", SWITCH_OFF)
+    child = int(process.first)
+    lines = listed(hugeheap, process.pid, child)
+    text = hugeheap("ps", process.pid, child).stdout
+    process.end()
+    assert lines[process.pid]["thp"] == "off_by_itself"
+    assert (lines[child]["thp"], lines[child]["thp_inherited_from"]) == ("off_inherited", process.pid)
+    assert f"off: inherited from {process.pid}" in text
+
+
+def test_the_list_is_sorted_and_cut(hugeheap):
+    result = hugeheap("ps", "-n", "3")
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["PID", "USER", "RSS", "HUGE", "COVERAGE", "ELIGIBLE", "STRANDED", "THP", "NAME"]
+    assert len(lines) == 4
+    report = json.loads(hugeheap("ps", "--json", "-n", "5").stdout)
+    sizes = [process["resident"] for process in report["processes"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert report["processes_in_all"] >= 5 or len(sizes) == report["processes_in_all"]
+    numbers = [process["id"] for process in json.loads(hugeheap("ps", "--json", "--sort", "pid").stdout)["processes"]]
+    assert numbers == sorted(numbers)
+
+
+@root
+def test_other_users_processes_have_dashes_and_a_note(hugeheap, python):
+    process = Target(python, "-c", WAIT)
+    options = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    line = listed(hugeheap, process.pid, **options)[process.pid]
+    result = hugeheap("ps", process.pid, **options)
+    process.end()
+    assert line["unread"] == "permission" and line["huge"] is None and line["resident"] > 0
+    assert "–" in result.stdout and "CAP_SYS_PTRACE" in result.stderr
+    assert hugeheap("ps", "-q", process.pid, **options).returncode == 5
+
+
+def test_without_time_only_what_is_cheap_is_read(hugeheap, python):
+    process = Target(python, "-c", WAIT)
+    result = hugeheap("ps", process.pid, "--budget", "0.001", "--json")
+    process.end()
+    line = json.loads(result.stdout)["processes"][0]
+    assert line["resident"] > 0
+    assert line["huge"] is None and line["unread"] == "budget"
+    assert "raise --budget" in result.stderr
+
+
+def test_a_process_that_is_gone(hugeheap):
+    result = hugeheap("ps", ended())
+    assert result.returncode == 5
+    assert "there is no process" in result.stderr
+
+
+def test_another_root_is_read(hugeheap, tmp_path):
+    directory = tmp_path / "proc/77"
+    directory.mkdir(parents=True)
+    (directory / "status").write_text(
+        "Name:\tghost\nState:\tS (sleeping)\nTgid:\t77\nPPid:\t1\nUid:\t5\t5\t5\t5\nVmRSS:\t  2048 kB\nTHP_enabled:\t1\n"
+    )
+    (directory / "smaps").write_text(
+        "10000000-10400000 rw-p 00000000 00:00 0\nRss: 2048 kB\nAnonymous: 2048 kB\nAnonHugePages: 0 kB\nTHPeligible: 1\n"
+        "VmFlags: rd wr hg\n"
+    )
+    result = hugeheap("--root", tmp_path, "ps", "--json")
+    assert result.returncode == 0
+    (line,) = json.loads(result.stdout)["processes"]
+    assert (line["id"], line["name"], line["user"]) == (77, "ghost", 5)
+    assert (line["resident"], line["eligible"], line["coverage"]) == (2 * MIB, 2 * MIB, 0.0)
+    # Garbage is not a number.
+    (directory / "smaps").write_text("garbage\n")
+    (line,) = json.loads(hugeheap("--root", tmp_path, "ps", "--json").stdout)["processes"]
+    assert line["huge"] is None
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert hugeheap("--root", empty, "ps").returncode == 3
+
+
+def test_nonsense_is_refused(hugeheap):
+    for arguments in (["x"], ["0"], ["--sort", "luck"], ["-n", "many"], ["--budget", "0"]):
+        assert hugeheap("ps", *arguments).returncode == 2, arguments
+
+
+def test_many_processes_are_listed_within_the_budget(hugeheap):
+    """All of 300 are there, whatever was read of them; how long it takes is measured by hand (see the reference)."""
+    many = [subprocess.Popen(["sleep", "60"]) for _ in range(300)]
+    try:
+        report = json.loads(hugeheap("ps", "--json").stdout)
+    finally:
+        for process in many:
+            process.kill()
+        for process in many:
+            process.wait()
+    assert {process.pid for process in many} <= {process["id"] for process in report["processes"]}
