@@ -139,7 +139,7 @@ def matches(expected, actual, vary=False):
     return fits and matches(expected[1:], actual[1:], vary)
 
 
-HUGEHEAP = re.compile(r"(?:^|[\s;&|=\"'\[,])(?:[\w./]*/)?hugeheap (?P<rest>(?:run|bench|thp|pool|status|collapse|release|map|ps)\b.*)$")
+HUGEHEAP = re.compile(r"(?:^|[\s;&|=\"'\[,])(?:[\w./]*/)?hugeheap (?P<rest>(?:run|bench|thp|pool|status|doctor|explain|collapse|release|map|ps)\b.*)$")
 
 
 def hugeheap_commands(text):

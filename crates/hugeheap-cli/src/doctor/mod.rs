@@ -135,7 +135,7 @@ fn text(situation: &Situation, findings: &[Finding], colour: bool) -> String {
     }
     if !findings.is_empty() {
         let _ =
-            writeln!(text, "\nhugeheap explain CODE: what it means, how to verify it, how to undo the fix");
+            writeln!(text, "\nwhat it means, how to verify it, how to undo the fix: hugeheap explain CODE");
     }
     text
 }

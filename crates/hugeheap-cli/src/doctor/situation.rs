@@ -135,7 +135,7 @@ fn is_read_only(mountinfo: &str, point: &str) -> bool {
         let mut fields = line.split(' ').skip(4);
         (fields.next() == Some(point)).then(|| fields.next().unwrap_or_default().to_owned())
     };
-    let last = mountinfo.lines().filter_map(options).last();
+    let last = mountinfo.lines().filter_map(options).next_back();
     last.is_some_and(|options| options.split(',').any(|option| option == "ro"))
 }
 

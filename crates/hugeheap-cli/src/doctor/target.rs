@@ -65,12 +65,10 @@ impl TargetFacts {
         // The library is built with the command: their machine is the same.
         let machine = elf::read(Path::new("/proc/self/exe")).ok().flatten().map(|elf| elf.machine);
         let hindrance = machine.and_then(|machine| target.hindrance(machine));
-        let runtime = if runs(&target, "python") || runs(&target, "pypy") {
-            python(&target.path, &target.program)
-        } else if runs(&target, "ruby") {
-            ruby(&target.program)
-        } else {
-            Runtime::Unknown
+        let runtime = match (asked(&target, &["python", "pypy"]), asked(&target, &["ruby"])) {
+            (Some(interpreter), _) => python(interpreter),
+            (None, Some(interpreter)) => ruby(interpreter),
+            (None, None) => Runtime::Unknown,
         };
         let wrapper =
             if runtime == Runtime::Unknown { target.wrapper().map(|name| name.to_string()) } else { None };
@@ -87,11 +85,18 @@ impl TargetFacts {
     }
 }
 
-/// Whether the command or the program behind it is called so: `python3.12`, a wrapper `python3`.
-fn runs(target: &Target, name: &str) -> bool {
-    [&target.path, &target.program]
-        .into_iter()
-        .any(|path| path.file_name().and_then(OsStr::to_str).is_some_and(|file| file.starts_with(name)))
+/// The file to ask, when the command is an interpreter of one of these names, or a script of one. A wrapper (pyenv's `python3`)
+/// answers for what it starts.
+fn asked<'a>(target: &'a Target, names: &[&str]) -> Option<&'a Path> {
+    [&target.path, &target.program].into_iter().map(PathBuf::as_path).find(|path| {
+        let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        names.iter().any(|name| file.strip_prefix(name).is_some_and(is_version))
+    })
+}
+
+/// What follows an interpreter's name: `3`, `3.13t`, nothing. Not `-config`, and not `-app`.
+fn is_version(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_digit() || c == '.' || c == 't')
 }
 
 fn answer(program: &Path, arguments: &[&str]) -> Option<String> {
@@ -104,11 +109,9 @@ fn answer(program: &Path, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn python(path: &Path, program: &Path) -> Runtime {
-    // A wrapper (pyenv's) answers for what it starts; a script's own name is no interpreter.
-    let is_wrapper = path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("py"));
-    let asked = if is_wrapper { path } else { program };
-    let said = answer(asked, &["-I", "-S", "-c", QUESTION]).and_then(|text| serde_json::from_str(&text).ok());
+fn python(interpreter: &Path) -> Runtime {
+    let said =
+        answer(interpreter, &["-I", "-S", "-c", QUESTION]).and_then(|text| serde_json::from_str(&text).ok());
     let Some(said): Option<Value> = said else { return Runtime::Unknown };
     let number = |index: usize| said[2][index].as_u64().unwrap_or(0);
     Runtime::Python {
@@ -130,4 +133,31 @@ fn ruby(program: &Path) -> Runtime {
         _ => None,
     };
     Runtime::Ruby { version: version.to_owned(), thp }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreters_are_told_from_programs_with_similar_names() {
+        let target = |path: &str, program: &str| Target {
+            path: path.into(),
+            scripts: Vec::new(),
+            program: program.into(),
+            elf: None,
+        };
+        let python = &["python", "pypy"];
+        let shim = target("/shims/python3.12", "/bin/bash");
+        assert_eq!(asked(&shim, python), Some(Path::new("/shims/python3.12")));
+        let script = target("/usr/bin/pytest", "/usr/bin/python3.13t");
+        assert_eq!(asked(&script, python), Some(Path::new("/usr/bin/python3.13t")));
+        for name in ["/bin/python-app", "/bin/python3-config", "/bin/sh"] {
+            assert_eq!(asked(&target(name, name), python), None, "{name}");
+        }
+        assert_eq!(
+            asked(&target("/bin/ruby3.1", "/bin/ruby3.1"), &["ruby"]),
+            Some(Path::new("/bin/ruby3.1"))
+        );
+    }
 }

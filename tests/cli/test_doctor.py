@@ -1,0 +1,394 @@
+"""`hugeheap doctor`: every finding is provoked, by a directory that plays a host, or by a process that is really so.
+
+Findings about calls and counters of the running kernel are provoked beside their rules in Rust; `test_every_finding_is_provoked` looks there.
+"""
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "interpreters")]
+
+import testbed  # noqa: E402  (beside these tests, whatever pytest's import mode)
+from fakehost import GIB, POOLS, THP, Host, buddyinfo, meminfo  # noqa: E402
+
+ROOT = HERE.parents[1]
+DOCTOR = ROOT / "crates/hugeheap-cli/src/doctor"
+# Findings of the running kernel, which a directory cannot play: here or not, whatever the test does.
+OF_THE_KERNEL = {"HH-COUNTERS-MISSING", "HH-COUNTERS-DENIED", "HH-KERNEL-NO-COLLAPSE", "HH-KERNEL-NO-SPLIT", "HH-KERNEL-NO-SCAN"}
+MODES = "always madvise never"
+DEFRAGS = "always defer defer+madvise madvise never"
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path / "host")
+
+
+@pytest.fixture
+def doctor(hugeheap):
+    """The findings by code, and the exit status."""
+
+    def doctor(*arguments, root=None, **options):
+        words = ["--root", root] if root else []
+        result = hugeheap(*words, "doctor", "--json", *arguments, **options)
+        document = json.loads(result.stdout)
+        assert document["schema"] == "hugeheap.doctor/1"
+        found = {finding["code"]: finding for finding in document["findings"]}
+        assert len(found) == len(document["findings"]) or "HH-POOL-FORK" in found
+        bad = document["errors"] + document["warnings"] > 0
+        assert result.returncode == (1 if bad else 0), result.stderr
+        return {code: finding for code, finding in found.items() if code not in OF_THE_KERNEL}
+
+    return doctor
+
+
+def chosen(words, word):
+    return " ".join(f"[{one}]" if one == word else one for one in words.split())
+
+
+def small_pool(host, **numbers):
+    host.pool("2048kB", **numbers)
+
+
+def two_nodes(host, first, second):
+    host.node(0)
+    host.node(1)
+    small_pool(host, total=first + second, free=0)
+    host.pool("2048kB", total=first, node=0)
+    host.pool("2048kB", total=second, node=1)
+
+
+def full_node(host):
+    host.node(0)
+    host.node(1, free=GIB // 4)
+
+
+def tight(host):
+    host.write("sys/fs/cgroup/memory.max", (1 << 29) + (16 << 20))
+
+
+def limited_pool(host, name, size):
+    small_pool(host, total=100, free=50)
+    host.write(f"sys/fs/cgroup/hugetlb.2MB.{name}", size)
+
+
+def limited_pool_v1(host):
+    small_pool(host, total=100, free=50)
+    host.write("proc/self/cgroup", "4:memory:/\n3:hugetlb:/pod/one\n0::/")
+    host.write("proc/self/mountinfo", "35 24 0:30 / /sys/fs/cgroup/hugetlb rw - cgroup cgroup rw,hugetlb")
+    host.write("sys/fs/cgroup/hugetlb/pod/one/hugetlb.2MB.limit_in_bytes", 9223372036854771712)
+    host.write("sys/fs/cgroup/hugetlb/pod/hugetlb.2MB.limit_in_bytes", 10 << 20)
+
+
+HOSTS = {
+    "HH-THP-MISSING": lambda host: host.remove(THP),
+    # Reading a directory is what fails for root, too.
+    "HH-THP-CLOSED": lambda host: (host.remove(f"{THP}/enabled"), host.path(f"{THP}/enabled").mkdir()),
+    "HH-THP-NEVER": lambda host: host.write(f"{THP}/enabled", chosen(MODES, "never")),
+    "HH-THP-SIZE-NEVER": lambda host: host.write(f"{THP}/hugepages-2048kB/enabled", chosen("always inherit madvise never", "never")),
+    "HH-THP-ALWAYS": lambda host: host.write(f"{THP}/enabled", chosen(MODES, "always")),
+    "HH-DEFRAG-ALWAYS": lambda host: host.write(f"{THP}/defrag", chosen(DEFRAGS, "always")),
+    "HH-DEFRAG-NONE": lambda host: host.write(f"{THP}/defrag", chosen(DEFRAGS, "defer")),
+    "HH-KHUGEPAGED-SLOW": lambda host: host.write(f"{THP}/khugepaged/pages_to_scan", 16),
+    "HH-KHUGEPAGED-NO-DEFRAG": lambda host: host.write(f"{THP}/khugepaged/defrag", 0),
+    "HH-KHUGEPAGED-FILLS": lambda host: host.write(f"{THP}/khugepaged/max_ptes_none", 511),
+    "HH-MTHP-ON": lambda host: host.write(f"{THP}/hugepages-64kB/enabled", chosen("always inherit madvise never", "inherit")),
+    "HH-POOL-USED-UP": lambda host: small_pool(host, total=10, free=3, reserved=3),
+    "HH-POOL-IDLE": lambda host: small_pool(host, total=1000, free=900),
+    "HH-POOL-LIMIT": lambda host: limited_pool(host, "max", 100 << 20),
+    "HH-POOL-UNEVEN": lambda host: two_nodes(host, 100, 10),
+    "HH-POOL-FORK": lambda host: small_pool(host, total=10, free=5),
+    "HH-FRAGMENTED": lambda host: host.write("proc/buddyinfo", buddyinfo(100000, 100000, 0, 0, 0, 0, 0, 0, 0, 0, 1)),
+    "HH-MEMORY-LOW": lambda host: host.write("proc/meminfo", meminfo(available=GIB // 2)),
+    "HH-NODE-FULL": full_node,
+    "HH-CGROUP-TIGHT": tight,
+    "HH-SYS-READ-ONLY": lambda host: host.write("proc/self/mountinfo", "24 1 0:22 / /sys ro,nosuid - sysfs sysfs ro"),
+    "HH-CAPABILITY-MISSING": lambda host: host.write("proc/self/status", "CapEff:\t00000000a80425fb"),
+    "HH-NESTED-PAGING": lambda host: host.write("proc/cpuinfo", "model name : Test CPU\nflags : fpu hypervisor"),
+}
+# What else is true of a host that has the finding.
+ALONG = {
+    "HH-POOL-USED-UP": {"HH-POOL-FORK"},
+    "HH-POOL-IDLE": {"HH-POOL-FORK"},
+    "HH-POOL-LIMIT": {"HH-POOL-FORK"},
+    "HH-POOL-UNEVEN": {"HH-POOL-FORK", "HH-POOL-USED-UP"},
+}
+
+
+def test_a_healthy_host_has_no_findings(doctor, host):
+    assert doctor(root=host.root) == {}
+
+
+@pytest.mark.parametrize("code", HOSTS)
+def test_findings_of_a_host(doctor, host, code):
+    HOSTS[code](host)
+    found = doctor(root=host.root)
+    assert set(found) == {code} | ALONG.get(code, set())
+    assert all("\n" not in finding["what"] + finding["fix"] and finding["fix"] for finding in found.values())
+
+
+@pytest.mark.parametrize(
+    ("play", "kind"),
+    [(lambda host: limited_pool(host, "rsvd.max", 1 << 20), "mmap fails"), (limited_pool_v1, "SIGBUS")],
+)
+def test_limits_on_pools_of_both_kinds_and_versions(doctor, host, play, kind):
+    play(host)
+    assert kind in doctor(root=host.root)["HH-POOL-LIMIT"]["what"]
+
+
+def test_fixes_of_knobs_are_commands_that_fix(doctor, host, program, hugeheap):
+    """The fix is typed as it stands, and the finding is gone."""
+    for code in ("HH-THP-NEVER", "HH-THP-SIZE-NEVER", "HH-DEFRAG-ALWAYS", "HH-DEFRAG-NONE", "HH-KHUGEPAGED-FILLS",
+                 "HH-KHUGEPAGED-NO-DEFRAG", "HH-POOL-IDLE"):  # fmt: skip
+        HOSTS[code](host)
+        fix = doctor(root=host.root)[code]["fix"].split()
+        assert fix[0] == "hugeheap"
+        result = hugeheap("--root", host.root, *fix[1:])
+        assert result.returncode == 0, result.stderr
+        if code == "HH-POOL-IDLE":
+            assert host.read(f"{POOLS}/hugepages-2048kB/nr_hugepages") == "100"
+        else:
+            assert code not in doctor(root=host.root)
+
+
+# --- the shell ---
+
+
+def switched(program, switch):
+    return [program, "thp", "set", "--for", switch, "--"]
+
+
+@pytest.mark.parametrize(("switch", "code"), [("off", "HH-SHELL-THP-OFF"), ("advised", "HH-SHELL-THP-ADVISED")])
+def test_the_switch_of_the_shell(program, environment, host, switch, code):
+    words = [*switched(program, switch), program, "--root", host.root, "doctor", "--json"]
+    result = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode == 3:
+        pytest.skip(result.stderr)
+    assert code in {finding["code"] for finding in json.loads(result.stdout)["findings"]}
+
+
+def test_a_limited_address_space(doctor, host):
+    limit = 8 * GIB
+    found = doctor(root=host.root, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert set(found) == {"HH-ADDRESS-LIMIT"}
+    assert "8.0 GiB" in found["HH-ADDRESS-LIMIT"]["what"]
+
+
+# --- a process ---
+
+HEAP = "import sys; heap = [bytearray(100) for _ in range(900_000)]; print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def running(program, python, environment):
+    started = []
+
+    def running(*before):
+        process = subprocess.Popen([*before, python, "-c", HEAP], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process.pid
+
+    yield running
+    for process in started:
+        process.communicate()
+
+
+def test_a_process_that_is_not_huge(doctor, running):
+    with testbed.host_lock(shared=True):
+        if "[always]" in Path(testbed.THP).read_text():
+            pytest.skip("every process is huge here")
+        pid = running()
+        found = doctor("--pid", pid)
+    assert f"hugeheap collapse {pid}" in found["HH-PROCESS-NOT-HUGE"]["fix"]
+    assert "does not run on hugeheap" in found["HH-PROCESS-NOT-HUGE"]["what"]
+    assert "HH-PROCESS-THP-OFF" not in found
+
+
+def test_a_process_with_thp_off(doctor, running, program):
+    found = doctor("--pid", running(*switched(program, "off")))
+    assert "PR_SET_THP_DISABLE" in found["HH-PROCESS-THP-OFF"]["what"]
+    assert "HH-PROCESS-NOT-HUGE" not in found, "the reason is known"
+
+
+def test_a_process_that_is_gone(hugeheap):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    result = hugeheap("doctor", "--pid", ended.pid)
+    assert result.returncode == 5
+    assert f"no process {ended.pid}" in result.stderr
+
+
+# --- a command ---
+
+
+def script(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def fake_python(tmp_path, implementation="cpython", version=(3, 12, 1), free_threaded=False, own=False):
+    answer = json.dumps(["/x", implementation, list(version), free_threaded, own])
+    return script(tmp_path / "python9", f"#!/bin/sh\necho '{answer}'\n")
+
+
+def test_a_command_that_can_be_hooked(hugeheap, host, python):
+    result = hugeheap("--root", host.root, "doctor", "--json", "--", python, "app.py")
+    command = json.loads(result.stdout)["command"]
+    assert command["levels"] == ["arenas", "objects"] and command["hindrance"] is None
+    assert command["runtime"].startswith("CPython 3.")
+    text = hugeheap("--root", host.root, "doctor", "--", python).stdout
+    assert "levels arenas and objects) can get huge pages" in text
+
+
+PYTHONS = {
+    "HH-PYTHON-OTHER": ({"implementation": "pypy"}, {}),
+    "HH-PYTHON-OLD": ({"version": (3, 9, 2)}, {}),
+    "HH-PYTHON-FREE-THREADED": ({"version": (3, 13, 0), "free_threaded": True}, {}),
+    "HH-PYTHON-ALLOCATOR": ({}, {"PYTHONMALLOC": "mimalloc"}),
+    "HH-PYTHON-OWN-HUGE-PAGES": ({"version": (3, 15, 0), "own": True}, {}),
+}
+
+
+@pytest.mark.parametrize("code", PYTHONS)
+def test_pythons(doctor, host, tmp_path, code):
+    build, variables = PYTHONS[code]
+    found = doctor("--", fake_python(tmp_path, **build), root=host.root, env=variables)
+    assert set(found) == {code}
+
+
+def test_the_pythons_of_this_host_are_told_by_version(doctor, host):
+    for version, path in testbed.find_interpreters().items():
+        expected = {"HH-PYTHON-FREE-THREADED"} if path.endswith("t") else set()
+        assert set(doctor("--", path, root=host.root)) == expected, version
+
+
+RUBY = """
+#include <sys/prctl.h>
+#include <stdio.h>
+int main(void) { prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); printf("3.4.1 %d\\n", prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) ? 0 : 1); return 0; }
+"""
+
+
+def test_a_ruby_that_switches_huge_pages_off(doctor, host, compiled, tmp_path):
+    program = compiled("ruby", source=RUBY)
+    found = doctor("--", program, root=host.root)
+    assert set(found) == {"HH-RUBY-THP-OFF"} and "Ruby 3.4.1" in found["HH-RUBY-THP-OFF"]["what"]
+    other = script(tmp_path / "ruby", "#!/bin/sh\necho 3.1.2 1\n")
+    assert doctor("--", other, root=host.root) == {}
+
+
+def secure(compiled, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make a set-user-ID program of another user")
+    program = compiled("secure")
+    os.chown(program, 65534, 65534)
+    program.chmod(0o4755)
+    return program
+
+
+def musl(compiled, tmp_path):
+    """A program that asks for musl's loader, which is there."""
+    loader = tmp_path / "ld-musl-x86_64.so.1"
+    loader.write_text("")
+    return compiled("musl", f"-Wl,--dynamic-linker={loader}")
+
+
+def foreign(compiled, tmp_path):
+    """The header of a program for a machine that nobody has."""
+    program = compiled("foreign", "-static")
+    data = bytearray(program.read_bytes())
+    data[18:20] = (22).to_bytes(2, "little")  # s390
+    program.write_bytes(data)
+    return program
+
+
+TARGETS = {
+    "HH-TARGET-STATIC": lambda compiled, tmp_path: compiled("static", "-static"),
+    "HH-TARGET-LIBC": musl,
+    "HH-TARGET-MACHINE": foreign,
+    "HH-TARGET-SECURE": secure,
+    "HH-TARGET-WRAPPER": lambda compiled, tmp_path: script(tmp_path / "start", "#!/bin/sh\nexec python3 app.py\n"),
+    "HH-TARGET-NO-RUNTIME": lambda compiled, tmp_path: compiled("plain"),
+}
+
+
+@pytest.mark.parametrize("code", TARGETS)
+def test_programs(doctor, host, compiled, tmp_path, code):
+    assert set(doctor("--", TARGETS[code](compiled, tmp_path), root=host.root)) == {code}
+
+
+def test_a_command_that_is_not_there(hugeheap, tmp_path):
+    result = hugeheap("doctor", "--", "no-such-command")
+    assert result.returncode == 127 and "not found" in result.stderr
+    assert hugeheap("doctor", "--pid", "1", "--", "true").returncode == 2
+    assert hugeheap("doctor", "--pid", "x").returncode == 2
+
+
+# --- all of it ---
+
+
+def codes(hugeheap):
+    return [entry["code"] for entry in json.loads(hugeheap("explain", "--json").stdout)["codes"]]
+
+
+def test_every_finding_is_provoked(hugeheap):
+    provoked = {*HOSTS, *PYTHONS, *TARGETS}
+    source = Path(__file__).read_text()
+    provoked |= set(re.findall(r'found\["(HH-[A-Z-]+)"\]', source)) | set(re.findall(r'"(HH-SHELL-[A-Z-]+)"\)', source))
+    rules = (DOCTOR / "rules.rs").read_text()
+    tests = rules[rules.index("fn missing_calls_and_counters_are_found") :]
+    names = dict(re.findall(r"^\s+(\w+) \"(HH-[A-Z-]+)\"", (DOCTOR / "codes.rs").read_text(), re.M))
+    in_rust = {names[name] for name in re.findall(r"Code::(\w+)", tests)}
+    assert in_rust >= OF_THE_KERNEL
+    assert provoked | OF_THE_KERNEL == set(codes(hugeheap))
+
+
+def test_text_says_the_same_worst_first(hugeheap, host):
+    host.write(f"{THP}/enabled", chosen(MODES, "never"))
+    host.write("proc/cpuinfo", "flags : hypervisor")
+    result = hugeheap("--root", host.root, "doctor")
+    assert result.returncode == 1 and result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("this host: 1 warning, ")
+    assert lines[2] == "warning  HH-THP-NEVER"
+    assert lines[4].strip() == "fix: hugeheap thp set mode=madvise --persist"
+    assert "notice   HH-NESTED-PAGING" in lines
+    assert "\x1b" not in result.stdout
+
+
+def test_the_running_host_is_told_as_it_is(hugeheap):
+    """A real knob, set and put back."""
+    with testbed.knob(testbed.THP, "never"):
+        result = hugeheap("doctor")
+    assert result.returncode == 1 and "HH-THP-NEVER" in result.stdout
+
+
+# --- explain ---
+
+
+def test_explanations_have_their_parts(hugeheap):
+    for text in ("HH-THP-NEVER", "thp-never"):
+        result = hugeheap("explain", text)
+        assert result.returncode == 0
+        assert result.stdout.startswith("HH-THP-NEVER (warning)\n")
+        assert "\nverify: " in result.stdout and "\nundo the fix: " in result.stdout
+    assert len(hugeheap("explain").stdout.splitlines()) == len(codes(hugeheap))
+    document = json.loads(hugeheap("explain", "thp-never", "--json").stdout)
+    assert document["schema"] == "hugeheap.explain/1"
+    assert set(document["codes"][0]) == {"code", "level", "mechanism", "verify", "undo"}
+
+
+def test_an_unknown_code_is_refused(hugeheap):
+    result = hugeheap("explain", "HH-NOTHING")
+    assert result.returncode == 2 and "hugeheap explain lists all" in result.stderr
