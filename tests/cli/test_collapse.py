@@ -270,3 +270,20 @@ def test_a_density_in_percent_is_understood_well_enough_to_say_how_it_is_written
     assert result.returncode == 2
     assert "write 0.9" in result.stderr
     assert hugeheap("collapse", "1", "--min-density", "dense").returncode == 2
+
+
+@root
+def test_a_process_that_ends_meanwhile(heap, start):
+    for _ in range(TRIES):
+        process = heap(100)
+        # Slow enough to be met at work: each call is followed by a wait of 10 ms at least.
+        command = start("collapse", process.pid, "--max-latency", "1", "--json")
+        time.sleep(0.3)
+        process.process.kill()
+        out, err = command.communicate(timeout=60)
+        if command.returncode == 5:
+            break
+    assert command.returncode == 5, err
+    report = json.loads(out)
+    assert report["stopped"] == "gone"
+    assert report["made"] + report["left"] + report["changed"] + report["refused"] == report["plan"]["huge_pages"]

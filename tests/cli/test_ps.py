@@ -146,8 +146,13 @@ def test_another_root_is_read(hugeheap, tmp_path):
     assert (line["resident"], line["eligible"], line["coverage"]) == (2 * MIB, 2 * MIB, 0.0)
     # Garbage is not a number.
     (directory / "smaps").write_text("garbage\n")
+    result = hugeheap("--root", tmp_path, "ps", "--json")
+    (line,) = json.loads(result.stdout)["processes"]
+    assert line["huge"] is None and line["unread"] == "failed"
+    assert "could not be read" in result.stderr
+    (directory / "smaps").unlink()
     (line,) = json.loads(hugeheap("--root", tmp_path, "ps", "--json").stdout)["processes"]
-    assert line["huge"] is None
+    assert line["unread"] == "failed"
     empty = tmp_path / "empty"
     empty.mkdir()
     assert hugeheap("--root", empty, "ps").returncode == 3

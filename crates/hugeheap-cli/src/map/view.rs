@@ -186,7 +186,7 @@ impl View {
         }
         if !self.advice_known {
             missing.push(
-                "advice was not read: smaps of this process takes longer than the budget; raise --budget"
+                "advice is not known: smaps takes longer than the budget (raise --budget), or may not be read"
                     .to_owned(),
             );
         }

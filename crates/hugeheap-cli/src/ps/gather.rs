@@ -51,15 +51,20 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
     row::sort(&mut rows, super::arguments::Sort::Rss);
     let os_page = linux.page_sizes().os;
     // What has no time for one may have it for a smaller one.
-    for row in &mut rows {
-        if linux.now() + row::cost(row.status.page_tables, os_page) < deadline {
-            row.sums = match LinuxProcess::details_of(linux, row.id, deadline) {
-                Ok((details, true)) => Ok(row::sums(&details)),
-                Err(error) if error.kind() == ErrorKind::Permission => Err(Unread::Permission),
-                Ok((_, false)) | Err(_) => Err(Unread::Budget),
-            };
+    rows.retain_mut(|row| {
+        if linux.now() + row::cost(row.status.page_tables, os_page) >= deadline {
+            return true;
         }
-    }
+        row.sums = match LinuxProcess::details_of(linux, row.id, deadline) {
+            Ok((details, true)) => Ok(row::sums(&details)),
+            Ok((_, false)) => Err(Unread::Budget),
+            Err(error) if error.kind() == ErrorKind::Permission => Err(Unread::Permission),
+            // It has ended meanwhile, and is no longer in the list of processes either.
+            Err(_) if LinuxProcess::status_of(linux, row.id).is_err() => return false,
+            Err(_) => Err(Unread::Failed),
+        };
+        true
+    });
     let mut list = List { rows, gone, not_looked: 0, sees_folios: false, elapsed: Duration::ZERO };
     stranded(&mut list, linux, deadline, real);
     list.elapsed = linux.now() - begin;

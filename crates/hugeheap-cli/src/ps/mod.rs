@@ -99,6 +99,10 @@ fn notes(list: &List) -> Vec<String> {
             processes(count)
         )),
     }
+    match unread(Unread::Failed) {
+        0 => {}
+        count => notes.push(format!("smaps of {} could not be read", processes(count))),
+    }
     if list.not_looked > 0 {
         let count = processes(list.not_looked as u64);
         notes.push(format!("no time to look for what is stranded in {count}: raise --budget"));
@@ -127,10 +131,7 @@ fn process(row: &Row) -> Value {
         "huge": sums.map(|sums| sums.huge),
         "coverage": row.coverage(),
         "eligible": sums.map(|sums| sums.eligible),
-        "unread": row.sums.err().map(|why| match why {
-            Unread::Budget => "budget",
-            Unread::Permission => "permission",
-        }),
+        "unread": row.sums.err().map(Unread::name),
         "stranded": row.stranded.map(|(bytes, _)| bytes),
         "stranded_from": row.stranded.map(|(_, source)| source.name()),
         "thp": row.thp.name(),

@@ -47,6 +47,18 @@ pub(crate) enum Unread {
     Budget,
     /// Not allowed.
     Permission,
+    /// The kernel wrote nothing that could be understood.
+    Failed,
+}
+
+impl Unread {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::Permission => "permission",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// How what is stranded was found out.

@@ -201,3 +201,26 @@ proptest! {
         let _ = push_unescaped(&mut PathBuffer::new(), &bytes);
     }
 }
+
+#[test]
+fn another_process_has_a_group_of_its_own() {
+    let fake = host("0::/one\n", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n");
+    fake.write("proc/77/cgroup", "0::/two\n");
+    v2_group(&fake, "sys/fs/cgroup/one", "max\n", "max\n", 100);
+    v2_group(&fake, "sys/fs/cgroup/two", "500\n", "max\n", 200);
+    let found = limits_of(&fake.root(), b"77").unwrap();
+    assert_eq!((found.version, found.max, found.charge), (CgroupVersion::V2, Some(500), 200));
+    assert_eq!(limits(&fake.root()).unwrap().charge, 100);
+    // Version 1, where the memory controller has a mount of its own.
+    let fake = host("4:memory:/one\n", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+    fake.write("proc/77/cgroup", "4:memory:/two\n");
+    for (group, charge) in [("one", 100), ("two", 200)] {
+        let directory = format!("sys/fs/cgroup/memory/{group}");
+        fake.write(&format!("{directory}/memory.usage_in_bytes"), &format!("{charge}\n"));
+        fake.write(&format!("{directory}/memory.limit_in_bytes"), "9223372036854771712\n");
+    }
+    let found = limits_of(&fake.root(), b"77").unwrap();
+    assert_eq!((found.version, found.max, found.charge), (CgroupVersion::V1, None, 200));
+    // It is gone.
+    assert_eq!(limits_of(&fake.root(), b"78").unwrap_err().code, libc::ENOENT);
+}
