@@ -367,6 +367,12 @@ def test_text_says_the_same_worst_first(hugeheap, host):
     assert "\x1b" not in result.stdout
 
 
+def test_a_root_without_proc_is_no_diagnosis(hugeheap, tmp_path):
+    result = hugeheap("--root", tmp_path, "doctor")
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "--root names another directory" in result.stderr
+
+
 def test_the_running_host_is_told_as_it_is(hugeheap):
     """A real knob, set and put back."""
     with testbed.knob(testbed.THP, "never"):

@@ -46,7 +46,7 @@ pub(crate) struct Global {
     /// Say what is done.
     #[arg(short, long, global = true, display_order = 902)]
     pub(crate) verbose: bool,
-    /// Read /proc and /sys below this directory (tests, containers).
+    /// Read /proc and /sys, and set knobs, below this directory (tests, containers).
     #[arg(long, global = true, value_name = "DIR", display_order = 903)]
     pub(crate) root: Option<PathBuf>,
 }

@@ -7,7 +7,9 @@
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
 //!     ├──── map      what a process's memory is made of, and why it is not huge
 //!     ├──── ps       one line for each process
-//!     └──── thp      knobs of the host ──▶ change: all or none, with the way back
+//!     ├──── thp, pool    knobs of the host ──▶ change: all or none, with the way back
+//!     ├──── status   the host at a glance
+//!     └──── doctor, explain    findings with a fix, by pure rules over facts
 //!            uses process (one that is named), host (facts for reports), statistics,
 //!                 output (messages, units, colour)
 //! ```

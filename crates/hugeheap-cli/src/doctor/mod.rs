@@ -36,6 +36,11 @@ const WIDTH: usize = 100;
 pub(crate) fn doctor(context: &Context, arguments: &DoctorArguments, json: bool) -> u8 {
     let out = &context.out;
     let mut situation = Situation::gather(context);
+    if situation.total.is_none() {
+        // Nothing else would be certain either.
+        out.error("/proc/meminfo cannot be read: there is no /proc here, or --root names another directory");
+        return exit::UNSUPPORTED;
+    }
     if let Some(id) = arguments.pid {
         if let Err(error) = situation.add_process(context.facts, id) {
             return match error.kind() {
