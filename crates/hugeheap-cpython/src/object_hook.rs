@@ -87,6 +87,19 @@ fn pointer(block: Option<Option<NonNull<u8>>>) -> *mut c_void {
 }
 
 unsafe extern "C" fn malloc<const CHECK: bool>(context: *mut c_void, bytes: usize) -> *mut c_void {
+    // What most calls need has to save no registers: the rest is a function of its own, and the last thing called.
+    if !CHECK || in_main() {
+        // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held.
+        if let Some(block) = unsafe { main_heap() }.allocate_near(bytes) {
+            return block.as_ptr().cast();
+        }
+    }
+    // SAFETY: the same request.
+    unsafe { malloc_far::<CHECK>(context, bytes) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn malloc_far<const CHECK: bool>(context: *mut c_void, bytes: usize) -> *mut c_void {
     let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate(bytes)));
     if block.is_null() {
         // SAFETY: the allocator before may still have memory; its own context.
@@ -134,14 +147,16 @@ unsafe extern "C" fn realloc<const CHECK: bool>(
 
 unsafe extern "C" fn free<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
     // SAFETY: CPython gives the block up. Null is not near, so it is looked for only where it does not cost.
-    if on_heap::<CHECK, _>(|heap| unsafe { heap.free_near(block as usize) }) != Some(true) {
-        // SAFETY: as above.
-        unsafe { free_far::<CHECK>(context, block) };
+    if (!CHECK || in_main()) && unsafe { main_heap().free_near(block as usize) } {
+        return;
     }
+    // SAFETY: as above.
+    unsafe { free_far::<CHECK>(context, block) };
 }
 
+/// `extern "C"`, because a hook of another language jumps only to what never unwinds.
 #[inline(never)]
-unsafe fn free_far<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
+unsafe extern "C" fn free_far<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
     match on_heap::<CHECK, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
         Some(Ok(())) => {}

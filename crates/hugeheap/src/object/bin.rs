@@ -1,25 +1,28 @@
 //! The bin of a size class: where its next block comes from, and where a freed one goes.
 //!
 //! ```text
-//!   allocate:  1. current window   a word in the bin: one bit per block
-//!              2. recent           the blocks that were freed last, latest first: still in the cache
+//!   allocate:  1. current window   the bin points to its word: one bit per block
+//!              2. recent           blocks that were freed last, latest first: still in the cache
+//!                 freed            the window of the latest
 //!              3. current page     its next window with a free block
 //!              4. partial          pages with free blocks; then the sparse ones
 //!              5. a page           spare, or from the arenas
-//!   free:      current window      a bit in the bin
-//!              any other           a bit in the page's bitmap, and in its summary
+//!   free:      a bit in the page's bitmap; away from the current window also in the page's summary, and in `recent`
 //! ```
 //!
 //! The bin points to the word of its current window in the page's bitmap: allocating, and freeing what lies beside what was allocated
 //! last, finds the word without looking the page up, and never touches the block. A copy of the word in the bin was tried first. It saves an instruction,
 //! but then another thread cannot see that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
 //!
+//! Most objects are freed beside the one before. The first that is freed in a window is remembered in `recent`, and its window is `freed`: its bit in the
+//! page's mark is set then, so that the next ones need no more than their bit in the bitmap.
+//!
 //! `recent` holds hints: a block in it is free in its page's bitmap like any other, and may have been taken that way; its bit tells. So a full
-//! ring forgets its oldest without loss. Remembering windows instead of blocks was tried: it is less work for objects freed in their order, but
-//! a program that replaces objects at random opens a window for each, by branches that no predictor knows, and took twice as long.
+//! ring forgets its oldest without loss. Remembering windows instead of blocks was tried twice. Opened for each, they cost a program that
+//! replaces objects at random twice as long, by branches that no predictor knows; with their blocks taken one by one, a quarter more.
 
-use super::class::{CLASSES, SHAPES};
-use crate::arena::HEAP_PAGE_BYTES;
+use super::class::{CLASSES, SHAPES, WINDOWS};
+use super::space::Mark;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +31,9 @@ pub(super) const RECENT: usize = 8;
 
 /// No window begins here: it is odd.
 const NOWHERE: usize = 1;
+
+/// No window has this number.
+pub(super) const NO_NUMBER: usize = usize::MAX;
 
 /// The word of no window.
 static NOTHING: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -45,7 +51,7 @@ pub(crate) struct Window {
     pub(crate) starts: u64,
     /// Its first byte; [`NOWHERE`] when none is open.
     pub(crate) base: usize,
-    /// Its number in the first region, for small blocks there; `usize::MAX` otherwise.
+    /// Its number in the first region, for small blocks there; [`NO_NUMBER`] otherwise.
     pub(crate) number: usize,
     /// Its word in the bitmap of other threads.
     remote: NonNull<AtomicU64>,
@@ -53,7 +59,7 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) const NONE: Self =
-        Self { word: NOTHING_AT, starts: 0, base: NOWHERE, number: usize::MAX, remote: NOTHING_AT };
+        Self { word: NOTHING_AT, starts: 0, base: NOWHERE, number: NO_NUMBER, remote: NOTHING_AT };
 
     pub(crate) fn new(
         word: &'static AtomicU64,
@@ -99,8 +105,8 @@ impl Window {
         Some(self.base + ((granule as usize) << shift))
     }
 
-    /// Puts the block of a granule back; says no when none is live there, or another thread freed it and the owner has not collected that
-    /// yet.
+    /// Puts the block of a granule back, for a caller that has not looked at the page's tag; says no when none is live there, or another
+    /// thread freed it and the owner has not collected that yet.
     #[inline(always)]
     pub(crate) fn put(&self, granule: usize) -> bool {
         let vacant = self.word().load(Ordering::Relaxed);
@@ -141,7 +147,9 @@ pub(crate) struct Bin {
     /// Windows of the class's pages in which a block begins.
     pub(super) windows: u16,
     /// Index of the last entry of `recent`.
-    last: usize,
+    last: u32,
+    /// Number of the window in which a block was freed last, as long as its page's mark has its bit; else [`NO_NUMBER`].
+    pub(super) freed: usize,
     /// Granules of freed blocks in the first region, a ring; 0: none.
     pub(super) recent: [usize; RECENT],
 }
@@ -149,7 +157,8 @@ pub(crate) struct Bin {
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
 
 impl Bin {
-    const EMPTY: Self = Self { current: Window::NONE, page: 0, windows: 0, last: 0, recent: [0; RECENT] };
+    const EMPTY: Self =
+        Self { current: Window::NONE, page: 0, windows: 0, last: 0, freed: NO_NUMBER, recent: [0; RECENT] };
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {
@@ -162,27 +171,47 @@ impl Bin {
         bins
     }
 
-    /// Remembers a freed block by its granule in the first region.
+    /// A block was freed in the window `number`, not the current one, of a page with that mark; the window has the word `vacant` now. Says
+    /// whether the page has to be looked at: it may be in no list, or have no live block. That is rare, and one branch for both reasons: a branch on
+    /// whether the window had a free block is not foreseen where windows have few blocks.
     #[inline(always)]
-    pub(crate) fn remember(&mut self, granule: usize) {
-        self.last = (self.last + 1) % RECENT;
-        self.recent[self.last] = granule;
+    pub(super) fn note_free(&mut self, mark: &Mark, granule: usize, number: usize, vacant: u64) -> bool {
+        if number == self.freed {
+            return vacant == u64::MAX && mark.free() == self.windows;
+        }
+        self.freed = number;
+        self.last = (self.last + 1) % RECENT as u32;
+        self.recent[self.last as usize] = granule;
+        let window = number % WINDOWS;
+        let before = mark.add_free(window);
+        (before == 0) | ((before | 1 << window == self.windows) & (vacant == u64::MAX))
     }
 
     /// The granule of the block remembered last; 0: none.
     #[inline(always)]
-    pub(crate) fn recall(&mut self) -> usize {
-        let last = self.last % RECENT;
-        self.last = last.wrapping_sub(1) % RECENT;
-        core::mem::take(&mut self.recent[last])
+    pub(super) fn recall(&mut self) -> usize {
+        let last = self.last % RECENT as u32;
+        self.last = last.wrapping_sub(1) % RECENT as u32;
+        core::mem::take(&mut self.recent[last as usize])
     }
 
-    /// Forgets the blocks of a page, the first granule of which is `first`: the page leaves the bin.
-    pub(crate) fn forget(&mut self, first: usize) {
+    /// The mark of a page loses the bit of a window.
+    #[inline(always)]
+    pub(super) fn unmarked(&mut self, number: usize) {
+        if self.freed == number {
+            self.freed = NO_NUMBER;
+        }
+    }
+
+    /// Forgets the blocks of a page, by its index in the first region: the page leaves the bin.
+    pub(super) fn forget(&mut self, page: usize) {
         for granule in &mut self.recent {
-            if granule.wrapping_sub(first) < HEAP_PAGE_BYTES / 16 {
+            if *granule / (64 * WINDOWS) == page {
                 *granule = 0;
             }
+        }
+        if self.freed / WINDOWS == page {
+            self.freed = NO_NUMBER;
         }
     }
 }

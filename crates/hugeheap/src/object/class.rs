@@ -96,6 +96,15 @@ const fn shapes() -> [Shape; CLASSES] {
 /// All classes. 8 KiB, of which a program that uses few classes touches few lines.
 pub(crate) static SHAPES: [Shape; CLASSES] = shapes();
 
+// So a page of small blocks has free blocks in all its windows exactly when its mark has all bits.
+const _: () = {
+    let mut class = 1;
+    while class <= SMALL {
+        assert!(SHAPES[class].windows == u16::MAX);
+        class += 1;
+    }
+};
+
 /// Class of each size above [`MAX_SMALL`], in steps of 128 bytes.
 const MEDIUM_CLASSES: [u8; MAX_BLOCK / 128 + 1] = {
     let mut classes = [0; MAX_BLOCK / 128 + 1];

@@ -26,7 +26,6 @@ use super::mistake::{self, Mistake};
 use super::runs::RunCache;
 use super::space::{Mark, Page, Region, Source, Space};
 use super::tag;
-use super::windows::settles;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -122,6 +121,19 @@ impl<S: Source> Heap<S> {
         Self::allocate_more(self.core, bytes)
     }
 
+    /// A small block at hand. `None` for larger requests, for 0 bytes, and when there is none: see [`allocate`](Self::allocate).
+    #[inline(always)]
+    pub fn allocate_near(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes > MAX_SMALL {
+            return None;
+        }
+        // SAFETY: at most the highest small class.
+        let bin = unsafe { self.own().bins.get_unchecked_mut(small_class_of(bytes)) };
+        let address = bin.current.take(SMALL_SHIFT)?;
+        // SAFETY: no block begins at 0.
+        Some(unsafe { NonNull::new_unchecked(address as *mut u8) })
+    }
+
     /// A block of a class of small blocks.
     ///
     /// # Safety
@@ -150,40 +162,35 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// The current window has no free block: takes the one freed last.
+    /// The current window has no free block: takes the block freed last. That it does no more is what keeps it from saving registers.
     #[inline(never)]
     fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
-        let own = heap.own();
-        // SAFETY: a class has a bin.
-        let granule = unsafe { own.bins.get_unchecked_mut(class) }.recall();
-        if granule != 0 && own.retake(class, granule) {
-            return NonNull::new((own.base + (granule << SMALL_SHIFT)) as *mut u8);
+        match heap.own().retake(class) {
+            Some(address) => NonNull::new(address as *mut u8),
+            None => Self::refill_from_window(core, class),
         }
-        Self::refill_from_page(core, class)
+    }
+
+    /// Takes a block from a window near at hand.
+    #[inline(never)]
+    fn refill_from_window(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        // A child forked while a window is opened would have a part of it.
+        let _busy = heap.busy();
+        match heap.own().advance(class) {
+            Some(address) => NonNull::new(address as *mut u8),
+            None => Self::refill_from_page(core, class),
+        }
     }
 
     #[inline(never)]
     fn refill_from_page(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
-        // A child forked while a window is opened would have a part of it.
-        let _busy = heap.busy();
-        let own = heap.own();
-        loop {
-            match own.bins[class].recall() {
-                0 => break,
-                granule if own.retake(class, granule) => {
-                    return NonNull::new((own.base + (granule << SMALL_SHIFT)) as *mut u8);
-                }
-                _ => {}
-            }
-        }
-        if let Some(address) = own.advance(class) {
-            return NonNull::new(address as *mut u8);
-        }
         if class == 0 {
             return heap.allocate(1);
         }
+        let _busy = heap.busy();
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
         NonNull::new(own.refill(shared, class)? as *mut u8)
@@ -225,69 +232,34 @@ impl<S: Source> Heap<S> {
         if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address) }
     }
 
-    /// Frees a block of this heap, or a short page run. Says no, with nothing changed, for anything else, mistakes included: see
+    /// Frees a small block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
     /// [`free_far`](Self::free_far). Any number may be given.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(always)]
     pub unsafe fn free_near(&mut self, address: usize) -> bool {
-        let Some((granule, way, mark)) = self.way_to(address) else { return false };
-        if way > tag::tag(0, SMALL) as usize {
-            // SAFETY: by the contract above; the granule lies in the first region.
-            return unsafe { Self::free_medium(self.core, granule, way) };
-        }
-        // SAFETY: tags hold multiples of a bin's size, this one of a small class.
-        let bin = unsafe { &mut *self.own().bins.as_mut_ptr().byte_add(way) };
-        if granule / 64 == bin.current.number {
-            return bin.current.put(granule);
-        }
-        // SAFETY: the granule lies in the first region, in a page of this heap and class, and not in the current window.
-        match unsafe { self.free_in_word(granule, way, mark) } {
-            InWord::Refused => false,
-            InWord::Freed => true,
-            InWord::Settle => Self::settle(self.core, way >> tag::CLASS_SHIFT, granule),
+        let core = self.core;
+        let own = self.own();
+        let granule = own.granule_of(address);
+        match own.way_to(granule) {
+            Some((way, mark)) if way <= tag::tag(0, SMALL) as usize => {
+                // SAFETY: the granule lies in the first region, in a page of this heap of small blocks, with that mark.
+                Self::is_freed(core, granule, unsafe { own.free_in_word(granule, way, mark) })
+            }
+            _ => false,
         }
     }
 
-    /// The granule of an address in the first region, the way to its bin (too long, if its page is not this heap's or somebody else freed
-    /// in it), and the mark of its page.
+    /// What a free ends with.
     #[inline(always)]
-    fn way_to(&mut self, address: usize) -> Option<(usize, usize, &'static Mark)> {
-        let own = self.own();
-        // Foreign addresses and those that are not at a granule give a number that is too large, both at once.
-        let granule = address.wrapping_sub(own.base).rotate_right(SMALL_SHIFT);
-        if granule >= own.granules {
-            return None;
+    fn is_freed(core: NonNull<Core<S>>, granule: usize, freed: InWord) -> bool {
+        match freed {
+            InWord::Refused => return false,
+            InWord::Freed => {}
+            InWord::Settle => Self::settle(core, granule),
         }
-        // SAFETY: the granule lies in the first region, so its page has a mark.
-        let mark = unsafe { &*own.marks.add(granule / (64 * WINDOWS)) };
-        Some((granule, (mark.tag.load(Ordering::Acquire) ^ own.tag) as usize, mark))
-    }
-
-    /// Frees a small block outside the current window; says no when none is live there.
-    ///
-    /// # Safety
-    /// The granule lies in the first region, in a page of this heap with that mark, `way` leads to the bin of its class, and the bin's current window
-    /// does not contain it.
-    #[inline(always)]
-    unsafe fn free_in_word(&mut self, granule: usize, way: usize, mark: &Mark) -> InWord {
-        let own = self.own();
-        // SAFETY: by the contract above.
-        let (word, bin) =
-            unsafe { (&*own.vacant.add(granule / 64), &mut *own.bins.as_mut_ptr().byte_add(way)) };
-        let vacant = word.load(Ordering::Relaxed);
-        if vacant >> (granule % 64) & 1 != 0 {
-            return InWord::Refused;
-        }
-        let vacant = with_bit(vacant, granule);
-        word.store(vacant, Ordering::Relaxed);
-        let before = mark.add_free(granule / 64 % WINDOWS);
-        bin.remember(granule);
-        if settles(before, granule / 64 % WINDOWS, vacant, bin.windows) {
-            return InWord::Settle;
-        }
-        InWord::Freed
+        true
     }
 
     /// Frees a block of which the caller knows the size it was requested with.
@@ -325,16 +297,13 @@ impl<S: Source> Heap<S> {
     unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
         let class = small_class_of(bytes);
-        if let Some((granule, way, mark)) = heap.way_to(address.as_ptr() as usize) {
+        let granule = heap.own().granule_of(address.as_ptr() as usize);
+        if let Some((way, mark)) = heap.own().way_to(granule) {
             if way == tag::tag(0, class) as usize {
                 // SAFETY: by the contract above, and because the page has this heap's tag and the class.
-                match unsafe { heap.free_in_word(granule, way, mark) } {
-                    InWord::Refused => {}
-                    InWord::Freed => return,
-                    InWord::Settle => {
-                        Self::settle(core, class, granule);
-                        return;
-                    }
+                let freed = unsafe { heap.own().free_in_word(granule, way, mark) };
+                if Self::is_freed(core, granule, freed) {
+                    return;
                 }
             }
         }
@@ -368,6 +337,13 @@ impl<S: Source> Heap<S> {
         let core = self.core;
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        let granule = own.granule_of(address);
+        if let Some((way, _)) = own.way_to(granule) {
+            // SAFETY: the granule lies in the first region; whoever frees gives the block up.
+            if way > tag::tag(0, SMALL) as usize && unsafe { Self::free_medium(core, granule, way) } {
+                return Ok(());
+            }
+        }
         let Some(page) = own.space.page(address) else { return own.space.free_pages(address) };
         let tag = page.tag();
         if tag == 0 {
@@ -437,6 +413,46 @@ impl<S: Source> Own<S> {
             preset: None,
             space,
         }
+    }
+
+    /// The granule of an address in the first region. Foreign addresses and those that are not at a granule give a number that is too
+    /// large, both at once.
+    #[inline(always)]
+    fn granule_of(&self, address: usize) -> usize {
+        address.wrapping_sub(self.base).rotate_right(SMALL_SHIFT)
+    }
+
+    /// The way from a granule of the first region to its bin (too long, if its page is not this heap's or somebody else freed
+    /// in it), and the mark of its page. `None` for other numbers.
+    #[inline(always)]
+    fn way_to(&self, granule: usize) -> Option<(usize, &'static Mark)> {
+        if granule >= self.granules {
+            return None;
+        }
+        // SAFETY: the granule lies in the first region, so its page has a mark.
+        let mark = unsafe { &*self.marks.add(granule / (64 * WINDOWS)) };
+        Some(((mark.tag.load(Ordering::Acquire) ^ self.tag) as usize, mark))
+    }
+
+    /// Frees a small block; says no when none is live there.
+    ///
+    /// # Safety
+    /// The granule lies in the first region, in a page of this heap with that mark, and `way` leads to the bin of its class.
+    #[inline(always)]
+    unsafe fn free_in_word(&mut self, granule: usize, way: usize, mark: &Mark) -> InWord {
+        let number = granule / 64;
+        // SAFETY: by the contract above; tags hold multiples of a bin's size.
+        let (word, bin) = unsafe { (&*self.vacant.add(number), &mut *self.bins.as_mut_ptr().byte_add(way)) };
+        let vacant = word.load(Ordering::Relaxed);
+        if vacant >> (granule % 64) & 1 != 0 {
+            return InWord::Refused;
+        }
+        let vacant = with_bit(vacant, granule);
+        word.store(vacant, Ordering::Relaxed);
+        if number == bin.current.number {
+            return InWord::Freed;
+        }
+        if bin.note_free(mark, granule, number, vacant) { InWord::Settle } else { InWord::Freed }
     }
 
     /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.

@@ -12,7 +12,7 @@
 //!
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
 
-use super::class::{Class, SHAPES, SMALL_SHIFT};
+use super::class::{Class, SHAPES, WINDOWS};
 use super::heap::{Own, Place, Shared};
 use super::lists::Listed;
 use super::mistake::{self, Mistake};
@@ -44,7 +44,7 @@ impl<S: Source> Own<S> {
         // Fails when another thread's free is announced: the collection comes back to the page.
         if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.unlink(class, page);
-            self.bins[class].forget(page.address().wrapping_sub(self.base) >> SMALL_SHIFT);
+            self.bins[class].forget(page.address().wrapping_sub(self.base) / HEAP_PAGE_BYTES);
             self.keep_spare(page);
         }
     }
@@ -96,7 +96,7 @@ impl<S: Source> Own<S> {
     fn collect_page(&mut self, page: Page) {
         let class = tag::class(remote::acknowledge(&page.mark().tag));
         let shape = &SHAPES[class];
-        for window in 0..super::class::WINDOWS {
+        for window in 0..WINDOWS {
             if shape.windows >> window & 1 == 0 {
                 continue;
             }

@@ -10,7 +10,7 @@
 //!
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
-use super::bin::Bin;
+use super::bin::NO_NUMBER;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Heap, Own, SPARES, Shared};
 use super::lists::Listed;
@@ -233,13 +233,19 @@ impl<S: Source> Own<S> {
     }
 
     fn verify_recent(&self, class: Class, problems: &mut String) {
-        // SAFETY: a bin is plain data; the copy is never written back.
-        let mut copy: Bin = unsafe { core::ptr::read(&raw const self.bins[class]) };
-        for granule in core::iter::repeat_with(|| copy.recall()).take_while(|&granule| granule != 0) {
-            let page = self.space.page(self.base + granule * 16);
-            if page.is_none_or(|page| page.tag() & !tag::PENDING != self.tag_of(class)) {
+        let bin = &self.bins[class];
+        let page = |number: usize| {
+            let page = self.space.page(self.base + number / WINDOWS * HEAP_PAGE_BYTES);
+            page.filter(|page| page.tag() & !tag::PENDING == self.tag_of(class))
+        };
+        for &granule in bin.recent.iter().filter(|&&granule| granule != 0) {
+            if page(granule / 64).is_none() {
                 let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");
             }
+        }
+        let marked = |page: Page| page.mark().free() >> (bin.freed % WINDOWS) & 1 == 1;
+        if bin.freed != NO_NUMBER && !page(bin.freed).is_some_and(marked) {
+            let _ = writeln!(problems, "class {class} freed in window {}, which is not marked", bin.freed);
         }
     }
 }

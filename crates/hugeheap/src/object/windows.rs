@@ -3,7 +3,7 @@
 //! A page's mark has no bit for the open window: nobody else has to find it. The bit is back when the bin leaves the window with free
 //! blocks, or when a block is freed there later.
 
-use super::bin::{Window, with_bit};
+use super::bin::{NO_NUMBER, Window, with_bit};
 use super::class::{CLASSES, Class, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
 use super::heap::{Core, Heap, Own};
 use super::space::{Page, Source};
@@ -12,36 +12,29 @@ use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-/// Whether a page has to be looked at after a free: it had free blocks in the windows `before`, and the block's window has the word `vacant` now. That
-/// is rare: it may be in no list, or all windows have free blocks, and this one no live one. One branch, which is never taken for long:
-/// a branch on the window alone, tried first, is not foreseen where a window has few blocks, and cost a third of the time of medium blocks.
+/// Where the bit of a granule of the first region is: the number of its window there, and the bit.
 #[inline(always)]
-pub(super) fn settles(before: u16, window: usize, vacant: u64, windows: u16) -> bool {
-    (before == 0) | ((before | 1 << window == windows) & (vacant == u64::MAX))
-}
-
-/// Where the bit of a granule of the first region is: the index of its word there, the bit, the window in its page.
-#[inline(always)]
-pub(super) fn bit_of(class: Class, granule: usize) -> (usize, usize, usize) {
+pub(super) fn bit_of(class: Class, granule: usize) -> (usize, usize) {
     if class <= SMALL {
-        return (granule / 64, granule % 64, granule / 64 % WINDOWS);
+        return (granule / 64, granule % 64);
     }
     const PAGE: usize = 64 * WINDOWS;
     let index = (granule % PAGE) >> (MEDIUM_SHIFT - SMALL_SHIFT);
-    (granule / PAGE * WINDOWS + index / 64, index % 64, index / 64)
+    (granule / PAGE * WINDOWS + index / 64, index % 64)
 }
 
 impl<S: Source> Heap<S> {
-    /// After a block was freed in a page that had no free block before, or may have no live one now. Says yes, for the caller to end with.
+    /// After a block was freed in a page that had no free block before, or may have no live one now.
+    ///
+    /// `extern "C"`, because a function that never unwinds can be the last thing a hook of another language jumps to.
     #[inline(never)]
-    pub(super) fn settle(core: NonNull<Core<S>>, class: Class, granule: usize) -> bool {
+    pub(super) extern "C" fn settle(core: NonNull<Core<S>>, granule: usize) {
         let mut heap = Self::borrowed(core);
         let _busy = heap.busy();
         let own = heap.own();
         if let Some(page) = own.space.page(own.base + (granule << SMALL_SHIFT)) {
-            own.list_or_release(page, class);
+            own.list_or_release(page, tag::class(page.tag()));
         }
-        true
     }
 
     /// Frees a medium block or a short page run of this heap; says no for everything else.
@@ -59,7 +52,7 @@ impl<S: Source> Heap<S> {
             return false;
         }
         let own = heap.own();
-        let (number, bit, window) = bit_of(class, granule);
+        let (number, bit) = bit_of(class, granule);
         let bin = &mut own.bins[class];
         let offset = (own.base + (granule << SMALL_SHIFT)).wrapping_sub(bin.current.base);
         if offset < 64 << MEDIUM_SHIFT {
@@ -73,54 +66,67 @@ impl<S: Source> Heap<S> {
         }
         let vacant = with_bit(vacant, bit);
         word.store(vacant, Ordering::Relaxed);
-        let before = mark.add_free(window);
-        bin.remember(granule);
-        if settles(before, window, vacant, bin.windows) {
-            return Self::settle(core, class, granule);
+        if bin.note_free(mark, granule, number, vacant) {
+            Self::settle(core, granule);
         }
         true
     }
 }
 
 impl<S: Source> Own<S> {
-    /// Takes the block at a granule that a bin remembers, if it is still free and not in the current window.
+    /// Takes the block that a bin remembers last, if it is still free. It is not in the current window, which has none.
     #[inline(always)]
-    pub(super) fn retake(&mut self, class: Class, granule: usize) -> bool {
-        let (number, bit, _) = bit_of(class, granule);
-        // SAFETY: bins remember blocks of the first region only.
-        let word = unsafe { &*self.vacant.add(number) };
-        let vacant = word.load(Ordering::Relaxed);
-        if vacant >> bit & 1 == 0 {
-            return false;
-        }
-        // A subtraction, because the bit is known to be set: one instruction less than clearing it.
-        word.store(vacant - (1 << bit), Ordering::Relaxed);
-        true
-    }
-
-    /// Opens the next window of the current page, if that is one of small blocks in the first region, and takes a block.
-    #[inline]
-    pub(super) fn advance(&mut self, class: Class) -> Option<usize> {
-        let page = self.bins[class].page.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
-        if class > SMALL || page >= self.granules / (64 * WINDOWS) {
-            return None;
-        }
-        // SAFETY: the page lies in the first region.
-        let mark = unsafe { &*self.marks.add(page) };
+    pub(super) fn retake(&mut self, class: Class) -> Option<usize> {
         loop {
-            let free = mark.free();
-            if free == 0 {
+            // SAFETY: a class has a bin.
+            let granule = unsafe { self.bins.get_unchecked_mut(class) }.recall();
+            if granule == 0 {
                 return None;
             }
-            let window = free.trailing_zeros() as usize;
-            mark.remove_free(window);
-            let starts = SHAPES[class].starts[window];
-            let number = page * WINDOWS + window;
-            // SAFETY: as above.
-            let (word, remote) = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
+            let (number, bit) = bit_of(class, granule);
+            // SAFETY: bins remember blocks of the first region only.
+            let word = unsafe { &*self.vacant.add(number) };
+            let vacant = word.load(Ordering::Relaxed);
+            if vacant >> bit & 1 != 0 {
+                // A subtraction, because the bit is known to be set: one instruction less than clearing it.
+                word.store(vacant - (1 << bit), Ordering::Relaxed);
+                return Some(self.base + (granule << SMALL_SHIFT));
+            }
+        }
+    }
+
+    /// Opens the window that a block was freed in last, or else the next one of the bin's page, if those are windows of small blocks in the
+    /// first region, and takes a block.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, class: Class) -> Option<usize> {
+        if class > SMALL {
+            return None;
+        }
+        // SAFETY: a class has a bin and a shape.
+        let (bin, shape) = unsafe { (self.bins.get_unchecked_mut(class), SHAPES.get_unchecked(class)) };
+        let first = bin.page.wrapping_sub(self.base) / HEAP_PAGE_BYTES * WINDOWS;
+        loop {
+            let number = if bin.freed != NO_NUMBER {
+                bin.freed
+            } else if first < self.granules / 64 {
+                // SAFETY: the page lies in the first region.
+                let free = unsafe { &*self.marks.add(first / WINDOWS) }.free();
+                if free == 0 {
+                    return None;
+                }
+                first + free.trailing_zeros() as usize % WINDOWS
+            } else {
+                return None;
+            };
+            // SAFETY: windows of the first region.
+            let (mark, word, remote) = unsafe {
+                (&*self.marks.add(number / WINDOWS), &*self.vacant.add(number), &*self.remote.add(number))
+            };
+            let starts = shape.starts[number % WINDOWS];
+            mark.remove_free(number % WINDOWS);
+            bin.unmarked(number);
             if word.load(Ordering::Relaxed) & starts != 0 {
                 let base = self.base + (number << (SMALL_SHIFT + 6));
-                let bin = &mut self.bins[class];
                 bin.current = Window::new(word, remote, starts, base, number);
                 return bin.current.take(SMALL_SHIFT);
             }
@@ -132,6 +138,8 @@ impl<S: Source> Own<S> {
         let (word, shape) = (&page.vacant()[window], &SHAPES[class]);
         let starts = shape.starts[window];
         page.mark().remove_free(window);
+        let index = page.address().wrapping_sub(self.base) / HEAP_PAGE_BYTES;
+        self.bins[class].unmarked(index.wrapping_mul(WINDOWS) + window);
         if word.load(Ordering::Relaxed) & starts == 0 {
             return None;
         }
@@ -139,10 +147,10 @@ impl<S: Source> Own<S> {
         Some(Window::new(word, &page.remote()[window], starts, base, self.window_number(class, base)))
     }
 
-    /// The number of a window of small blocks in the first region; `usize::MAX` for others, which the fast path does not look for.
+    /// The number of a window of small blocks in the first region; [`NO_NUMBER`] for others, which the fast path does not look for.
     pub(super) fn window_number(&self, class: Class, base: usize) -> usize {
         let granule = base.wrapping_sub(self.base) >> SMALL_SHIFT;
-        if class <= SMALL && granule < self.granules { granule / 64 } else { usize::MAX }
+        if class <= SMALL && granule < self.granules { granule / 64 } else { NO_NUMBER }
     }
 
     /// Leaves the current window of a bin.
