@@ -222,7 +222,7 @@ impl<S: Source> Heap<S> {
         bytes
     }
 
-    /// What stayed because there was no room is moved again.
+    /// What stayed because there was no room, or is not pinned any more, is moved again.
     fn move_again(&mut self) {
         if self.nursery.staying() == self.roots.pins.len() {
             return;

@@ -125,9 +125,8 @@ impl<S: Source> Heap<S> {
         if let Some(pins) = self.roots.pins.get_mut(&object).filter(|_| global.pinned) {
             *pins -= 1;
             if *pins == 0 {
+                // It stays until the next minor collection all the same: it may be alive, and the gaps go around it.
                 self.roots.pins.remove(&object);
-                // SAFETY: a pinned object of the nursery is alive until now.
-                unsafe { self.nursery.let_go(object) };
             }
         }
     }

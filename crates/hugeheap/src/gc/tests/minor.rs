@@ -189,6 +189,31 @@ fn pinned_objects_stay_and_the_window_goes_around_them() {
 }
 
 #[test]
+fn an_object_that_was_pinned_is_not_overwritten_before_it_is_moved() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        // Above the place where the window begins after the collection.
+        list(scope, types, 10);
+        let old = scope.allocate_old(types.pair, 0).expect("memory");
+        let pin = scope.scope(|scope| {
+            let local = pair(scope, types, 5);
+            scope.set(old, LEFT, Some(local));
+            scope.pin(local).expect("memory")
+        });
+        scope.collect_minor();
+        scope.release(pin);
+        for number in 100..1000 {
+            scope.scope(|scope| _ = pair(scope, types, number));
+        }
+        assert_eq!(scope.heap().statistics().minor, 1);
+        let local = scope.get(old, LEFT).expect("memory").expect("set");
+        assert!(scope.heap().is_young(scope.object(local)));
+        assert_eq!(scope.read(local, NUMBER), 5);
+    });
+    test.end();
+}
+
+#[test]
 fn what_cannot_be_remembered_is_found_anyway() {
     let mut test = Test::checked();
     test.heap.remembered.most = 3;
