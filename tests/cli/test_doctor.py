@@ -273,6 +273,11 @@ def test_the_pythons_of_this_host_are_told_by_version(doctor, host):
         assert set(doctor("--", path, root=host.root)) == expected, version
 
 
+def test_a_python_that_does_not_answer_is_not_waited_for(doctor, host, tmp_path):
+    found = doctor("--", script(tmp_path / "python3", "#!/bin/sh\nsleep 30\n"), root=host.root)
+    assert set(found) == {"HH-TARGET-WRAPPER"}
+
+
 RUBY = """
 #include <sys/prctl.h>
 #include <stdio.h>

@@ -7,8 +7,10 @@ use crate::run::elf;
 use crate::run::target::{NoTarget, Target};
 use serde_json::Value;
 use std::ffi::OsStr;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// What a Python is asked.
 const QUESTION: &str = "import sys, sysconfig, json; print(json.dumps([sys.executable, sys.implementation.name, \
@@ -17,6 +19,14 @@ list(sys.version_info[:3]), bool(sysconfig.get_config_var('Py_GIL_DISABLED')), \
 /// What a Ruby is asked: its version, and whether it has transparent huge pages at run time.
 const RUBY_QUESTION: &str =
     "print RUBY_VERSION, ' ', File.read('/proc/self/status')[/^THP_enabled:\\s*(\\d)/, 1].to_s";
+
+/// An interpreter starts within a tenth of a second, on a busy host within one; what is called like one and does not answer is none.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks whether it has answered: short beside the start of an interpreter.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Longest answer that is read, in bytes: ten times what an interpreter says.
+const ANSWER_MAX: u64 = 4096;
 
 /// A resolved command.
 #[derive(Clone, Debug)]
@@ -105,8 +115,26 @@ fn answer(program: &Path, arguments: &[&str]) -> Option<String> {
     for variable in ["PYTHONMALLOC", "PYTHONHOME", "PYTHONPATH", "RUBYOPT", "RUBYLIB", crate::run::PRELOAD] {
         command.env_remove(variable);
     }
-    let output = command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    // A file and not a pipe: a pipe fills up, and a child that outlives its parent holds it open.
+    let mut said = tempfile::tempfile().ok()?;
+    command.args(arguments).stdin(Stdio::null()).stdout(said.try_clone().ok()?).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().ok()? {
+            Some(status) => break status,
+            None if start.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+            None => std::thread::sleep(POLL),
+        }
+    };
+    let mut text = String::new();
+    said.rewind().ok()?;
+    said.take(ANSWER_MAX).read_to_string(&mut text).ok()?;
+    status.success().then(|| text.trim().to_owned())
 }
 
 fn python(interpreter: &Path) -> Runtime {
