@@ -224,8 +224,27 @@ impl<S: Source> Heap<S> {
     /// The window is the one that was taken from this heap. Everything that is to survive is reachable from a root or from `frame`, which holds
     /// what slots may hold; addresses of objects that are held elsewhere are wrong after the call. All slots of all objects allocated before
     /// are written.
-    #[inline(never)]
+    #[inline(always)]
     pub unsafe fn allocate_slow(
+        &mut self,
+        window: &mut Window,
+        ty: TypeId,
+        length: usize,
+        frame: &mut [usize],
+    ) -> Result<NonNull<u8>, Exhausted> {
+        // A copy: a window whose address goes to a function that is not inlined is kept in memory by the compiler, on the fast path too.
+        let mut copy = *window;
+        // SAFETY: by the contract.
+        let result = unsafe { self.refill(&mut copy, ty, length, frame) };
+        *window = copy;
+        result
+    }
+
+    /// # Safety
+    /// As in [`allocate_slow`](Self::allocate_slow).
+    #[inline(never)]
+    #[cold]
+    unsafe fn refill(
         &mut self,
         window: &mut Window,
         ty: TypeId,

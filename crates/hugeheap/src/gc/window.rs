@@ -32,19 +32,20 @@ impl Window {
     /// Without room: the first allocation takes the slow path.
     pub const EMPTY: Self = Self { cursor: 0, limit: 0 };
 
-    /// Takes room for an object. `bytes` is a multiple of [`OBJECT_ALIGN`](super::OBJECT_ALIGN), and not 0. The contents are undefined:
-    /// header and slots have to be written before the next call that may collect.
+    /// Takes room for an object. `bytes` is a multiple of [`OBJECT_ALIGN`](super::OBJECT_ALIGN), not 0, and at most
+    /// [`MAX_YOUNG`](super::MAX_YOUNG). The contents are undefined: header and slots have to be written before the next call that may collect.
     #[inline(always)]
     pub const fn take(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        debug_assert!(bytes > 0 && bytes % OBJECT_ALIGN == 0);
-        // Not `cursor + bytes > limit`, which could overflow.
-        if self.limit - self.cursor < bytes {
+        debug_assert!(bytes > 0 && bytes % OBJECT_ALIGN == 0 && bytes <= super::MAX_YOUNG);
+        let object = self.cursor;
+        // Addresses of a process are far below the end, so the sum does not overflow; `limit - cursor` would be an instruction more.
+        let next = object.wrapping_add(bytes);
+        if next > self.limit {
             return None;
         }
-        let object = self.cursor as *mut u8;
-        self.cursor += bytes;
-        // SAFETY: a window with room lies in mapped memory, which does not begin at 0.
-        Some(unsafe { NonNull::new_unchecked(object) })
+        self.cursor = next;
+        // SAFETY: only a window in mapped memory has room, and that does not begin at 0.
+        Some(unsafe { NonNull::new_unchecked(object as *mut u8) })
     }
 
     /// Bytes left.

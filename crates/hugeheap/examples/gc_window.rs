@@ -1,0 +1,66 @@
+//! Allocates objects of 16 bytes in a loop, for counting instructions and for timing: `gc_window KIND COUNT`.
+//!
+//! Kinds: `plain` leaves the field as it is, `field` writes it. Two objects are kept alive at any time, so that the loop cannot be
+//! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
+//! is its frame of roots.
+
+use hugeheap::gc::{Heap, Layout, ProcessHeap, Settings, TypeId, space};
+use std::hint::black_box;
+
+const BYTES: usize = 16;
+
+/// The loop. A function of its own, so that its code can be looked at.
+#[inline(never)]
+fn allocate<const FIELD: bool>(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
+    let header = ty.header();
+    let mut window = heap.take_window();
+    let (mut last, mut before) = (0, 0);
+    // SAFETY: the window is the heap's; the type has 16 bytes and no slot; the one object that is used after a call that may collect is in its
+    // frame.
+    unsafe {
+        for number in 0..count {
+            let object = match window.take(BYTES) {
+                Some(object) => {
+                    object.cast().write(header);
+                    object
+                }
+                None => {
+                    let mut frame = [last];
+                    let object = heap.allocate_slow(&mut window, ty, 0, &mut frame).expect("memory");
+                    [last] = frame;
+                    object
+                }
+            };
+            if FIELD {
+                object.cast::<u64>().add(1).write(number);
+            }
+            before = last;
+            last = object.as_ptr() as usize;
+        }
+    }
+    heap.return_window(window);
+    [last, before]
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let kind = arguments.get(1).map(String::as_str);
+    let (Some("plain" | "field"), Some(count)) =
+        (kind, arguments.get(2).and_then(|text| text.parse::<u64>().ok()))
+    else {
+        eprintln!("usage: gc_window plain|field COUNT");
+        std::process::exit(2);
+    };
+    // A size that is the same on every host, so that counts of instructions are.
+    let settings = Settings { nursery: Some(4 << 20), ..Settings::default() };
+    let mut heap = Heap::new(space(), settings).expect("memory");
+    let ty = heap.register(Layout::fixed(BYTES)).expect("a header and a field");
+    let kept = if kind == Some("field") {
+        allocate::<true>(&mut heap, ty, count)
+    } else {
+        allocate::<false>(&mut heap, ty, count)
+    };
+    black_box(kept);
+    let statistics = heap.statistics();
+    println!("{} minor collections, {} survivors", statistics.minor, statistics.survivors);
+}
