@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Instructions per pair of allocate and free, the system's clock included, the loop around it not. The bound of `sized`, a hot pair whose
 # size the caller knows, is a promise: 30, checks included.
 BOUNDS = {
-    "run": 1350, "large": 2290, "owns": 43, "sized": 30, "block": 44, "order": 64, "global": 40,
+    "run": 1350, "large": 2290, "owns": 43, "sized": 30, "block": 42, "order": 62, "global": 40,
     "random": 120,
 }  # fmt: skip
 

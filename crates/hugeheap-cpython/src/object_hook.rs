@@ -100,7 +100,7 @@ unsafe extern "C" fn malloc<const CHECK: bool>(context: *mut c_void, bytes: usiz
 
 #[inline(never)]
 unsafe extern "C" fn malloc_far<const CHECK: bool>(context: *mut c_void, bytes: usize) -> *mut c_void {
-    let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate(bytes)));
+    let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate_far(bytes)));
     if block.is_null() {
         // SAFETY: the allocator before may still have memory; its own context.
         return unsafe { previous(context).malloc(bytes) };
@@ -131,10 +131,22 @@ unsafe extern "C" fn realloc<const CHECK: bool>(
     old: *mut c_void,
     bytes: usize,
 ) -> *mut c_void {
-    let Some(address) = NonNull::new(old.cast::<u8>()) else {
-        // SAFETY: a request like any other.
+    if old.is_null() {
+        // A request like any other, and a frequent one: it has to save no registers either.
+        // SAFETY: the same request.
         return unsafe { malloc::<CHECK>(context, bytes) };
-    };
+    }
+    // SAFETY: the same request.
+    unsafe { realloc_far::<CHECK>(context, old, bytes) }
+}
+
+#[inline(never)]
+unsafe extern "C" fn realloc_far<const CHECK: bool>(
+    context: *mut c_void,
+    old: *mut c_void,
+    bytes: usize,
+) -> *mut c_void {
+    let Some(address) = NonNull::new(old.cast::<u8>()) else { return null_mut() };
     // SAFETY: CPython gives the old block up when the answer is not null.
     match on_heap::<CHECK, _>(|heap| unsafe { heap.try_reallocate(address, bytes) }) {
         Some(Ok(block)) => pointer(Some(block)),

@@ -115,37 +115,44 @@ impl<S: Source> Heap<S> {
     #[inline(always)]
     pub fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes <= MAX_SMALL {
+            let class = small_class_of(bytes);
             // SAFETY: at most the highest small class.
-            return unsafe { self.allocate_small(small_class_of(bytes)) };
+            return unsafe { self.take(class) }.or_else(|| Self::refill(self.core, class));
         }
         Self::allocate_more(self.core, bytes)
     }
 
-    /// A small block at hand. `None` for larger requests, for 0 bytes, and when there is none: see [`allocate`](Self::allocate).
+    /// A small block at hand. `None` for larger requests, for 0 bytes, and when there is none: then
+    /// [`allocate_far`](Self::allocate_far) is asked.
     #[inline(always)]
     pub fn allocate_near(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes > MAX_SMALL {
             return None;
         }
         // SAFETY: at most the highest small class.
-        let bin = unsafe { self.own().bins.get_unchecked_mut(small_class_of(bytes)) };
-        let address = bin.current.take(SMALL_SHIFT)?;
-        // SAFETY: no block begins at 0.
-        Some(unsafe { NonNull::new_unchecked(address as *mut u8) })
+        unsafe { self.take(small_class_of(bytes)) }
     }
 
-    /// A block of a class of small blocks.
+    /// What [`allocate`](Self::allocate) does for a request that is not [near](Self::allocate_near).
+    #[inline(always)]
+    pub fn allocate_far(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes <= MAX_SMALL {
+            return Self::refill(self.core, small_class_of(bytes));
+        }
+        Self::allocate_more(self.core, bytes)
+    }
+
+    /// A block of the current window of a class of small blocks.
     ///
     /// # Safety
     /// `class` is at most [`SMALL`]. Class 0, of no bytes, has a bin without blocks.
     #[inline(always)]
-    unsafe fn allocate_small(&mut self, class: Class) -> Option<NonNull<u8>> {
+    unsafe fn take(&mut self, class: Class) -> Option<NonNull<u8>> {
         // SAFETY: by the contract above the class has a bin.
         let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
-        match bin.current.take(SMALL_SHIFT) {
-            Some(address) => NonNull::new(address as *mut u8),
-            None => Self::refill(self.core, class),
-        }
+        let address = bin.current.take(SMALL_SHIFT)?;
+        // SAFETY: no block begins at 0.
+        Some(unsafe { NonNull::new_unchecked(address as *mut u8) })
     }
 
     /// Requests above [`MAX_SMALL`].
