@@ -220,6 +220,18 @@ def test_a_process_with_thp_off(doctor, running, program):
     assert "HH-PROCESS-NOT-HUGE" not in found, "the reason is known"
 
 
+def test_limits_are_those_of_the_process(doctor, host):
+    """Its control group's, and not those of the group that the doctor runs in."""
+    tight(host)
+    small_pool(host, total=100, free=50)
+    host.write("proc/77/status", "Name:\tworker\nVmRSS:\t 1 kB\nRssAnon:\t 1 kB\nTHP_enabled:\t1")
+    host.write("proc/77/cgroup", "0::/pod")
+    host.write("sys/fs/cgroup/pod/hugetlb.2MB.max", 1 << 20)
+    found = doctor("--pid", 77, root=host.root)
+    assert set(found) == {"HH-POOL-LIMIT", "HH-POOL-FORK"}, "what is not known of the process is no finding"
+    assert set(doctor(root=host.root)) == {"HH-CGROUP-TIGHT", "HH-POOL-FORK"}
+
+
 def test_a_process_that_is_gone(hugeheap):
     ended = subprocess.Popen(["true"])
     ended.wait()

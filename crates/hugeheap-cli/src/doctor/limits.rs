@@ -16,9 +16,9 @@ pub(crate) struct Limit {
     pub(crate) of_reservations: bool,
 }
 
-/// The limits on pages of the sizes `pages`, the least of the group and those above it.
-pub(crate) fn read(knobs: &Knobs, pages: impl Iterator<Item = u64>) -> Vec<Limit> {
-    let directories = directories(knobs).unwrap_or_default();
+/// The limits of the process `process` (`self`, or a number) on pages of the sizes `pages`: the least of its group and those above it.
+pub(crate) fn read(knobs: &Knobs, process: &str, pages: impl Iterator<Item = u64>) -> Vec<Limit> {
+    let directories = directories(knobs, process).unwrap_or_default();
     let mut limits = Vec::new();
     for page in pages {
         let size = if page >= 1 << 30 { format!("{}GB", page >> 30) } else { format!("{}MB", page >> 20) };
@@ -36,9 +36,9 @@ pub(crate) fn read(knobs: &Knobs, pages: impl Iterator<Item = u64>) -> Vec<Limit
     limits
 }
 
-/// The directories of this process's group and of those above it, as far as they are mounted.
-fn directories(knobs: &Knobs) -> Option<Vec<String>> {
-    let groups = knobs.text("/proc/self/cgroup").ok()?;
+/// The directories of a process's group and of those above it, as far as this process sees them mounted.
+fn directories(knobs: &Knobs, process: &str) -> Option<Vec<String>> {
+    let groups = knobs.text(&format!("/proc/{process}/cgroup")).ok()?;
     let mounts = knobs.text("/proc/self/mountinfo").ok()?;
     let group_of = |wanted: &dyn Fn(&str, &str) -> bool| {
         groups.lines().find_map(|line| {

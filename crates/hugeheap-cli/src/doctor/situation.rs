@@ -61,7 +61,7 @@ pub(crate) struct ProcessFacts {
 }
 
 impl Situation {
-    /// The host; `limits` are those of the process that is looked at.
+    /// The host, and the control group of this process.
     pub(crate) fn gather(context: &Context) -> Self {
         let linux = &context.facts;
         let knobs = linux.knobs();
@@ -81,7 +81,7 @@ impl Situation {
             available: linux.available_memory().ok(),
             zones: facts::zones(&text("/proc/buddyinfo")),
             nodes: linux.numa_nodes().unwrap_or_default(),
-            pool_limits: limits::read(&knobs, pools.iter().map(|pool| pool.page)),
+            pool_limits: limits::read(&knobs, "self", pools.iter().map(|pool| pool.page)),
             pools,
             node_pools,
             limits: linux.memory_limits().ok(),
@@ -97,7 +97,7 @@ impl Situation {
         }
     }
 
-    /// Adds a process.
+    /// Adds a process; the limits are those of its control group from then on.
     ///
     /// # Errors
     /// `ESRCH` when it is gone.
@@ -106,11 +106,9 @@ impl Situation {
         let status = LinuxProcess::status_of(linux, id)?;
         let rollup = knobs.text(&format!("/proc/{id}/smaps_rollup")).ok();
         let maps = knobs.text(&format!("/proc/{id}/maps")).ok();
-        if let Some(limits) =
-            LinuxProcess::open(linux, id).ok().and_then(|process| process.memory_limits().ok())
-        {
-            self.limits = Some(limits);
-        }
+        // Its control group's, and not ours: unknown when it may not be looked at.
+        self.limits = LinuxProcess::open(linux, id).and_then(|process| process.memory_limits()).ok();
+        self.pool_limits = limits::read(&knobs, &id.to_string(), self.pools.iter().map(|pool| pool.page));
         self.process = Some(ProcessFacts {
             id,
             name: status.name,
