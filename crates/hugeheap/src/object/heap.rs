@@ -117,7 +117,7 @@ impl<S: Source> Heap<S> {
         if bytes <= MAX_SMALL {
             let class = small_class_of(bytes);
             // SAFETY: at most the highest small class.
-            return unsafe { self.take(class) }.or_else(|| Self::refill(self.core, class));
+            return unsafe { self.take_at_hand(class) }.or_else(|| Self::refill(self.core, class));
         }
         Self::allocate_more(self.core, bytes)
     }
@@ -130,7 +130,7 @@ impl<S: Source> Heap<S> {
             return None;
         }
         // SAFETY: at most the highest small class.
-        unsafe { self.take(small_class_of(bytes)) }
+        unsafe { self.take_at_hand(small_class_of(bytes)) }
     }
 
     /// What [`allocate`](Self::allocate) does for a request that is not [near](Self::allocate_near).
@@ -147,7 +147,7 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// `class` is at most [`SMALL`]. Class 0, of no bytes, has a bin without blocks.
     #[inline(always)]
-    unsafe fn take(&mut self, class: Class) -> Option<NonNull<u8>> {
+    unsafe fn take_at_hand(&mut self, class: Class) -> Option<NonNull<u8>> {
         // SAFETY: by the contract above the class has a bin.
         let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
         let address = bin.current.take(SMALL_SHIFT)?;
