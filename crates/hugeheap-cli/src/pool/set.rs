@@ -109,7 +109,7 @@ fn carried_out(context: &Context, request: &Request<'_>) -> Result<Done, Refused
         let compact = request.growth.is_some_and(|growth| growth.compact) && planned.size > before.size();
         let resized = resize(&knobs, &file, before, planned.size, compact);
         let kept = resized
-            .map_err(|error| (format!("the pool {}", change::refusal(&file, error)), error))
+            .map_err(|error| (format!("changing the pool {}", change::refusal(&file, error)), error))
             .and_then(|()| {
                 let written = edit.as_ref().map_or(Ok(()), Edit::write);
                 written.map_err(|error| (format!("--persist {}", change::refusal("/etc", error)), error))
@@ -126,7 +126,7 @@ fn carried_out(context: &Context, request: &Request<'_>) -> Result<Done, Refused
             return Err((format!("{what}; {then}"), change::exit_code(error)));
         }
         after = facts::read(&knobs, before.page, before.node).map_err(|error| {
-            (format!("the pool {}", change::refusal(&file, error)), change::exit_code(error))
+            (format!("reading the pool {}", change::refusal(&file, error)), change::exit_code(error))
         })?;
     }
     let mut changes = Vec::new();
@@ -167,7 +167,7 @@ fn the_pool(knobs: &Knobs, which: &Which) -> Result<Pool, Refused> {
             )
         }
         _ => (
-            format!("the pool {}", change::refusal(&facts::directory(page, which.node), error)),
+            format!("reading the pool {}", change::refusal(&facts::directory(page, which.node), error)),
             change::exit_code(error),
         ),
     })
