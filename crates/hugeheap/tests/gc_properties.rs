@@ -22,7 +22,7 @@ fn cases(count: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(60))]
+    #![proptest_config(cases(30))]
 
     #[test]
     fn objects_agree_with_a_plain_model((start, codes) in programs(400)) {

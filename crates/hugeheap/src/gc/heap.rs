@@ -427,6 +427,8 @@ impl<S: Source> Heap<S> {
     pub(super) fn collect_all(&mut self, window: &mut Window, frame: &mut [usize]) {
         self.pause(window, |heap| {
             heap.minor(frame);
+            // Before marking follows references that are none.
+            heap.checked("a minor collection");
             heap.whole(frame);
         });
     }

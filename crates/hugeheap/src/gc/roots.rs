@@ -134,7 +134,8 @@ impl<S: Source> Heap<S> {
     /// Adds a function that names slots which the program holds outside of objects. It is called in every collection.
     ///
     /// # Safety
-    /// Every slot it names may be read and written at any collection from now on, and holds what a slot may hold. It does not use the heap.
+    /// Every slot it names may be read and written at any collection from now on, and holds what a slot may hold. It neither uses the heap nor
+    /// panics.
     pub unsafe fn add_roots(&mut self, callback: RootCallback) {
         self.roots.callbacks.push(callback);
     }

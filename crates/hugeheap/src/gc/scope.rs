@@ -13,6 +13,18 @@
 //! of its scope and of no other, so the compiler refuses a handle that leaves it. There is no guard value that could be forgotten: a scope ends
 //! with its closure, by a panic too.
 //!
+//! ```compile_fail,E0521
+//! # use hugeheap::gc::{Heap, Layout, Local, Settings, space};
+//! # let mut heap = Heap::new(space(), Settings::default()).unwrap();
+//! # let number = heap.register(Layout::fixed(16)).unwrap();
+//! heap.scope(|outer| {
+//!     let mut kept = Vec::new();
+//!     kept.push(outer.allocate(number, 0).unwrap());
+//!     // Refused: the inner handle would be used after its place is gone.
+//!     outer.scope(|inner| kept.push(inner.allocate(number, 0).unwrap()));
+//! });
+//! ```
+//!
 //! Nothing here can damage the heap: an offset is checked against the type, new objects are zero, writes go through the barrier.
 
 use super::header::{HEADER_BYTES, LENGTH_OFFSET, OBJECT_ALIGN};
@@ -199,7 +211,7 @@ impl<'s, S: Source> Scope<'s, S> {
         (object + offset) as *mut usize
     }
 
-    /// What a slot refers to. `None`: it holds 0.
+    /// What a slot refers to. `None`: it holds 0, or a word that is no reference.
     ///
     /// # Errors
     /// When there is no memory for the handle.
@@ -209,8 +221,7 @@ impl<'s, S: Source> Scope<'s, S> {
     pub fn get(&mut self, local: Local<'_>, offset: usize) -> Result<Option<Local<'s>>, Exhausted> {
         // SAFETY: a word of a live object.
         let word = unsafe { self.word(local, offset, true).read() };
-        debug_assert_eq!(word % OBJECT_ALIGN, 0, "slots written here hold references or 0");
-        if word == 0 { Ok(None) } else { self.handle(word).map(Some) }
+        if word == 0 || word % OBJECT_ALIGN != 0 { Ok(None) } else { self.handle(word).map(Some) }
     }
 
     /// Makes a slot refer to an object, or to none.

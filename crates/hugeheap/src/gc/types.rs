@@ -20,8 +20,8 @@ pub const MAX_PART: usize = 1 << 30;
 
 /// Tells a visitor the slots of the object at an address.
 ///
-/// It must name every slot of the object, the same ones each time as long as nobody writes to the object, and may neither allocate nor
-/// use the heap.
+/// It must name every slot of the object, the same ones each time as long as nobody writes to the object, and may neither panic nor use the
+/// heap.
 pub type TraceFunction = unsafe fn(object: *mut u8, visitor: &mut Visitor<'_>);
 
 /// What is done with each slot of an object. Called with a slot of a live object, or a root.
@@ -311,9 +311,10 @@ impl Types {
         let id = unsafe { Header::of(object) }.id();
         match self.get(id) {
             Some(descriptor) => descriptor,
-            None => panic!(
+            // Not a panic: a collection that is left in the middle leaves nothing to go on with.
+            None => crate::complain::abort(format_args!(
                 "the object at {object:#x} has the header of no type ({id}): it was overwritten, or is none"
-            ),
+            )),
         }
     }
 }
