@@ -57,13 +57,10 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Measure, side by side with stock and with peers.
     Bench(BenchArguments),
-    /// Put the heap of a running process on huge pages.
+    // Their own text is their help: one here would hide all but its first line.
     Collapse(crate::collapse::arguments::CollapseArguments),
-    /// Free the memory that is stranded in a running process.
     Release(crate::release::arguments::ReleaseArguments),
-    /// Show what the memory of a process is made of, and why it is not huge.
     Map(crate::map::arguments::MapArguments),
-    /// List processes: memory, how much of it is huge, what could be, what is stranded.
     Ps(crate::ps::arguments::PsArguments),
     /// Transparent huge pages: show the knobs, set them.
     Thp(crate::thp::arguments::ThpArguments),
