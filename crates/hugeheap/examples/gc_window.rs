@@ -1,6 +1,7 @@
 //! Allocates objects of 16 bytes in a loop, for counting instructions and for timing: `gc_window KIND COUNT`.
 //!
-//! Kinds: `plain` leaves the field as it is, `field` writes it. Two objects are kept alive at any time, so that the loop cannot be
+//! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with one survivor each, `collect-large` the
+//! same with a nursery of 64 MiB instead of 4. Two objects are kept alive at any time, so that the loop cannot be
 //! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
 //! is its frame of roots.
 
@@ -42,23 +43,41 @@ fn allocate<const FIELD: bool>(heap: &mut ProcessHeap, ty: TypeId, count: u64) -
     [last, before]
 }
 
+/// Minor collections with one survivor each.
+#[inline(never)]
+fn collect(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
+    let mut window = heap.take_window();
+    let mut frame = [0; 2];
+    for _ in 0..count {
+        // SAFETY: as in `allocate`; the frame has the last two objects.
+        unsafe {
+            let object = heap.allocate_slow(&mut window, ty, 0, &mut frame).expect("memory");
+            frame = [object.as_ptr() as usize, frame[0]];
+            heap.collect_minor(&mut window, &mut frame);
+        }
+    }
+    heap.return_window(window);
+    frame
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let kind = arguments.get(1).map(String::as_str);
-    let (Some("plain" | "field"), Some(count)) =
+    let (Some(kind @ ("plain" | "field" | "collect" | "collect-large")), Some(count)) =
         (kind, arguments.get(2).and_then(|text| text.parse::<u64>().ok()))
     else {
-        eprintln!("usage: gc_window plain|field COUNT");
+        eprintln!("usage: gc_window plain|field|collect|collect-large COUNT");
         std::process::exit(2);
     };
     // A size that is the same on every host, so that counts of instructions are.
-    let settings = Settings { nursery: Some(4 << 20), ..Settings::default() };
+    let nursery = if kind == "collect-large" { 64 << 20 } else { 4 << 20 };
+    let settings = Settings { nursery: Some(nursery), ..Settings::default() };
     let mut heap = Heap::new(space(), settings).expect("memory");
     let ty = heap.register(Layout::fixed(BYTES)).expect("a header and a field");
-    let kept = if kind == Some("field") {
-        allocate::<true>(&mut heap, ty, count)
-    } else {
-        allocate::<false>(&mut heap, ty, count)
+    let kept = match kind {
+        "plain" => allocate::<false>(&mut heap, ty, count),
+        "field" => allocate::<true>(&mut heap, ty, count),
+        _ => collect(&mut heap, ty, count),
     };
     black_box(kept);
     let statistics = heap.statistics();
