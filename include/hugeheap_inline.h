@@ -1,7 +1,7 @@
 /* hugeheap: allocating and freeing small blocks without a call.
  *
- * For the two places of a runtime that allocate and free most: less than half of the instructions of a call, fewest where the size is a
- * constant. Everything else is hugeheap.h, and both may be mixed at will.
+ * For the two places of a runtime that allocate and free most: little more than half of the instructions of a call where the size is
+ * a constant. Everything else is hugeheap.h, and both may be mixed at will.
  *
  *   heap ─▶ bin of the size's class ─▶ a word with a bit per block ─▶ the block
  *             │ no free bit                    │ no bit of a live block
