@@ -223,6 +223,16 @@ def test_the_summary_as_json(hugeheap, python, environment):
     assert list(Path(environment["TMPDIR"]).iterdir()) == [], "the records are removed"
 
 
+@pytest.mark.parametrize("level", ["arenas", "objects"])
+def test_coverage_is_that_of_the_peak_when_everything_was_freed_before_the_end(hugeheap, python, level):
+    # At level objects nothing looked before memory fell: the summary told the coverage of what was left.
+    code = "rows = [(n, n + 1) for n in range(500_000)]\ndel rows"
+    result = hugeheap("run", "--summary", "--json", "--policy", "thp", "--level", level, "--", python, "-c", code)
+    main = report(result)["main"]
+    assert main["live_peak"] > 40 << 20
+    assert main["peak_resident"] > main["live_peak"] * 0.8
+
+
 def test_the_summary_in_a_file(hugeheap, python, tmp_path):
     file = tmp_path / "summary.json"
     result = hugeheap("run", "--summary-file", file, "--", python, "-c", "raise SystemExit(4)")

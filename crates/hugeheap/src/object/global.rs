@@ -26,6 +26,10 @@ impl Source for Runtime {
         self.work(work)
     }
 
+    fn before_free(&'static self) {
+        self.measure_peak();
+    }
+
     fn os(&self) -> &Linux {
         const LINUX: Linux = Linux::new();
         &LINUX

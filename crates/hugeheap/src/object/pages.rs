@@ -44,6 +44,7 @@ impl<S: Source> Space<S> {
 
     /// Frees the page run or large block that begins at `address`.
     pub(super) fn free_pages(&self, address: usize) -> Result<(), Mistake> {
+        self.source().before_free();
         self.source().with(|arenas| match arenas.run_bytes(address) {
             Ok(bytes) => Ok(arenas.free(address, (bytes / HEAP_PAGE_BYTES) as u32)?),
             Err(BadFree::WrongSize { .. }) => Ok(arenas.free_large(address).map(|_| ())?),

@@ -140,6 +140,7 @@ impl<S: Source> Own<S> {
             }
         }
         let spares = &self.spares[..count];
+        self.space.source().before_free();
         let freed = self.space.source().with(|arenas| arenas.free_pages(spares));
         debug_assert!(freed.is_ok(), "spare pages are runs of one page");
         self.spares.copy_within(count..count + kept, 0);

@@ -30,6 +30,8 @@ pub trait Source: Sync + 'static {
     type Os: Os;
     /// Works on the arenas, locked; afterwards sees to it that maintenance happens.
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R;
+    /// Called before memory goes back to the arenas: what is told of the peak has to be looked at while it lasts.
+    fn before_free(&'static self) {}
     /// The operating system.
     fn os(&self) -> &Self::Os;
     /// Whether its heaps are hardened where nothing else is asked for.

@@ -279,7 +279,7 @@ impl Runtime {
     }
 
     /// Measures coverage if live memory is at a peak that was not measured: asked before it falls. Only while somebody listens.
-    fn measure_peak(&self) {
+    pub(crate) fn measure_peak(&self) {
         if self.measure_above.load(Ordering::Relaxed) == u64::MAX {
             return;
         }
