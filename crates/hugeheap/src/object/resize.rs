@@ -85,7 +85,12 @@ impl<S: Source> Heap<S> {
                 have
             }
         };
-        let Some(moved) = self.allocate(bytes) else { return Ok(None) };
+        let moved = if bytes > MAX_RUN && bytes > have && self.own().preset.is_none() {
+            space.allocate_growing(bytes)
+        } else {
+            self.allocate(bytes)
+        };
+        let Some(moved) = moved else { return Ok(None) };
         // SAFETY: both are live and apart, and have at least the bytes copied; the caller gives the old one up.
         unsafe {
             core::ptr::copy_nonoverlapping(address.as_ptr(), moved.as_ptr(), have.min(bytes));

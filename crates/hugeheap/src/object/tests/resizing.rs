@@ -134,3 +134,20 @@ fn sizes_beyond_the_address_space_change_nothing() {
     }
     heap.check_empty();
 }
+
+#[test]
+fn a_list_that_grows_out_of_its_page_run_is_on_a_huge_page() {
+    // It was taken like a block that stays as it is, with OS pages for the part of its last arena that it fills.
+    let (space, mut heap) = heap();
+    let run = heap.take(1 << 20);
+    let huge = || space.source().kernel.events().huge_faults;
+    let before = huge();
+    let grown = resize(&mut heap, run, 1_600_000);
+    assert_eq!(huge(), before + 1);
+    heap.give(grown).expect("live");
+    let before = huge();
+    let block = heap.take(1_600_000);
+    assert_eq!(huge(), before, "a quarter of a huge page would be wasted");
+    heap.give(block).expect("live");
+    heap.check_empty();
+}
