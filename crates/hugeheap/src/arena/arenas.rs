@@ -169,7 +169,7 @@ impl<O: Os> Arenas<O> {
     pub fn allocate(&mut self, pages: u32) -> Option<NonZeroUsize> {
         debug_assert!((1..=HEAP_PAGES).contains(&pages));
         let now = self.now();
-        let id = self.arena_with_room(pages, now)?;
+        let id = self.arena_with_room(pages, pages < BIG_RUN, now)?;
         let arena = self.table.arena_mut(id);
         let first = if pages >= BIG_RUN {
             bitmap::find_lowest(arena.in_use, pages)
@@ -186,11 +186,11 @@ impl<O: Os> Arenas<O> {
         NonZeroUsize::new(address)
     }
 
-    /// An arena with room for a run of `pages` heap pages, out of all lists.
-    pub(super) fn arena_with_room(&mut self, pages: u32, now: u64) -> Option<ArenaId> {
+    /// An arena with room for a run of `pages` heap pages, out of all lists. `small`: it is one that policy `auto` keeps apart.
+    pub(super) fn arena_with_room(&mut self, pages: u32, small: bool, now: u64) -> Option<ArenaId> {
         let from_order =
             |order: &Order, table: &Table| (pages < HEAP_PAGES).then(|| order.best(table, pages)).flatten();
-        if let Some(id) = self.room_for_small(pages, now) {
+        if let Some(id) = small.then(|| self.room_for_small(pages, now)).flatten() {
             Some(id)
         } else if let Some(id) = from_order(&self.partial, &self.table) {
             self.partial.remove(&mut self.table, id);
@@ -203,9 +203,9 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// The arena for small runs, if this is one and it has room.
+    /// The arena for small runs, if the policy has one and it has room.
     fn room_for_small(&mut self, pages: u32, now: u64) -> Option<ArenaId> {
-        if pages >= BIG_RUN || self.settings.policy != Policy::Auto {
+        if self.settings.policy != Policy::Auto {
             return None;
         }
         if !self.small.is_some() {

@@ -8,14 +8,20 @@ use super::layout::HEAP_PAGE_BYTES;
 use super::{ArenaId, Arenas};
 use hugeheap_os::Os;
 
+/// Heap pages in one request from which on they are no small runs, which policy `auto` keeps apart on OS pages. A heap of blocks that asks for as many
+/// at once has 15 already, 240 KiB, and is growing: CPython at level `objects` filled the whole arena kept apart and began a huge page all the same, 500
+/// faults more than with its blocks on the huge page from here on (`hugeheap bench obmalloc --level objects`, faults of `startup`).
+const GROWING: usize = 8;
+
 impl<O: Os> Arenas<O> {
     /// Takes single heap pages, as many as `to` has room for, and writes their addresses there. Returns how many there are: less when the system has no
     /// more memory. Contents are undefined, as with [`allocate`](Self::allocate).
     pub fn allocate_pages(&mut self, to: &mut [usize]) -> usize {
         let now = self.now();
+        let small = to.len() < GROWING;
         let mut count = 0;
         while count < to.len() {
-            let Some(id) = self.arena_with_room(1, now) else { break };
+            let Some(id) = self.arena_with_room(1, small, now) else { break };
             let start = self.table.range(id).start;
             let arena = self.table.arena_mut(id);
             let mut taken = 0u128;

@@ -116,6 +116,17 @@ fn small_runs_of_policy_auto_share_one_arena_of_os_pages() {
 }
 
 #[test]
+fn pages_of_a_growing_heap_are_no_small_runs() {
+    let mut world = World::new(Policy::Auto, Config::default());
+    let mut pages = [0; 8];
+    assert_eq!(world.heap.allocate_pages(&mut pages[..4]), 4);
+    assert_eq!(world.huge_bytes(), 0, "a small heap is on OS pages");
+    assert_eq!(world.heap.allocate_pages(&mut pages), 8);
+    assert_eq!(world.huge_bytes(), ARENA);
+    world.check();
+}
+
+#[test]
 fn the_arena_for_small_runs_is_not_taken_by_a_large_block() {
     let mut world = World::new(Policy::Auto, Config::default());
     // It lies where large blocks are, because it was one.
