@@ -4,40 +4,19 @@ As in test_instructions.py a loop is run twice under callgrind with different co
 with a write of the field, where RPython's loop has 11 and 13.
 """
 
-import os
-import pathlib
-import re
-import shutil
-import subprocess
-
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 BOUNDS = {"plain": 9, "field": 11}
 
 
 @pytest.fixture(scope="module")
-def window():
-    if shutil.which("valgrind") is None:
-        pytest.skip("valgrind is not installed (apt-get install valgrind)")
-    target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
-    command = ["cargo", "build", "--release", "-p", "hugeheap", "--example", "gc_window"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return pathlib.Path(target) / "release" / "examples" / "gc_window"
-
-
-def instructions(binary, kind, count, tmp_path):
-    output = tmp_path / f"{kind}-{count}"
-    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", str(binary), kind, str(count)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(re.search(r"Collected : (\d+)", run.stderr).group(1))
+def window(example):
+    return example("gc_window")
 
 
 @pytest.mark.parametrize("kind", BOUNDS)
-def test_an_object_of_16_bytes_costs_no_more_than_promised(window, tmp_path, kind):
-    few, many = 1_000_000, 5_000_000
-    cost = (instructions(window, kind, many, tmp_path) - instructions(window, kind, few, tmp_path)) / (many - few)
+def test_an_object_of_16_bytes_costs_no_more_than_promised(window, kind):
+    cost = window.each(kind, 1_000_000, 5_000_000)
     print(f"{kind}: {cost:.2f} instructions per object")
     # Less than a test, an addition and a write cannot be: the loop was not removed. A collection per 262,144 objects is 0.003 of it.
     assert 3 <= round(cost, 1) <= BOUNDS[kind]
@@ -48,13 +27,8 @@ def test_an_object_of_16_bytes_costs_no_more_than_promised(window, tmp_path, kin
 COLLECTION = 770
 
 
-def test_a_minor_collection_costs_what_survives_and_not_what_the_nursery_is(window, tmp_path):
-    few, many = 1_000, 11_000
-
-    def of(kind):
-        return (instructions(window, kind, many, tmp_path) - instructions(window, kind, few, tmp_path)) / (many - few)
-
-    small, large = of("collect"), of("collect-large")
+def test_a_minor_collection_costs_what_survives_and_not_what_the_nursery_is(window):
+    small, large = (window.each(kind, 1_000, 11_000) for kind in ("collect", "collect-large"))
     print(f"a minor collection: {small:.0f} instructions, with sixteen times the nursery {large:.0f}")
     assert 100 < small <= COLLECTION
     assert abs(large - small) < 10

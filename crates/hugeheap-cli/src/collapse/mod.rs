@@ -48,13 +48,7 @@ pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: b
     };
     let name = &opened.status.name;
     out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report) });
-    match report.stop {
-        Some(Stop::Gone) => exit::GONE,
-        Some(Stop::Refused(error)) => process::refuse(out, id, Some(&opened.status), Doing::Collapse, error),
-        Some(Stop::Budget | Stop::NoHugePages | Stop::CgroupFull) => exit::FINDINGS,
-        None if report.left > 0 => exit::FINDINGS,
-        None => exit::OK,
-    }
+    process::ended(out, id, &opened, Doing::Collapse, report.stop, report.left)
 }
 
 /// Lines of what is left alone, each with its reason.

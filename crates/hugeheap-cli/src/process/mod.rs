@@ -14,7 +14,7 @@ pub(crate) use refusal::{Doing, refuse};
 use crate::output::Output;
 use crate::{Context, exit};
 use hugeheap_os::linux::LinuxProcess;
-use hugeheap_os::process::ProcessStatus;
+use hugeheap_os::process::{ProcessStatus, Stop};
 
 /// A process that is there and has memory.
 pub(crate) struct Opened {
@@ -48,6 +48,24 @@ pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u
     let process = LinuxProcess::open(context.facts, id)
         .map_err(|error| refuse(out, id, Some(&status), doing, error))?;
     Ok(Opened { process, status })
+}
+
+/// The exit code of work on a process that ended for the reason `stop`, with `left` pieces not done.
+pub(crate) fn ended(
+    out: &Output,
+    id: u32,
+    opened: &Opened,
+    doing: Doing,
+    stop: Option<Stop>,
+    left: u64,
+) -> u8 {
+    match stop {
+        Some(Stop::Gone) => exit::GONE,
+        Some(Stop::Refused(error)) => refuse(out, id, Some(&opened.status), doing, error),
+        Some(Stop::Budget | Stop::NoHugePages | Stop::CgroupFull) => exit::FINDINGS,
+        None if left > 0 => exit::FINDINGS,
+        None => exit::OK,
+    }
 }
 
 /// Whether processes are looked at under another root, where they cannot be changed: their numbers may be another namespace's.

@@ -37,13 +37,7 @@ pub(crate) fn release(context: &Context, arguments: &ReleaseArguments, json: boo
     };
     let name = &opened.status.name;
     out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report) });
-    match report.stop {
-        Some(Stop::Gone) => exit::GONE,
-        Some(Stop::Refused(error)) => process::refuse(out, id, Some(&opened.status), Doing::Release, error),
-        Some(Stop::Budget | Stop::NoHugePages | Stop::CgroupFull) => exit::FINDINGS,
-        None if report.left > 0 => exit::FINDINGS,
-        None => exit::OK,
-    }
+    process::ended(out, id, &opened, Doing::Release, report.stop, report.left)
 }
 
 /// How the figures were come by.

@@ -1,0 +1,44 @@
+"""Programs run under callgrind: the number of instructions of the same binary is the same every time."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Example:
+    """An example program of the library, called with what it is to do and how often."""
+
+    def __init__(self, binary, directory):
+        self.binary = binary
+        self.directory = directory
+
+    def instructions(self, kind, count):
+        output = self.directory / f"{kind}-{count}"
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", str(self.binary), kind, str(count)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(re.search(r"Collected : (\d+)", run.stderr).group(1))
+
+    def each(self, kind, few, many):
+        """Instructions of doing it once, without what comes before and after."""
+        return (self.instructions(kind, many) - self.instructions(kind, few)) / (many - few)
+
+
+@pytest.fixture(scope="session")
+def example(tmp_path_factory):
+    """Builds an example by its name."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not installed (apt-get install valgrind)")
+    target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
+
+    def build(name):
+        command = ["cargo", "build", "--release", "-p", "hugeheap", "--example", name]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return Example(pathlib.Path(target) / "release" / "examples" / name, tmp_path_factory.mktemp(name))
+
+    return build
