@@ -191,7 +191,8 @@ impl<S: Source> Own<S> {
                 check(mark.free() == 0, "free blocks that nobody finds")?;
             }
         }
-        let at_hand = matches!(place, Some(Found::AtHand(_)));
+        // A page in a list may have the open window: the one in which a block was freed last is opened wherever it lies.
+        let at_hand = matches!(place, Some(Found::AtHand(_))) || self.has_window(page, class);
         let is_empty = page.empty_windows(class) == SHAPES[class].windows;
         check(
             !is_empty || at_hand || in_inbox || self.is_quarantined(page, class),

@@ -137,3 +137,22 @@ fn a_random_drop_of_nine_tenths_is_refilled_without_a_new_page() {
     heap.give_all(kept.into_iter().chain(again));
     heap.check_empty();
 }
+
+#[test]
+fn a_page_in_a_list_may_have_the_open_window() {
+    let (_, mut heap) = heap();
+    let page = heap.take_many(HEAP_PAGE_BYTES / 16, 16);
+    let other = heap.take_many(64, 16);
+    heap.give(page[0]).expect("live");
+    assert_eq!(heap.take(16), page[0], "remembered");
+    heap.give(page[1]).expect("live");
+    assert_eq!(heap.take(16), page[1], "its window was opened: nothing was left to remember");
+    // The other windows bring the page into the list; with its last block it is empty there, and stays for the open window's sake.
+    heap.give_all(page);
+    heap.check();
+    let again = heap.take(16);
+    heap.check();
+    heap.give(again).expect("live");
+    heap.give_all(other);
+    heap.check_empty();
+}
