@@ -272,15 +272,35 @@ def test_a_density_in_percent_is_understood_well_enough_to_say_how_it_is_written
     assert hugeheap("collapse", "1", "--min-density", "dense").returncode == 2
 
 
+def huge(pid):
+    for line in open(f"/proc/{pid}/smaps_rollup"):
+        if line.startswith("AnonHugePages:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no AnonHugePages")
+
+
+def caught_at_work(command, process):
+    """Stops a command when the first huge page shows that it is at work; says no when it was faster than that."""
+    while command.poll() is None:
+        if huge(process.pid):
+            command.send_signal(signal.SIGSTOP)
+            return command.poll() is None
+        time.sleep(0.001)
+    return False
+
+
 @root
 def test_a_process_that_ends_meanwhile(heap, start):
     for _ in range(TRIES):
-        process = heap(100)
-        # Slow enough to be met at work: each call is followed by a wait of 10 ms at least.
-        command = start("collapse", process.pid, "--max-latency", "1", "--json")
-        time.sleep(0.3)
+        process = heap(200)
+        command = start("collapse", process.pid, "--json")
+        caught = caught_at_work(command, process)
         process.process.kill()
+        process.process.wait()
+        if caught:
+            command.send_signal(signal.SIGCONT)
         out, err = command.communicate(timeout=60)
+        # Unless it was caught in its last call.
         if command.returncode == 5:
             break
     assert command.returncode == 5, err

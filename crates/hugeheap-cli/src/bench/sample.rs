@@ -25,6 +25,8 @@ pub(crate) struct Sample {
     pub(crate) rss: u64,
     /// Pages of a hugetlb pool.
     pub(crate) hugetlb: u64,
+    /// The most that `rss` ever was, as the kernel keeps it: what came and went between two looks is in it.
+    pub(crate) highest: u64,
     /// Charge of the process's own cgroup, where there is one, pages of a hugetlb pool included.
     pub(crate) charge: Option<u64>,
 }
@@ -44,10 +46,10 @@ pub(crate) fn watch(pid: u32, group: Option<&Group>, stop: &AtomicBool) -> Vec<S
     let counted = group.is_some_and(Group::counts_hugetlb);
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let Some((rss, hugetlb)) = text(&status).as_deref().and_then(memory) else { break };
+        let Some((rss, hugetlb, highest)) = text(&status).as_deref().and_then(memory) else { break };
         let charge = charge.as_ref().and_then(|file| text(file)?.trim().parse::<u64>().ok());
         let charge = charge.map(|charge| if counted { charge } else { charge + hugetlb });
-        samples.push(Sample { at: monotonic(), rss, hugetlb, charge });
+        samples.push(Sample { at: monotonic(), rss, hugetlb, highest, charge });
         next += PERIOD;
         match next.checked_duration_since(Instant::now()) {
             Some(left) => std::thread::sleep(left),
@@ -73,13 +75,14 @@ fn text(file: &File) -> Option<String> {
     String::from_utf8(buffer[..len].to_vec()).ok()
 }
 
-/// RSS and hugetlb pages of a status file; `None` for a process without memory: one that has ended.
-fn memory(status: &str) -> Option<(u64, u64)> {
+/// RSS, hugetlb pages and the highest RSS of a status file; `None` for a process without memory: one that has ended.
+fn memory(status: &str) -> Option<(u64, u64, u64)> {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
     };
-    Some((field("VmRSS:")?, field("HugetlbPages:").unwrap_or(0)))
+    let rss = field("VmRSS:")?;
+    Some((rss, field("HugetlbPages:").unwrap_or(0), field("VmHWM:").unwrap_or(rss)))
 }
 
 #[cfg(test)]
@@ -89,7 +92,9 @@ mod tests {
 
     #[test]
     fn memory_is_read_from_the_status() {
-        assert_eq!(memory("Name:\tx\nVmRSS:\t  12 kB\nHugetlbPages:\t 2048 kB\n"), Some((12 << 10, 2 << 20)));
+        let status = "Name:\tx\nVmHWM:\t  16 kB\nVmRSS:\t  12 kB\nHugetlbPages:\t 2048 kB\n";
+        assert_eq!(memory(status), Some((12 << 10, 2 << 20, 16 << 10)));
+        assert_eq!(memory("VmRSS:\t  12 kB\n"), Some((12 << 10, 0, 12 << 10)));
         assert_eq!(memory("Name:\tx\nState:\tZ (zombie)\n"), None);
     }
 

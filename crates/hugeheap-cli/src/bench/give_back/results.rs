@@ -167,7 +167,11 @@ impl<'a> View<'a> {
 
     /// Resident memory at the moments that count.
     pub(crate) fn resident(self, task: usize, variant: usize) -> Option<Held> {
-        Held::of(self.measurement(task, variant).look.as_ref()?, |sample| Some(sample.resident()))
+        let watched = self.measurement(task, variant).look.as_ref()?;
+        let held = Held::of(watched, |sample| Some(sample.resident()))?;
+        // A short workload's peak came and went between two looks.
+        let highest = watched.samples.last().map_or(0, |sample| sample.highest);
+        Some(Held { peak: held.peak.max(highest), ..held })
     }
 
     /// The charge at the moments that count.
@@ -203,5 +207,13 @@ mod tests {
         assert_eq!(held, Held { start: 10 * MIB, peak: 110 * MIB, freed: 60 * MIB, idle: 14 * MIB });
         assert!((held.share().unwrap() - 0.04).abs() < 1e-9);
         assert_eq!(Held { peak: 10 * MIB, ..held }.share(), None);
+    }
+
+    #[test]
+    fn a_peak_between_two_looks_counts() {
+        let (plan, mut results) = sample();
+        let last = results.measurements[0][STOCK].look.as_mut().unwrap().samples.last_mut().unwrap();
+        last.highest = 200 * MIB;
+        assert_eq!(View { plan: &plan, results: &results }.resident(0, STOCK).unwrap().peak, 200 * MIB);
     }
 }
