@@ -206,7 +206,13 @@ mod tests {
         let begin = Phase { doing: Doing::Start, begin: 49.9, end: 50.0, ..watched[0].clone() };
         watched.insert(0, begin);
         watched.push(Phase { doing: Doing::Idle, begin: 51.0, end: 54.0, ..watched[0].clone() });
-        let look = |at, charge: u64| Sample { at, rss: charge, hugetlb: 0, highest: charge, charge: Some(charge * MIB) };
+        let look = |at, charge: u64| Sample {
+            at,
+            rss: charge,
+            hugetlb: 0,
+            highest: charge,
+            charge: Some(charge * MIB),
+        };
         let samples = vec![
             look(49.9, 9),
             look(49.99, 10),
