@@ -21,8 +21,8 @@ pub const MAX_PART: usize = 1 << 30;
 /// Tells a visitor the slots of the object at an address.
 ///
 /// It must name every slot of the object, the same ones each time as long as nobody writes to the object, and may neither panic nor use the
-/// heap.
-pub type TraceFunction = unsafe fn(object: *mut u8, visitor: &mut Visitor<'_>);
+/// heap. With C's calling convention, so that a function of a C program is one, too.
+pub type TraceFunction = unsafe extern "C" fn(object: *mut u8, visitor: &mut Visitor<'_>);
 
 /// What is done with each slot of an object. Called with a slot of a live object, or a root.
 pub(crate) trait Visit {

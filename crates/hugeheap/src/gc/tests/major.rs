@@ -134,7 +134,7 @@ fn growth_is_bounded() {
 
 #[test]
 fn types_with_a_trace_function_are_traced() {
-    unsafe fn trace(object: *mut u8, visitor: &mut Visitor<'_>) {
+    unsafe extern "C" fn trace(object: *mut u8, visitor: &mut Visitor<'_>) {
         // SAFETY: an object of three words, of which the last is a slot where the one before is 1.
         unsafe {
             let words = object.cast::<usize>();
