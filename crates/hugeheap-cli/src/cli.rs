@@ -22,6 +22,12 @@ const STYLES: styling::Styles = styling::Styles::styled()
 #[command(
     arg_required_else_help = true,
     after_help = "\
+Examples:
+  hugeheap run -- python3 app.py              a program on huge pages
+  hugeheap doctor                             can this host have huge pages; if not, the fix
+  hugeheap collapse 1234                      the heap of a running process on huge pages
+  hugeheap help pool set                      the help of a command
+
 Exit status: 0 ok, 1 findings, 2 usage, 3 not supported here, 4 permission, 5 target gone.
 A command that was started passes its own status through."
 )]
@@ -53,25 +59,20 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start any command on hugeheap.
-    Run(RunArguments),
-    /// Measure, side by side with stock and with peers.
-    Bench(BenchArguments),
     // Their own text is their help: one here would hide all but its first line.
+    Run(RunArguments),
+    Bench(BenchArguments),
     Collapse(crate::collapse::arguments::CollapseArguments),
     Release(crate::release::arguments::ReleaseArguments),
     Map(crate::map::arguments::MapArguments),
     Ps(crate::ps::arguments::PsArguments),
-    /// Transparent huge pages: show the knobs, set them.
     Thp(crate::thp::arguments::ThpArguments),
-    /// Pools of explicit huge pages (hugetlb): show, set, make sure of, give back.
     Pool(crate::pool::arguments::PoolArguments),
-    /// This host at a glance: what is on huge pages, what is stranded, what could be had.
     Status(crate::status::arguments::StatusArguments),
-    /// Can this host, a process, a command get huge pages; if not, the fix.
     Doctor(crate::doctor::arguments::DoctorArguments),
-    /// What a finding of doctor means, how to verify it, how to undo its fix.
     Explain(crate::doctor::arguments::ExplainArguments),
+    Completions(crate::completions::CompletionsArguments),
+    Man(crate::man::ManArguments),
 }
 
 /// Start any command with its Python objects on huge pages.
@@ -134,7 +135,13 @@ pub(crate) struct RunArguments {
 }
 
 /// Measure, side by side with stock and with peers.
+///
+/// Each experiment runs its variants in turn and prints a table with the spread of its runs.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hugeheap bench list
+  hugeheap bench obmalloc --quick")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     pub(crate) experiment: Experiment,
@@ -142,15 +149,17 @@ pub(crate) struct BenchArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
-    /// List the experiments, their workloads, and what they can be compared with here.
     List(ListArguments),
-    /// CPython's small objects: time, page faults, memory and huge-page coverage.
     Obmalloc(Box<ObmallocArguments>),
-    /// Memory freed and needed again: what giving back costs, and what keeping holds.
     GiveBack(Box<GiveBackArguments>),
 }
 
+/// List the experiments, their workloads, and what they can be compared with here.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hugeheap bench list
+  hugeheap bench list --python /usr/bin/python3.13 --json")]
 pub(crate) struct ListArguments {
     /// Print JSON.
     #[arg(long)]
@@ -395,6 +404,31 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_every_command_is_its_whole_text_with_examples() {
+        fn look(command: &clap::Command, path: &str) {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.starts_with("Examples:\n"), "{path} has no examples");
+            assert!(after.contains("  hugeheap ") || after.contains("(hugeheap "), "{path}");
+            for inner in command.get_subcommands() {
+                look(inner, &format!("{path} {}", inner.get_name()));
+            }
+        }
+        look(&Cli::command(), "hugeheap");
+        for (words, said) in [
+            (&["run"][..], "The command replaces hugeheap"),
+            (&["bench", "obmalloc"], "so that a disturbance meets all of them"),
+            (&["pool", "set"], "The line that undoes it is printed"),
+            (&["thp", "set"], "or none"),
+            (&["doctor"], "Changes nothing"),
+        ] {
+            let line = ["hugeheap"].iter().chain(words).chain(&["--help"]).copied();
+            let text = Cli::try_parse_from(line).unwrap_err().to_string();
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(said), "{words:?}: {text}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //!     ├──── ps       one line for each process
 //!     ├──── thp, pool    knobs of the host ──▶ change: all or none, with the way back
 //!     ├──── status   the host at a glance
+//!     ├──── completions, man     for shells and man(1), from the same definition as the help
 //!     └──── doctor, explain    findings with a fix, by pure rules over facts
 //!            uses process (one that is named), host (facts for reports), statistics,
 //!                 output (messages, units, colour)
@@ -25,9 +26,11 @@ mod change;
 mod cli;
 mod collapse;
 mod columns;
+mod completions;
 mod doctor;
 pub mod exit;
 mod host;
+mod man;
 mod map;
 mod output;
 mod pool;
@@ -99,6 +102,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),
         Command::Explain(arguments) => doctor::explain(&context, &arguments, cli.json),
         Command::Status(arguments) => status::status(&context, &arguments, cli.json),
+        Command::Completions(arguments) => completions::completions(&context, &arguments, cli.json),
+        Command::Man(arguments) => man::man(&context, &arguments, cli.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }

@@ -4,20 +4,21 @@ use clap::{Args, Subcommand};
 
 /// Pools of explicit huge pages (hugetlb): show, set, make sure of, give back.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hugeheap pool list
+  hugeheap pool ensure 1G --dry-run")]
 pub(crate) struct PoolArguments {
     #[command(subcommand)]
     pub(crate) action: Action,
 }
 
+// The arguments' own text is the help: one here would hide all but its first line.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
-    /// Show the pools, per page size and per NUMA node.
     List(ListArguments),
-    /// Make a pool this large.
     Set(SetArguments),
-    /// Make sure that this many pages are free, without taking any away.
     Ensure(EnsureArguments),
-    /// Give back the pages that nobody uses or has reserved.
     Release(ReleaseArguments),
 }
 

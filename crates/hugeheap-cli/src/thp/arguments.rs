@@ -5,16 +5,19 @@ use std::ffi::OsString;
 
 /// Transparent huge pages: show the knobs, set them.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  hugeheap thp get
+  hugeheap thp set mode=madvise --dry-run")]
 pub(crate) struct ThpArguments {
     #[command(subcommand)]
     pub(crate) action: Action,
 }
 
+// The arguments' own text is the help: one here would hide all but its first line.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
-    /// Show the knobs and what they mean.
     Get(GetArguments),
-    /// Set knobs, or start a command with its own switch.
     Set(SetArguments),
 }
 
