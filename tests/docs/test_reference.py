@@ -71,6 +71,7 @@ def test_every_option_is_documented(command):
         (["run"], "run"),
         (["bench", "obmalloc"], "bench"),
         (["bench", "give-back"], "bench"),
+        (["bench", "stride"], "bench"),
         (["bench", "list"], "bench"),
         (["collapse"], "collapse"),
         (["release"], "release"),

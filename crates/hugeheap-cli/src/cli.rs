@@ -152,6 +152,7 @@ pub(crate) enum Experiment {
     List(ListArguments),
     Obmalloc(Box<ObmallocArguments>),
     GiveBack(Box<GiveBackArguments>),
+    Stride(Box<crate::bench::stride::arguments::StrideArguments>),
 }
 
 /// List the experiments, their workloads, and what they can be compared with here.

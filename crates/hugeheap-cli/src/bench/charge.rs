@@ -59,6 +59,16 @@ impl Group {
         self.counts_hugetlb
     }
 
+    /// Its directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Enters the group with the process that asks: a child that is to be measured.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        fs::write(self.directory.join("cgroup.procs"), "0")
+    }
+
     /// Makes `command` enter the group before it is executed.
     pub fn adopt(&self, command: &mut Command) -> io::Result<()> {
         // Opened here: the child must not allocate. Writing 0 means the process that writes.

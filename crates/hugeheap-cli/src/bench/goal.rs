@@ -54,11 +54,16 @@ impl Goal {
 
 /// All goals below a heading; nothing when there are none. `ours`: the variant they are about.
 pub(crate) fn text(goals: &[Goal], ours: &str) -> String {
+    listed(goals, &format!("Goals of hugeheap's policy {ours}"))
+}
+
+/// All goals below `heading`; nothing when there are none.
+pub(crate) fn listed(goals: &[Goal], heading: &str) -> String {
     if goals.is_empty() {
         return String::new();
     }
     let met = goals.iter().filter(|goal| goal.met).count();
-    let mut text = format!("\nGoals of hugeheap's policy {ours}: {met} of {} met\n", goals.len());
+    let mut text = format!("\n{heading}: {met} of {} met\n", goals.len());
     for goal in goals {
         text += &goal.line();
         text.push('\n');

@@ -1,4 +1,4 @@
-//! `hugeheap bench list`: which experiments there are, and what they can be compared with here.
+//! `hugeheap bench list`: which experiments there are, what each reproduces, and what they can be compared with here.
 
 use super::give_back::workload::Workload;
 use super::obmalloc::workload::WORKLOADS;
@@ -10,39 +10,79 @@ use serde_json::json;
 
 const SCHEMA: &str = "hugeheap.bench.list/1";
 
+/// An experiment as it is listed.
+pub(crate) struct Listed {
+    pub(crate) name: &'static str,
+    pub(crate) summary: &'static str,
+    /// What it reproduces: the title of the publication, and its claim.
+    reference: &'static str,
+    /// Beyond Linux with huge pages.
+    needs: Option<&'static str>,
+}
+
+/// All experiments, in the order `all` runs them.
+pub(crate) const EXPERIMENTS: &[Listed] = &[
+    Listed {
+        name: "obmalloc",
+        summary: "CPython's small objects: time, page faults, memory and huge-page coverage",
+        reference: "proposal of 2 MiB arenas for pymalloc: −8 to −30 % time, up to −99 % dTLB misses",
+        needs: Some("CPython 3.8 or newer"),
+    },
+    Listed {
+        name: "give-back",
+        summary: "memory freed and needed again: what giving back costs, and what keeping holds",
+        reference: "patch that gives pymalloc's arenas back to the OS: +75 % time for a million instances",
+        needs: Some("CPython 3.8 or newer"),
+    },
+    Listed {
+        name: "stride",
+        summary: "one access per OS page over 1 GiB, on OS pages and on huge pages",
+        reference: "huge pages for allocators: 6.9 times faster, first touch and interpreter included",
+        needs: None,
+    },
+];
+
+/// Workloads of an experiment that has several: names and what they do.
+fn workloads(experiment: &str) -> Vec<(&'static str, &'static str)> {
+    match experiment {
+        "obmalloc" => WORKLOADS.iter().map(|workload| (workload.name, workload.description)).collect(),
+        "give-back" => {
+            Workload::ALL.iter().map(|workload| (workload.name(), workload.description())).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 pub(crate) fn list(context: &Context, arguments: &ListArguments) -> u8 {
     let python = Python::find(arguments.python.as_deref());
     let peers: Vec<_> = PEERS.iter().map(|peer| (peer.name, peer.find())).collect();
     let text = if arguments.json {
-        let value = json!({
-            "schema": SCHEMA,
-            "experiments": [{
-                "name": "obmalloc",
-                "workloads": WORKLOADS.iter().map(|workload| json!({
-                    "name": workload.name, "description": workload.description,
+        let experiments = EXPERIMENTS.iter().map(|listed| {
+            json!({
+                "name": listed.name,
+                "summary": listed.summary,
+                "reference": listed.reference,
+                "needs": listed.needs,
+                "workloads": workloads(listed.name).iter().map(|(name, description)| json!({
+                    "name": name, "description": description,
                 })).collect::<Vec<_>>(),
                 "python": python.as_ref().map(Python::json).ok(),
                 "peers": peers.iter().map(|(name, path)| json!({"name": name, "path": path})).collect::<Vec<_>>(),
-            }, {
-                "name": "give-back",
-                "workloads": Workload::ALL.iter().map(|workload| json!({
-                    "name": workload.name(), "description": workload.description(),
-                })).collect::<Vec<_>>(),
-                "python": python.as_ref().map(Python::json).ok(),
-                "peers": peers.iter().map(|(name, path)| json!({"name": name, "path": path})).collect::<Vec<_>>(),
-            }],
+            })
         });
+        let value = json!({"schema": SCHEMA, "experiments": experiments.collect::<Vec<_>>()});
         format!("{value:#}\n")
     } else {
-        let mut text =
-            "obmalloc  CPython's small objects: time, page faults, memory and huge-page coverage\n"
-                .to_owned();
-        for workload in &WORKLOADS {
-            text += &format!("    {:<19} {}\n", workload.name, workload.description);
-        }
-        text += "give-back  memory freed and needed again: what giving back costs, and what keeping holds\n";
-        for workload in Workload::ALL {
-            text += &format!("    {:<19} {}\n", workload.name(), workload.description());
+        let mut text = String::new();
+        for listed in EXPERIMENTS {
+            text += &format!("{}  {}\n", listed.name, listed.summary);
+            text += &format!("    reference: {}\n", listed.reference);
+            if let Some(needs) = listed.needs {
+                text += &format!("    needs: {needs}\n");
+            }
+            for (name, description) in workloads(listed.name) {
+                text += &format!("    {name:<19} {description}\n");
+            }
         }
         text += "  Here:\n";
         match &python {

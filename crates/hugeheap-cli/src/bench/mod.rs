@@ -9,11 +9,13 @@
 //! * [`series`]: workloads on variants, in turn; [`observed`]: a process whose memory is looked at
 //! * [`variant`]: what a workload runs on: stock, hugeheap at its levels and policies, peers
 //! * [`sample`]: a process's memory over time; [`plot`] draws it
+//! * [`forked`], [`trials`], [`region`]: work that this program does itself, in processes of its own
 //! * [`measuring`]: what the comparison of allocators in `bench/` shares
 //! * [`table`]: tables for a terminal; [`goal`]: claims checked; [`report`]: what is done before and after
 
 mod charge;
 mod counters;
+mod forked;
 mod give_back;
 mod goal;
 mod interrupt;
@@ -25,11 +27,14 @@ mod peers;
 mod plot;
 mod process;
 mod python;
+mod region;
 mod report;
 mod sample;
 mod series;
+pub(crate) mod stride;
 mod table;
 mod touch;
+mod trials;
 mod variant;
 
 use crate::Context;
@@ -49,6 +54,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::GiveBack(mut arguments) => {
             arguments.report.json_too(json);
             give_back::give_back(context, &arguments)
+        }
+        Experiment::Stride(mut arguments) => {
+            arguments.report.json_too(json);
+            stride::stride(context, &arguments)
         }
     }
 }

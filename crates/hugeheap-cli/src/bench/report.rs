@@ -27,6 +27,23 @@ pub(crate) struct Circumstances {
 }
 
 impl Circumstances {
+    /// Those of an experiment without an interpreter: says what it runs on and touches free memory.
+    pub(crate) fn without_python(context: &Context, arguments: &ReportArguments) -> Self {
+        let host = host::facts(&context.facts);
+        context.out.progress(&host::line(&host), true);
+        Self::new(context, arguments, host, Value::Null)
+    }
+
+    fn new(context: &Context, arguments: &ReportArguments, host: Value, python: Value) -> Self {
+        Self {
+            host,
+            python,
+            touched: prepare(context, arguments),
+            quick: arguments.quick,
+            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        }
+    }
+
     /// A report: these, the variants, what is `particular` to the experiment, the goals.
     pub(crate) fn report(
         &self,
@@ -82,13 +99,7 @@ pub(crate) fn conduct<E: Experiment>(
     );
     let (workloads, runs) = (series.tasks.len(), series.runs);
     out.progress(&format!("{workloads} workloads × {runs} runs, in turn on {}", names.join(", ")), true);
-    let circumstances = Circumstances {
-        host,
-        python: python.json(),
-        touched: prepare(context, arguments),
-        quick: arguments.quick,
-        started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-    };
+    let circumstances = Circumstances::new(context, arguments, host, python.json());
     let start = Instant::now();
     let results = series::measure(series, experiment, out)?;
     out.progress(&format!("measured in {}", seconds(start.elapsed().as_secs_f64())), true);
