@@ -34,7 +34,7 @@ mod vm;
 
 pub use knobs::{Knob, Knobs};
 
-pub use process::LinuxProcess;
+pub use process::{LinuxProcess, SharedMemory};
 
 use crate::Result;
 use read::Root;

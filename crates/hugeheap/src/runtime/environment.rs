@@ -9,6 +9,7 @@
 //! | `HUGEHEAP_HARDENED` | `1`: heaps are hardened; `0` |
 //! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit |
 //! | `HUGEHEAP_TELEMETRY` | a directory for the record of each process |
+//! | `HUGEHEAP_PUBLISH` | `0`: no page of numbers; `1` |
 //! | `HUGEHEAP_DISABLE` | `1`: do nothing |
 //!
 //! Read without allocating, because a library's constructor does it before the program begins.
@@ -41,6 +42,8 @@ pub enum Setting {
     Limit,
     /// `HUGEHEAP_HARDENED`.
     Hardened,
+    /// `HUGEHEAP_PUBLISH`.
+    Publish,
 }
 
 /// A setting whose value was not understood.
@@ -56,6 +59,7 @@ impl SettingError {
             Setting::Decay => "HUGEHEAP_DECAY must be seconds between 0.001 and 86400",
             Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
             Setting::Hardened => "HUGEHEAP_HARDENED must be 0 or 1",
+            Setting::Publish => "HUGEHEAP_PUBLISH must be 0 or 1",
         }
     }
 }
@@ -91,6 +95,9 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
     }
     if let Some(value) = text(c"HUGEHEAP_HARDENED") {
         parse_switch(value).ok_or(SettingError(Setting::Hardened))?;
+    }
+    if let Some(value) = text(c"HUGEHEAP_PUBLISH") {
+        parse_switch(value).ok_or(SettingError(Setting::Publish))?;
     }
     Ok((settings, level))
 }

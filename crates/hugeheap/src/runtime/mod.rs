@@ -15,6 +15,7 @@
 
 mod environment;
 mod forking;
+mod numbers;
 mod publisher;
 mod thread;
 
@@ -63,6 +64,7 @@ impl Runtime {
         self.set(|now| *now = settings);
         if !self.started.swap(true, Ordering::AcqRel) {
             forking::register();
+            self.publisher.numbers.want();
             self.listen();
         }
     }

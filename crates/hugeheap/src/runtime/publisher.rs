@@ -4,6 +4,7 @@
 //! own and leaves its parent's alone. Every event writes the counters (some 50 ns); the classification of arenas, which needs a
 //! walk over their metadata, is renewed at most every [`WALK_PAUSE`].
 
+use super::numbers::{Due, NumbersPage};
 use crate::arena::Arenas;
 use crate::lock::Lock;
 use crate::telemetry::publish::Record;
@@ -36,6 +37,8 @@ struct State {
 /// See the module's text.
 pub(super) struct Publisher {
     record: AtomicPtr<Record>,
+    /// What every process shows, asked for or not.
+    pub(super) numbers: NumbersPage,
     state: Lock<State>,
 }
 
@@ -43,6 +46,7 @@ impl Publisher {
     pub(super) const fn new() -> Self {
         Self {
             record: AtomicPtr::new(core::ptr::null_mut()),
+            numbers: NumbersPage::new(),
             state: Lock::new(State {
                 directory: [0; DIRECTORY],
                 state: HookState::Idle as u32,
@@ -77,6 +81,7 @@ impl Publisher {
     /// The caller is the only thread of a process that was just forked with the heap's lock held, under which this
     /// publisher's lock is taken: nobody else holds it.
     pub(super) unsafe fn reopen_in_child(&self) {
+        self.numbers.leave();
         let old = self.record.swap(core::ptr::null_mut(), Ordering::AcqRel);
         if old.is_null() {
             return;
@@ -100,15 +105,17 @@ impl Publisher {
         fill(snapshot, &self.state.lock());
     }
 
-    /// Writes the record. Called with the heap's lock held.
+    /// Writes the record and the page of numbers, as far as they are due. Called with the heap's lock held.
     pub(super) fn publish<O: Os>(&self, heap: &Arenas<O>, foreign_frees: u64, whole: bool) {
         let record = self.record.load(Ordering::Acquire);
-        if record.is_null() {
+        let due = self.numbers.due(heap.counters.arenas, heap.counters.live, whole);
+        if record.is_null() && due == Due::Nothing {
             return;
         }
         let mut state = self.state.lock();
         let now = heap.now();
-        if whole || now.saturating_sub(state.walked_at) > WALK_PAUSE {
+        let walk = due == Due::Walk || !record.is_null() && now.saturating_sub(state.walked_at) > WALK_PAUSE;
+        if whole || walk {
             state.walked = heap.snapshot();
             state.walked_at = now;
         }
@@ -128,7 +135,13 @@ impl Publisher {
         snapshot.foreign_frees = foreign_frees;
         fill(&mut snapshot, &state);
         // SAFETY: the record is mapped until the process ends; one writer at a time, since the heap's lock is held.
-        unsafe { &*record }.write(&snapshot);
+        if let Some(record) = unsafe { record.as_ref() } {
+            record.write(&snapshot);
+        }
+        if due != Due::Nothing {
+            let ranges = (0..).map_while(|index| heap.mapped_range(index));
+            self.numbers.write(&snapshot, whole || walk, now, ranges);
+        }
     }
 }
 
@@ -144,7 +157,7 @@ fn fill(snapshot: &mut Snapshot, state: &State) {
 
 /// Whether this process may make a file of this size. Beyond its limit (`ulimit -f`) the kernel does not only refuse: it sends `SIGXFSZ`,
 /// which ended programs before their first line.
-fn may_make_files() -> bool {
+pub(super) fn may_make_files() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit writes the structure that it gets.
     unsafe {
@@ -154,7 +167,7 @@ fn may_make_files() -> bool {
 }
 
 /// Sizes the file, so that a full disk is seen here.
-fn take_space(file: libc::c_int) -> bool {
+pub(super) fn take_space(file: libc::c_int) -> bool {
     for _ in 0..SIZE_TRIES {
         // SAFETY: the descriptor is the caller's.
         match unsafe { libc::posix_fallocate(file, 0, FILE_BYTES as libc::off_t) } {

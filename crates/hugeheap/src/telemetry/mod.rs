@@ -4,8 +4,10 @@
 //! * [`Fallback`] lists every reason why memory did not get the backing its policy wanted.
 //! * [`publish`] shares the snapshot of a running process through a memory-mapped file, so that others read
 //!   it without stopping the process, also after the process was killed.
+//! * [`numbers`] does the same for every process on hugeheap, in shared memory without a file.
 
 mod fallback;
+pub mod numbers;
 pub mod publish;
 mod sequence;
 mod snapshot;

@@ -6,6 +6,7 @@
 //!               ├──▶ tables    /proc/PID/pagemap: what is resident, huge, swapped, shared
 //!               ├──▶ folios    /proc/kpageflags, kpagecount: partial huge pages, exactly
 //!               └──▶ remote    pidfd, process_madvise; madvise for this process itself
+//!   SharedMemory               what a process shows under a name, read without stopping it
 //! ```
 //!
 //! **Never the wrong process.** A number is given to a new process when the old one is gone. The descriptor (`pidfd`) is
@@ -19,7 +20,10 @@ mod details;
 mod files;
 mod folios;
 mod remote;
+mod shared;
 mod tables;
+
+pub use shared::SharedMemory;
 
 use super::read::{File, PathBuffer, Root};
 use super::{Linux, cgroup, host, vm};
