@@ -1,15 +1,15 @@
 //! The one word before each object.
 //!
 //! ```text
-//!    63             32 31       4 3 2 1 0
-//!   ├──── type id ────┼── zero ──┼─┼─┼─┼─┤
-//!                                 │ │ │ └ FORWARDED  the word is the object's new address, plus 1
-//!                                 │ │ └── TRACKED    a write of a reference must be told to the barrier
-//!                                 │ └──── CARDS      the barrier keeps cards of this object, not the object
-//!                                 └────── STAYS      in the nursery, and not moved by the next minor collection
+//!    63             32 31            6 5  4 3 2 1 0
+//!   ├──── type id ────┼ identity hash ┼ zero ┼─┼─┼─┼─┤
+//!                                             │ │ │ └ FORWARDED  the word is the object's new address, plus 1
+//!                                             │ │ └── TRACKED    a write of a reference must be told to the barrier
+//!                                             │ └──── CARDS      the barrier keeps cards of this object, not the object
+//!                                             └────── STAYS      in the nursery, and not moved by the next minor collection
 //! ```
 //!
-//! An object that was just allocated in the nursery has no flag, so its header is a constant of its type. Whether an object is marked is not
+//! The identity hash is 0 until it is asked for. An object that was just allocated in the nursery has no flag, so its header is a constant of its type. Whether an object is marked is not
 //! here but in a bitmap beside its heap page: marking writes to no object, and a forked child goes on sharing them.
 
 /// Bytes of the header.
@@ -26,6 +26,12 @@ pub const LENGTH_OFFSET: usize = 8;
 
 /// Shift of the type id.
 pub const TYPE_SHIFT: u32 = 32;
+
+/// Shift of the identity hash.
+pub const HASH_SHIFT: u32 = 6;
+
+/// Bits of the identity hash.
+pub const HASH_BITS: u32 = TYPE_SHIFT - HASH_SHIFT;
 
 /// Flag: the word is not a header but the object's new address, plus 1.
 pub const FORWARDED: u64 = 1;
@@ -121,9 +127,19 @@ impl Header {
         Self(self.0 & !flags)
     }
 
+    /// The identity hash; 0: it has none yet.
+    pub(crate) const fn hash(self) -> u32 {
+        (self.0 >> HASH_SHIFT) as u32 & ((1 << HASH_BITS) - 1)
+    }
+
+    /// With an identity hash, which it did not have.
+    pub(crate) const fn with_hash(self, hash: u32) -> Self {
+        Self(self.0 | (hash as u64) << HASH_SHIFT)
+    }
+
     /// Whether the bits that are always zero are.
     pub(crate) const fn is_clean(self) -> bool {
-        self.0 & ((1 << TYPE_SHIFT) - 1) & !FLAGS == 0
+        self.0 & ((1 << HASH_SHIFT) - 1) & !FLAGS == 0
     }
 }
 
@@ -142,5 +158,8 @@ mod tests {
         }
         assert_eq!(Header::forwarded(0x7000_0010).target(), Some(0x7000_0010));
         assert!(!Header(0x10).is_clean());
+        let most = (1 << HASH_BITS) - 1;
+        let hashed = Header::new(7).with(TRACKED).with_hash(most);
+        assert_eq!((hashed.hash(), hashed.id(), hashed.has(CARDS), hashed.is_clean()), (most, 7, false, true));
     }
 }

@@ -1,6 +1,7 @@
 //! The heap: one per thread, with types, nursery, old generation and roots of its own.
 
 use super::barrier::Remembered;
+use super::finalizer::Finalizers;
 use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
 use super::mark::{Marker, Phase};
 use super::nursery::{self, LEAST_NURSERY, Nursery};
@@ -99,6 +100,9 @@ pub struct Heap<S: Source> {
     pub(super) roots: Roots,
     pub(super) remembered: Remembered,
     pub(super) marker: Marker,
+    pub(super) finalizers: Finalizers,
+    /// Identity hashes made so far.
+    pub(super) hashes: u32,
     pub(super) pacing: Pacing,
     pub(super) statistics: Statistics,
     pub(super) checks: Checks,
@@ -140,6 +144,8 @@ impl<S: Source> Heap<S> {
             roots: Roots::default(),
             remembered: Remembered::default(),
             marker: Marker::default(),
+            finalizers: Finalizers::default(),
+            hashes: 0,
             pacing: Pacing::new(growth, bytes, maximum),
             statistics: Statistics::default(),
             checks: settings.checks,
@@ -260,7 +266,7 @@ impl<S: Source> Heap<S> {
             return self.place_old(window, ty, length, bytes, frame);
         }
         let object = self.room(window, bytes, frame)?;
-        self.initialise(object, ty, length);
+        self.initialise(object, ty, length, ty.header())?;
         Ok(object)
     }
 
@@ -301,14 +307,23 @@ impl<S: Source> Heap<S> {
         Err(Exhausted { bytes })
     }
 
-    fn initialise(&self, object: NonNull<u8>, ty: TypeId, length: usize) {
+    fn initialise(
+        &mut self,
+        object: NonNull<u8>,
+        ty: TypeId,
+        length: usize,
+        header: Header,
+    ) -> Result<(), Exhausted> {
         let address = object.as_ptr() as usize;
+        let (variable, finalized) =
+            self.types.get(ty.0).map_or((false, false), |ty| (ty.item_bytes > 0, ty.finalized));
         // SAFETY: the object was just allocated, with room for the header and, where the type has one, the length.
         unsafe {
-            ty.header().put(address);
-            if self.types.get(ty.0).is_some_and(|ty| ty.item_bytes > 0) {
+            header.put(address);
+            if variable {
                 ((address + LENGTH_OFFSET) as *mut usize).write(length);
             }
+            if finalized { self.finalize(address) } else { Ok(()) }
         }
     }
 
@@ -362,9 +377,7 @@ impl<S: Source> Heap<S> {
         };
         let (address, header) = placed.ok_or(Exhausted { bytes })?;
         let object = NonNull::new(address as *mut u8).ok_or(Exhausted { bytes })?;
-        self.initialise(object, ty, length);
-        // SAFETY: just allocated.
-        unsafe { header.put(address) };
+        self.initialise(object, ty, length, header)?;
         if !header.has(TRACKED | CARDS) {
             self.remembered.add_object(address);
         }

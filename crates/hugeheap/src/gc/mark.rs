@@ -1,10 +1,11 @@
 //! Marking, in bounded steps, each directly after a minor collection.
 //!
 //! ```text
-//!            used ≥ threshold             nothing left to look into            every page swept
-//!   Idle ─────────────────────▶ Marking ──────────────────────────▶ Sweeping ─────────────────▶ Idle
-//!         roots are shaded               roots are shaded again;
-//!         objects are born marked        if that shaded nothing
+//!            used ≥ threshold             nothing left to look into           weak slots are clear            every page swept
+//!   Idle ─────────────────────▶ Marking ─────────────────────────▶ Clearing ────────────────────▶ Sweeping ─────────────▶ Idle
+//!         roots are shaded         ▲     roots are shaded again;      │
+//!         objects are born marked  │     if that shaded nothing       │ once, where there is something to finalize
+//!                                  └──────────────────────────────────┘ it and what it leads to is marked
 //! ```
 //!
 //! *Shading* marks an object and puts it on the stack of those to look into. Invariant between steps: what a marked object refers to is marked,
@@ -12,14 +13,19 @@
 //! collection, which comes before the next step, shades what it refers to. The nursery is empty during a step but for objects that stay: they
 //! are looked into as roots.
 //!
+//! When all that is reachable is marked the program can reach nothing else: not through weak slots either, which answer 0 for what is not. So what
+//! is marked after that, for finalizers, needs no second look at the roots.
+//!
 //! The stack is bounded. What does not fit is marked and found again by looking through all marked objects.
 
 use super::barrier::push;
+use super::ephemeron::Waiting;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::heap::Heap;
 use super::nursery::Nursery;
 use super::old::Old;
 use super::types::{Types, Visit};
+use super::weak::Clear;
 use crate::object::Source;
 
 /// Entries of the stack: 8 MiB of addresses. Lists and trees need few; a table of a million objects needs them all.
@@ -36,14 +42,35 @@ pub enum Phase {
     Idle,
     /// Live objects are being marked.
     Marking,
+    /// Weak slots of what is dead become 0.
+    Clearing,
     /// What is not marked becomes free.
     Sweeping,
+}
+
+/// What is being marked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// What roots lead to.
+    #[default]
+    Reachable,
+    /// What leads on from candidates for finalization.
+    Candidates,
+    /// It is decided which of them are handed out.
+    Choice,
+    /// These, and what waits for them.
+    Chosen,
 }
 
 /// What marking has still to look into.
 #[derive(Debug)]
 pub(crate) struct Marker {
     pub(crate) phase: Phase,
+    pub(crate) stage: Stage,
+    /// Marked objects that have weak slots to clear, and up to where they were looked through.
+    weak: Vec<(usize, usize)>,
+    /// Ephemerons in marked objects, whose key is not marked.
+    waiting: Waiting,
     stack: Vec<usize>,
     /// Large arrays, and up to where they were looked into.
     parts: Vec<(usize, usize)>,
@@ -55,7 +82,16 @@ pub(crate) struct Marker {
 
 impl Default for Marker {
     fn default() -> Self {
-        Self { phase: Phase::Idle, stack: Vec::new(), parts: Vec::new(), overflowed: false, most: MOST }
+        Self {
+            phase: Phase::Idle,
+            stage: Stage::Reachable,
+            weak: Vec::new(),
+            waiting: Waiting::default(),
+            stack: Vec::new(),
+            parts: Vec::new(),
+            overflowed: false,
+            most: MOST,
+        }
     }
 }
 
@@ -108,10 +144,61 @@ impl Marker {
         budget
     }
 
-    fn look_into<S: Source>(&mut self, types: &Types, nursery: &Nursery<S>, old: &Old<S>, object: usize) {
-        let mut shading = Shading { marker: self, nursery, old, shaded: false };
-        // SAFETY: a live object of this heap; nobody else runs.
-        unsafe { types.of(object).each_slot(object, &mut shading) };
+    /// Notes that a marked object has weak slots that may have to be cleared. Says no when there is no memory.
+    pub(crate) fn add_weak(&mut self, object: usize) -> bool {
+        push(&mut self.weak, (object, object), self.most.max(2))
+    }
+
+    pub(crate) fn look_into<S: Source>(
+        &mut self,
+        types: &Types,
+        nursery: &Nursery<S>,
+        old: &Old<S>,
+        object: usize,
+    ) {
+        self.visit(types, nursery, old, object, None);
+        self.reached(nursery, old, object);
+    }
+
+    fn visit<S: Source>(
+        &mut self,
+        types: &Types,
+        nursery: &Nursery<S>,
+        old: &Old<S>,
+        object: usize,
+        part: Option<(usize, usize)>,
+    ) {
+        let mut shading = Shading { marker: self, nursery, old, object, weak: false, shaded: false };
+        let each = |shading: &mut Shading<'_, S>| {
+            // SAFETY: a live object of this heap; nobody else runs.
+            unsafe {
+                match part {
+                    Some((from, to)) => types.of(object).each_slot_in(object, from, to, shading),
+                    None => types.of(object).each_slot(object, shading),
+                }
+            }
+        };
+        each(&mut shading);
+        if shading.weak && !shading.marker.add_weak(object) {
+            each(&mut Shading { object: STRONG, ..shading });
+        }
+    }
+
+    /// Shades the values that waited for a key.
+    fn reached<S: Source>(&mut self, nursery: &Nursery<S>, old: &Old<S>, key: usize) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut at = self.waiting.take(key);
+        while let Some((entry, next)) = self.waiting.next(at) {
+            let mut shading =
+                Shading { marker: self, nursery, old, object: entry.object, weak: false, shaded: false };
+            // SAFETY: the slots are in a marked object, which neither moves nor ends during the marking.
+            if unsafe { entry.key.read() } == key {
+                shading.slot(entry.value);
+            }
+            at = next;
+        }
     }
 
     fn part<S: Source>(
@@ -122,24 +209,45 @@ impl Marker {
         object: usize,
         from: usize,
     ) -> usize {
-        // SAFETY: as in `look_into`.
+        // SAFETY: a live object of this heap.
         let end = object + unsafe { types.of(object).size(object) };
         let to = (from + PART).min(end);
         if to < end {
             self.overflowed |= !push(&mut self.parts, (object, to), self.most);
         }
-        let mut shading = Shading { marker: self, nursery, old, shaded: false };
-        // SAFETY: as in `look_into`.
-        unsafe { types.of(object).each_slot_in(object, from, to, &mut shading) };
+        self.visit(types, nursery, old, object, Some((from, to)));
+        if from == object {
+            self.reached(nursery, old, object);
+        }
         to - from
     }
+
+    /// Whether a word refers to an object that is not known to live.
+    pub(crate) fn must_wait<S: Source>(&self, nursery: &Nursery<S>, old: &Old<S>, word: usize) -> bool {
+        word % OBJECT_ALIGN == 0 && !nursery.contains(word) && old.is_unmarked(word)
+    }
+
+    /// Notes an ephemeron of a marked object. Says no when there is no memory.
+    pub(crate) fn wait(&mut self, object: usize, key: *mut usize, value: *mut usize) -> bool {
+        self.waiting.add(object, key, value, self.most)
+    }
 }
+
+/// In place of an object in [`Shading`]: weak slots are like others, because there is no memory to note the object.
+const STRONG: usize = 0;
+
+/// The same: the slots are roots. They are asked for again before marking ends, so nothing has to wait.
+const ROOTS: usize = 1;
 
 /// Shades what slots refer to.
 struct Shading<'a, S: Source> {
     marker: &'a mut Marker,
     nursery: &'a Nursery<S>,
     old: &'a Old<S>,
+    /// Whose slots they are, or [`STRONG`], or [`ROOTS`].
+    object: usize,
+    /// It has weak slots that may have to be cleared.
+    weak: bool,
     /// Something was shaded that was not marked.
     shaded: bool,
 }
@@ -154,6 +262,30 @@ impl<S: Source> Visit for Shading<'_, S> {
             self.shaded = true;
         }
     }
+
+    fn weak(&mut self, slot: *mut usize) {
+        // SAFETY: as above.
+        let word = unsafe { slot.read() };
+        if self.object == STRONG {
+            self.slot(slot);
+        } else {
+            self.weak |= self.marker.must_wait(self.nursery, self.old, word);
+        }
+    }
+
+    fn ephemeron(&mut self, key: *mut usize, value: *mut usize) {
+        // SAFETY: as above.
+        let word = unsafe { key.read() };
+        if !self.marker.must_wait(self.nursery, self.old, word) {
+            self.slot(value);
+        } else if self.object != ROOTS {
+            self.weak = true;
+            if self.object == STRONG || !self.marker.wait(self.object, key, value) {
+                self.slot(key);
+                self.slot(value);
+            }
+        }
+    }
 }
 
 impl<S: Source> Heap<S> {
@@ -164,13 +296,14 @@ impl<S: Source> Heap<S> {
             Phase::Idle if self.pacing.begins(self.old.used()) => self.begin_marking(frame),
             Phase::Idle => return,
             Phase::Marking => self.mark_step(frame, budget),
+            Phase::Clearing => self.clear_step(budget),
             Phase::Sweeping => self.sweep_step(budget),
         }
         self.statistics.steps += 1;
     }
 
     pub(super) fn begin_marking(&mut self, frame: &mut [usize]) {
-        self.marker.phase = Phase::Marking;
+        (self.marker.phase, self.marker.stage) = (Phase::Marking, Stage::Reachable);
         self.old.black = true;
         self.shade_roots(frame);
     }
@@ -178,7 +311,7 @@ impl<S: Source> Heap<S> {
     /// Says whether a root referred to an object that was not marked.
     fn shade_roots(&mut self, frame: &mut [usize]) -> bool {
         let Self { types, nursery, old, roots, marker, .. } = self;
-        let mut shading = Shading { marker, nursery, old, shaded: false };
+        let mut shading = Shading { marker, nursery, old, object: ROOTS, weak: false, shaded: false };
         roots.each(frame, &mut shading);
         let mut staying = nursery.next_staying(nursery.start());
         while let Some(object) = staying {
@@ -195,13 +328,86 @@ impl<S: Source> Heap<S> {
             if !self.marker.is_done() {
                 return;
             }
-            if !self.shade_roots(frame) {
-                return self.end_marking();
+            match self.marker.stage {
+                Stage::Reachable => {
+                    if !self.shade_roots(frame) {
+                        return self.begin_clearing();
+                    }
+                }
+                Stage::Chosen => return self.begin_clearing(),
+                _ if budget == 0 => return,
+                Stage::Candidates => {
+                    if !self.next_candidate(&mut budget) {
+                        self.marker.stage = Stage::Choice;
+                    }
+                }
+                Stage::Choice => {
+                    if !self.choose(&mut budget) {
+                        self.marker.stage = Stage::Chosen;
+                    }
+                }
             }
         }
     }
 
+    fn begin_clearing(&mut self) {
+        self.marker.phase = Phase::Clearing;
+        self.marker.waiting.drain(|_| {});
+        let Self { types, nursery, old, .. } = self;
+        let mut clear = Clear { old, cleared: 0 };
+        // Objects in the nursery are not noted: they may move before it is their turn.
+        let mut staying = nursery.next_staying(nursery.start());
+        while let Some(object) = staying {
+            // SAFETY: as in `shade_roots`.
+            unsafe { types.of(object).each_slot(object, &mut clear) };
+            staying = nursery.next_staying(object + OBJECT_ALIGN);
+        }
+        self.statistics.cleared += clear.cleared;
+        if self.marker.weak.is_empty() {
+            self.end_clearing();
+        }
+    }
+
+    fn clear_step(&mut self, mut budget: usize) {
+        let Self { types, old, marker, .. } = self;
+        let mut clear = Clear { old, cleared: 0 };
+        while budget > 0 {
+            let Some((object, from)) = marker.weak.pop() else { break };
+            // SAFETY: noted objects are marked, and so alive.
+            let (header, end) = unsafe { (Header::of(object), object + types.of(object).size(object)) };
+            let to = if header.has(CARDS) { (from + PART).min(end) } else { end };
+            if to < end {
+                // There is room: it was just popped.
+                marker.weak.push((object, to));
+            }
+            // SAFETY: as above; nobody else runs.
+            unsafe {
+                if header.has(CARDS) {
+                    types.of(object).each_slot_in(object, from, to, &mut clear);
+                } else {
+                    types.of(object).each_slot(object, &mut clear);
+                }
+            }
+            budget = budget.saturating_sub(to - from);
+        }
+        self.statistics.cleared += clear.cleared;
+        if self.marker.weak.is_empty() {
+            self.end_clearing();
+        }
+    }
+
+    fn end_clearing(&mut self) {
+        if self.marker.stage == Stage::Reachable && !self.finalizers.is_empty() {
+            (self.marker.phase, self.marker.stage) = (Phase::Marking, Stage::Candidates);
+            self.finalizers.begin();
+        } else {
+            self.end_marking();
+        }
+    }
+
     fn end_marking(&mut self) {
+        self.statistics.finalized += self.finalizers.chosen.len() as u64;
+        self.roots.ready.extend(self.finalizers.chosen.drain(..));
         let old = &self.old;
         // What is dead must not be looked into after it was swept. Cards of dead objects are told by their page.
         self.remembered.objects.retain(|&object| old.is_marked(object));
@@ -228,8 +434,12 @@ impl<S: Source> Heap<S> {
 
     /// Ends the major collection that is under way, if one is.
     pub(super) fn finish(&mut self, frame: &mut [usize]) {
-        while self.marker.phase == Phase::Marking {
-            self.mark_step(frame, usize::MAX);
+        loop {
+            match self.marker.phase {
+                Phase::Marking => self.mark_step(frame, usize::MAX),
+                Phase::Clearing => self.clear_step(usize::MAX),
+                Phase::Idle | Phase::Sweeping => break,
+            }
         }
         if self.marker.phase == Phase::Sweeping {
             self.sweep_step(usize::MAX);

@@ -20,13 +20,16 @@
 //! While a marking is under way the copies are born marked, so this also marks what they refer to, and what marked objects refer to that were
 //! written.
 
-use super::barrier::Remembered;
+use super::barrier::{Remembered, push};
+use super::ephemeron::Waiting;
+use super::finalizer::Finalizers;
 use super::header::{CARDS, Header, OBJECT_ALIGN, STAYS, TRACKED};
 use super::heap::Heap;
 use super::large::CARD_BYTES;
-use super::mark::Marker;
+use super::mark::{Marker, Phase};
 use super::nursery::Nursery;
 use super::old::Old;
+use super::roots::Roots;
 use super::types::{Types, Visit};
 use crate::object::Source;
 
@@ -38,8 +41,16 @@ struct Minor<'a, S: Source> {
     marker: &'a mut Marker,
     /// The last object that was copied and not looked into, where it was in the nursery; 0: none.
     copied: usize,
-    /// The object whose slots are visited is marked.
+    /// The object whose slots are visited.
+    object: usize,
+    /// It is marked.
     marked: bool,
+    /// It has weak slots that marking may have to clear.
+    has_weak: bool,
+    /// Weak slots that refer to objects not known to live, and whose they are.
+    weak: Vec<(usize, *mut usize)>,
+    /// Ephemerons whose key is not known to live.
+    waiting: Waiting,
     /// It refers to an object that stays in the nursery.
     young: bool,
     survivors: u64,
@@ -53,20 +64,83 @@ impl<S: Source> Visit for Minor<'_, S> {
         // SAFETY: visited slots can be read and written.
         let word = unsafe { slot.read() };
         if self.nursery.contains(word) {
-            let object = self.move_out(word);
-            if object == word {
-                self.young = true;
-            } else {
-                // SAFETY: as above.
-                unsafe { slot.write(object) };
-            }
+            self.follow(slot, word);
         } else if self.marked {
             self.marker.shade(self.old, word);
         }
     }
+
+    fn weak(&mut self, slot: *mut usize) {
+        // SAFETY: as above.
+        let word = unsafe { slot.read() };
+        if !self.nursery.contains(word) {
+            self.has_weak |= self.marked && self.marker.must_wait(self.nursery, self.old, word);
+        } else if self.is_reached(word) || !push(&mut self.weak, (self.object, slot), self.marker.most) {
+            // Without memory to note it, it is like any other slot.
+            self.follow(slot, word);
+        }
+    }
+
+    fn ephemeron(&mut self, key: *mut usize, value: *mut usize) {
+        // SAFETY: as above.
+        let word = unsafe { key.read() };
+        let young = self.nursery.contains(word);
+        if young && !self.is_reached(word) && self.waiting.add(self.object, key, value, self.marker.most) {
+            return;
+        }
+        if young {
+            self.follow(key, word);
+        }
+        // What is old lives, as far as this collection is concerned.
+        // SAFETY: as above.
+        let (word, marked, other) = (unsafe { key.read() }, self.marked, unsafe { value.read() });
+        if self.marker.phase == Phase::Clearing && self.marker.must_wait(self.nursery, self.old, other) {
+            // Marking is over: it is dead, whatever the key is by now.
+            // SAFETY: as above.
+            return unsafe { value.write(0) };
+        }
+        if marked && self.marker.must_wait(self.nursery, self.old, word) {
+            self.has_weak = true;
+            // For marking it waits, unless there is no memory to note it, or the object may move.
+            let noted = !self.nursery.contains(self.object) && self.marker.wait(self.object, key, value);
+            if noted {
+                self.marked = false;
+            } else {
+                self.slot(key);
+            }
+        }
+        self.slot(value);
+        self.marked = marked;
+    }
 }
 
 impl<S: Source> Minor<'_, S> {
+    /// Moves what a slot refers to, and notes it if that stays.
+    #[inline(always)]
+    fn follow(&mut self, slot: *mut usize, word: usize) {
+        let object = self.move_out(word);
+        if object == word {
+            self.young = true;
+        } else {
+            // SAFETY: visited slots can be written.
+            unsafe { slot.write(object) };
+        }
+    }
+
+    /// Whether an object was looked into in the nursery and moved since, as candidates for finalization are: what counts is the copy. What is
+    /// left of it is part of the list of copies.
+    fn is_left(&self, object: usize) -> bool {
+        // SAFETY: as in `move_out`.
+        self.nursery.contains(object) && unsafe { Header::of(object) }.target().is_some()
+    }
+
+    /// Whether an object of the nursery is known to live.
+    fn is_reached(&self, object: usize) -> bool {
+        // SAFETY: as in `move_out`.
+        let header = unsafe { Header::of(object) };
+        header.target().is_some() || header.has(STAYS)
+    }
+
     /// Where an object of the nursery is after the collection.
     #[inline]
     fn move_out(&mut self, object: usize) -> usize {
@@ -102,12 +176,28 @@ impl<S: Source> Minor<'_, S> {
 
     /// Visits the slots of an object outside the nursery; says whether it refers to one that stays there.
     fn look_into(&mut self, object: usize, marked: bool) -> bool {
-        (self.marked, self.young) = (marked, false);
+        self.begin_object(object, marked);
         let types = self.types;
         // SAFETY: a live object of this heap, and nobody else runs.
         unsafe { types.of(object).each_slot(object, self) };
-        self.marked = false;
+        self.end_object();
         self.young
+    }
+
+    #[inline(always)]
+    fn begin_object(&mut self, object: usize, marked: bool) {
+        (self.object, self.marked, self.young) = (object, marked, false);
+    }
+
+    /// Lets marking know of weak slots.
+    #[inline(always)]
+    fn end_object(&mut self) {
+        self.marked = false;
+        if core::mem::take(&mut self.has_weak) && !self.marker.add_weak(self.object) {
+            let mut strong = Strong { marker: self.marker, old: self.old };
+            // SAFETY: as in `look_into`.
+            unsafe { self.types.of(self.object).each_slot(self.object, &mut strong) };
+        }
     }
 
     /// Looks into all copies, and into what has to stay, until there is nothing left.
@@ -124,12 +214,122 @@ impl<S: Source> Minor<'_, S> {
                 if self.look_into(target, marked) {
                     remember(remembered, target);
                 }
+                self.reached(remembered, object);
             }
             from = from.max(self.nursery.start());
             let Some(object) = self.nursery.unqueue(from) else { return };
             from = object;
             self.look_into(object, false);
+            self.reached(remembered, object);
         }
+    }
+
+    /// Looks into the ephemerons that waited for a key.
+    #[inline]
+    fn reached(&mut self, remembered: &mut Remembered, key: usize) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut at = self.waiting.take(key);
+        while let Some((entry, next)) = self.waiting.next(at) {
+            at = next;
+            if self.is_left(entry.object) {
+                continue;
+            }
+            self.begin_object(entry.object, self.old.black && self.old.is_marked(entry.object));
+            self.ephemeron(entry.key, entry.value);
+            self.end_object();
+            self.note_young(remembered, entry.object, entry.value);
+        }
+    }
+
+    /// After a slot was looked into: sees to it that the object is looked into again if the slot refers to an object that stays.
+    fn note_young(&mut self, remembered: &mut Remembered, object: usize, slot: *mut usize) {
+        if !self.young || self.nursery.contains(object) {
+            return;
+        }
+        // SAFETY: a live object of the old generation.
+        let header = unsafe { Header::of(object) };
+        if header.has(CARDS) {
+            if let Some(page) = self.old.dirty(slot as usize) {
+                remembered.add_page(page);
+            }
+        } else if header.has(TRACKED) {
+            remember(remembered, object);
+        }
+    }
+
+    /// Everything reachable is known: clears what refers to anything else. Returns how many slots.
+    fn clear(&mut self, remembered: &mut Remembered) -> u64 {
+        let mut cleared = 0;
+        for (object, slot) in core::mem::take(&mut self.weak) {
+            // SAFETY: noted slots are in live objects, or in what is left of one in the nursery; both can be read.
+            let word = unsafe { slot.read() };
+            if self.is_left(object) || !self.nursery.contains(word) {
+                continue;
+            }
+            if self.is_reached(word) {
+                self.young = false;
+                self.follow(slot, word);
+                self.note_young(remembered, object, slot);
+            } else {
+                // SAFETY: as above.
+                unsafe { slot.write(0) };
+                cleared += 1;
+            }
+        }
+        let mut waiting = core::mem::take(&mut self.waiting);
+        waiting.drain(|entry| {
+            if self.is_left(entry.object) {
+                return;
+            }
+            // SAFETY: slots of live objects.
+            unsafe {
+                entry.key.write(0);
+                entry.value.write(0);
+            }
+            cleared += 1;
+        });
+        cleared
+    }
+
+    /// Hands over what is to be finalized and was not reached. See `finalizer`.
+    fn finalize(&mut self, remembered: &mut Remembered, finalizers: &mut Finalizers, roots: &mut Roots) -> u64 {
+        let before = roots.ready.len();
+        let mut reached = 0;
+        for index in 0..finalizers.young.len() {
+            let object = finalizers.young[index];
+            if self.is_reached(object) {
+                finalizers.young[reached] = object;
+                reached += 1;
+            } else {
+                // Room for as many was reserved.
+                finalizers.young_candidates.push(object);
+                self.look_into(object, false);
+                self.drain(remembered);
+            }
+        }
+        finalizers.young.truncate(reached);
+        let last = finalizers.young_candidates.last().copied();
+        for object in finalizers.young_candidates.drain(..) {
+            let alone = Some(object) == last && roots.ready.len() == before;
+            if !self.is_reached(object) || alone {
+                let target = self.move_out(object);
+                roots.ready.push_back(target);
+            } else {
+                finalizers.young.push(object);
+            }
+        }
+        self.drain(remembered);
+        let Finalizers { young, old, .. } = finalizers;
+        young.retain(|&object| {
+            let target = self.move_out(object);
+            if target != object {
+                old.push(target);
+            }
+            target == object
+        });
+        (roots.ready.len() - before) as u64
     }
 
     fn cards(&mut self, remembered: &mut Remembered, page: usize) {
@@ -138,17 +338,30 @@ impl<S: Source> Minor<'_, S> {
         while cards != 0 {
             let card = page + cards.trailing_zeros() as usize * CARD_BYTES;
             cards &= cards - 1;
-            (self.marked, self.young) = (marked, false);
+            self.begin_object(object, marked);
             let types = self.types;
             // SAFETY: as in `look_into`.
             unsafe { types.of(object).each_slot_in(object, card, card + CARD_BYTES, self) };
-            self.marked = false;
+            self.end_object();
             if self.young {
                 if let Some(page) = self.old.dirty(card) {
                     remembered.add_page(page);
                 }
             }
         }
+    }
+}
+
+/// Shades all slots of a marked object, weak ones like others.
+struct Strong<'a, S: Source> {
+    marker: &'a mut Marker,
+    old: &'a Old<S>,
+}
+
+impl<S: Source> Visit for Strong<'_, S> {
+    fn slot(&mut self, slot: *mut usize) {
+        // SAFETY: visited slots can be read.
+        self.marker.shade(self.old, unsafe { slot.read() });
     }
 }
 
@@ -174,7 +387,7 @@ impl<S: Source> Heap<S> {
         }
         let objects = core::mem::take(&mut self.remembered.objects);
         let pages = core::mem::take(&mut self.remembered.pages);
-        let Self { types, nursery, old, marker, roots, remembered, .. } = self;
+        let Self { types, nursery, old, marker, roots, remembered, finalizers, .. } = self;
         let mut staying = nursery.next_staying(nursery.start());
         while let Some(object) = staying {
             nursery.queue(object);
@@ -186,7 +399,11 @@ impl<S: Source> Heap<S> {
             old,
             marker,
             copied: 0,
+            object: 0,
             marked: false,
+            has_weak: false,
+            weak: Vec::new(),
+            waiting: Waiting::default(),
             young: false,
             survivors: 0,
             bytes: 0,
@@ -205,11 +422,18 @@ impl<S: Source> Heap<S> {
             minor.cards(remembered, page);
         }
         minor.drain(remembered);
+        let (mut cleared, mut finalized) = (minor.clear(remembered), 0);
+        if !finalizers.young.is_empty() {
+            finalized = minor.finalize(remembered, finalizers, roots);
+            cleared += minor.clear(remembered);
+        }
         let (survivors, bytes, not_moved) = (minor.survivors, minor.bytes, minor.not_moved);
         self.statistics.minor += 1;
         self.statistics.survivors += survivors;
         self.statistics.survived_bytes += bytes as u64;
         self.statistics.not_moved += not_moved;
+        self.statistics.cleared += cleared;
+        self.statistics.finalized += finalized;
         self.statistics.nursery_bytes += self.nursery.used() as u64;
         self.not_moved = not_moved > 0;
         if lost {

@@ -21,6 +21,9 @@
 //! | `barrier` | what a minor collection looks into besides roots |
 //! | `minor` | moving survivors |
 //! | `mark` | marking in steps |
+//! | `weak`, `ephemeron` | slots that keep nothing alive |
+//! | `finalizer` | what is handed to the program once it is unreachable |
+//! | `identity` | a number that an object keeps while it moves |
 //! | `pacing` | when, and how much at a time |
 //! | `heap` | one heap: settings, allocation, collections |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
@@ -37,8 +40,11 @@
 //! * No bitmap of a heap page has a bit but where an object begins.
 
 mod barrier;
+mod ephemeron;
+mod finalizer;
 mod header;
 mod heap;
+mod identity;
 mod large;
 mod lists;
 mod mark;
@@ -55,10 +61,11 @@ mod sweep;
 mod tests;
 mod types;
 mod verify;
+mod weak;
 mod window;
 
 pub use header::{
-    BARRIER, CARDS, FORWARDED, HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN, STAYS, TRACKED,
+    BARRIER, CARDS, FORWARDED, HASH_BITS, HASH_SHIFT, HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN, STAYS, TRACKED,
     TYPE_SHIFT,
 };
 pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};

@@ -253,6 +253,12 @@ impl<S: Source> Old<S> {
         self.place(object).is_some_and(|(page, word, bit)| page.remote()[word].load(Relaxed) & bit != 0)
     }
 
+    /// Whether a word is the address of an object of this generation that is not marked.
+    #[inline]
+    pub(crate) fn is_unmarked(&self, word: usize) -> bool {
+        self.place(word).is_some_and(|(page, word, bit)| page.remote()[word].load(Relaxed) & bit == 0)
+    }
+
     /// Whether a live object of this heap's old generation begins at an address.
     pub(crate) fn is_live(&self, object: usize) -> bool {
         let Some((page, word, bit)) = self.place(object) else { return false };

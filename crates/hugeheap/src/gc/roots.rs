@@ -6,12 +6,13 @@
 //! | a frame | addresses in local variables of a caller that keeps its window in registers, for the time of one call |
 //! | globals | what outlives scopes: [`Global`] |
 //! | pins | globals whose object must not move |
+//! | the ready | what was found unreachable and waits to be finalized |
 //! | callbacks | structures of the program that hold references |
 
 use super::types::{Visit, Visitor};
 use super::{Exhausted, heap::Heap};
 use crate::object::Source;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A handle that keeps an object alive until it is [released](Heap::release). Dropped without that, it does so until the heap ends.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct Roots {
     globals: Vec<usize>,
     vacant: Vec<u32>,
     callbacks: Vec<RootCallback>,
+    /// Objects that the program has to finalize.
+    pub(crate) ready: VecDeque<usize>,
     /// Pinned objects in the nursery, and how many pins each has.
     pub(crate) pins: BTreeMap<usize, u32>,
 }
@@ -39,7 +42,7 @@ pub(crate) struct Roots {
 impl Roots {
     /// Names every root.
     pub(crate) fn each<V: Visit>(&mut self, frame: &mut [usize], visit: &mut V) {
-        for slot in self.stack.iter_mut().chain(frame).chain(&mut self.globals) {
+        for slot in self.stack.iter_mut().chain(frame).chain(&mut self.globals).chain(&mut self.ready) {
             visit.slot(slot);
         }
         for callback in &mut self.callbacks {

@@ -43,6 +43,13 @@ pub struct Local<'s> {
     scope: PhantomData<fn(&'s ()) -> &'s ()>,
 }
 
+impl Local<'_> {
+    /// The place on the shadow stack.
+    pub(super) fn place(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// A piece of the program with local variables. See the module's text.
 #[derive(Debug)]
 pub struct Scope<'s, S: Source> {
@@ -91,7 +98,7 @@ impl<'s, S: Source> Scope<'s, S> {
         self.heap
     }
 
-    fn handle(&mut self, object: usize) -> Result<Local<'s>, Exhausted> {
+    pub(super) fn handle(&mut self, object: usize) -> Result<Local<'s>, Exhausted> {
         let index = self.heap.roots.push(object)?;
         Ok(Local { index, heap: self.heap.number, scope: PhantomData })
     }
@@ -219,8 +226,8 @@ impl<'s, S: Source> Scope<'s, S> {
     /// # Panics
     /// When there is no slot at the offset, or the handle is one of another heap.
     pub fn get(&mut self, local: Local<'_>, offset: usize) -> Result<Option<Local<'s>>, Exhausted> {
-        // SAFETY: a word of a live object.
-        let word = unsafe { self.word(local, offset, true).read() };
+        // SAFETY: a slot of a live object.
+        let word = unsafe { self.heap.weak(self.word(local, offset, true)) };
         if word == 0 || word % OBJECT_ALIGN != 0 { Ok(None) } else { self.handle(word).map(Some) }
     }
 
@@ -260,7 +267,8 @@ impl<'s, S: Source> Scope<'s, S> {
     pub fn bytes(&mut self, local: Local<'_>) -> &mut [u8] {
         let object = self.object(local);
         let descriptor = self.descriptor(object);
-        let plain = descriptor.item_slots.is_empty() && descriptor.trace.is_none();
+        let weak = descriptor.weak.as_ref().is_some_and(|weak| weak.has_items());
+        let plain = descriptor.item_slots.is_empty() && !weak && descriptor.trace.is_none();
         assert!(plain, "the items may hold references");
         // SAFETY: as in `descriptor`; the items are bytes of the object without references, and `&mut self` keeps everyone else away.
         unsafe {

@@ -50,6 +50,10 @@ pub struct Statistics {
     pub old_bytes: u64,
     /// Objects that had to stay in the nursery because the old generation had no room.
     pub not_moved: u64,
+    /// Weak slots that became 0, and ephemerons.
+    pub cleared: u64,
+    /// Objects that became ready to be finalized.
+    pub finalized: u64,
     /// Times that the mutator waited for a collection, whatever it consisted of.
     pub pauses: Pauses,
 }

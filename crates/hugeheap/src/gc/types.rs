@@ -10,6 +10,7 @@
 //! A *leaf* has none.
 
 use super::header::{HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN};
+use super::weak::WeakPart;
 use core::fmt;
 
 /// Most types of a heap. A heap verifies that a header has the number of a type: a limit well below 2³² makes chance hits rare.
@@ -27,6 +28,17 @@ pub type TraceFunction = unsafe extern "C" fn(object: *mut u8, visitor: &mut Vis
 /// What is done with each slot of an object. Called with a slot of a live object, or a root.
 pub(crate) trait Visit {
     fn slot(&mut self, slot: *mut usize);
+
+    /// A slot that keeps nothing alive. Who does not tell it from others treats it as one of them.
+    fn weak(&mut self, slot: *mut usize) {
+        self.slot(slot);
+    }
+
+    /// A weak slot, and one whose object lives if that of the first does.
+    fn ephemeron(&mut self, key: *mut usize, value: *mut usize) {
+        self.slot(key);
+        self.slot(value);
+    }
 }
 
 /// Takes the slots that a [`TraceFunction`] or a root callback names.
@@ -39,6 +51,22 @@ impl Visitor<'_> {
     /// The slot may be read and written, and holds what a slot may hold.
     pub unsafe fn slot(&mut self, slot: *mut usize) {
         self.0.slot(slot);
+    }
+
+    /// Names a weak slot of an object: it keeps nothing alive, and becomes 0 when what it refers to is dead. A root is no weak slot.
+    ///
+    /// # Safety
+    /// As in [`slot`](Self::slot).
+    pub unsafe fn weak_slot(&mut self, slot: *mut usize) {
+        self.0.weak(slot);
+    }
+
+    /// Names an ephemeron of an object: the key is a weak slot, and what the value refers to lives if the key does.
+    ///
+    /// # Safety
+    /// As in [`slot`](Self::slot), for both.
+    pub unsafe fn ephemeron(&mut self, key: *mut usize, value: *mut usize) {
+        self.0.ephemeron(key, value);
     }
 }
 
@@ -67,6 +95,8 @@ pub struct Layout {
     item_bytes: usize,
     slots: Vec<usize>,
     item_slots: Vec<usize>,
+    weak: WeakPart,
+    finalized: bool,
     trace: Option<TraceFunction>,
 }
 
@@ -79,6 +109,11 @@ pub enum BadLayout {
     TooLarge,
     /// A slot is not a whole word inside its part, or lies on the header or on the length.
     Slot {
+        /// Its offset.
+        offset: usize,
+    },
+    /// A word is named as a slot twice.
+    Twice {
         /// Its offset.
         offset: usize,
     },
@@ -101,6 +136,7 @@ impl fmt::Display for BadLayout {
                 f,
                 "the slot at offset {offset} is not a multiple of 8 inside the type and behind its header and length"
             ),
+            Self::Twice { offset } => write!(f, "the word at offset {offset} is named as a slot twice"),
             Self::Items => f.write_str("items with slots must begin at, and have, a multiple of 8 bytes"),
             Self::TooMany => write!(f, "the heap has {MAX_TYPES} types, which is the most"),
             Self::NoMemory => f.write_str("there is no memory to describe the type"),
@@ -113,12 +149,18 @@ impl std::error::Error for BadLayout {}
 impl Layout {
     /// Objects of `bytes` bytes, the header included.
     pub const fn fixed(bytes: usize) -> Self {
-        Self { bytes, item_bytes: 0, slots: Vec::new(), item_slots: Vec::new(), trace: None }
+        Self::variable(bytes, 0)
     }
 
     /// Objects with a fixed part of `bytes` bytes, header and length included, and items of `item_bytes` bytes behind it.
     pub const fn variable(bytes: usize, item_bytes: usize) -> Self {
-        Self { bytes, item_bytes, slots: Vec::new(), item_slots: Vec::new(), trace: None }
+        let weak = WeakPart {
+            slots: Vec::new(),
+            item_slots: Vec::new(),
+            pairs: Vec::new(),
+            item_pairs: Vec::new(),
+        };
+        Self { bytes, item_bytes, slots: Vec::new(), item_slots: Vec::new(), weak, finalized: false, trace: None }
     }
 
     /// Slots of the fixed part, as offsets from the header.
@@ -132,6 +174,43 @@ impl Layout {
     #[must_use]
     pub fn item_slots(mut self, offsets: &[usize]) -> Self {
         self.item_slots = offsets.to_vec();
+        self
+    }
+
+    /// Weak slots of the fixed part, as offsets from the header: what they refer to may die, and they become 0 then.
+    #[must_use]
+    pub fn weak_slots(mut self, offsets: &[usize]) -> Self {
+        self.weak.slots = offsets.to_vec();
+        self
+    }
+
+    /// Weak slots of an item, as offsets from its beginning.
+    #[must_use]
+    pub fn weak_item_slots(mut self, offsets: &[usize]) -> Self {
+        self.weak.item_slots = offsets.to_vec();
+        self
+    }
+
+    /// Ephemerons of the fixed part, as offsets of key and value from the header: the key is a weak slot, and the value's object lives if the
+    /// key's does.
+    #[must_use]
+    pub fn ephemerons(mut self, pairs: &[(usize, usize)]) -> Self {
+        self.weak.pairs = pairs.to_vec();
+        self
+    }
+
+    /// Ephemerons of an item, as offsets of key and value from its beginning: a table with weak keys.
+    #[must_use]
+    pub fn item_ephemerons(mut self, pairs: &[(usize, usize)]) -> Self {
+        self.weak.item_pairs = pairs.to_vec();
+        self
+    }
+
+    /// Every object of the type is registered to be [finalized](super::Heap::finalize) when it is allocated. Such an object is not taken from
+    /// a window: the fast path tells nobody.
+    #[must_use]
+    pub fn finalized(mut self) -> Self {
+        self.finalized = true;
         self
     }
 
@@ -156,15 +235,22 @@ impl Layout {
             return Err(BadLayout::TooLarge);
         }
         let fits = |offset: usize, bytes: usize| offset % 8 == 0 && offset < bytes && bytes - offset >= 8;
-        if let Some(&offset) = self.slots.iter().find(|&&offset| offset < first || !fits(offset, self.bytes))
-        {
+        let mut slots: Vec<_> = self.slots.iter().copied().chain(self.weak.fixed()).collect();
+        let mut item_slots: Vec<_> = self.item_slots.iter().copied().chain(self.weak.items()).collect();
+        if let Some(&offset) = slots.iter().find(|&&offset| offset < first || !fits(offset, self.bytes)) {
             return Err(BadLayout::Slot { offset });
         }
-        if let Some(&offset) = self.item_slots.iter().find(|&&offset| !fits(offset, self.item_bytes)) {
+        if let Some(&offset) = item_slots.iter().find(|&&offset| !fits(offset, self.item_bytes)) {
             return Err(BadLayout::Slot { offset });
         }
-        if !self.item_slots.is_empty() && (self.bytes % 8 != 0 || self.item_bytes % 8 != 0) {
+        if !item_slots.is_empty() && (self.bytes % 8 != 0 || self.item_bytes % 8 != 0) {
             return Err(BadLayout::Items);
+        }
+        for offsets in [&mut slots, &mut item_slots] {
+            offsets.sort_unstable();
+            if let Some(twice) = offsets.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(BadLayout::Twice { offset: twice[0] });
+            }
         }
         Ok(())
     }
@@ -178,6 +264,9 @@ pub(crate) struct Descriptor {
     pub(crate) item_bytes: usize,
     pub(crate) slots: Vec<usize>,
     pub(crate) item_slots: Vec<usize>,
+    /// Away from the rest: most types have none.
+    pub(crate) weak: Option<Box<WeakPart>>,
+    pub(crate) finalized: bool,
     pub(crate) trace: Option<TraceFunction>,
 }
 
@@ -214,12 +303,13 @@ impl Descriptor {
     }
 
     pub(crate) fn is_leaf(&self) -> bool {
-        self.slots.is_empty() && self.item_slots.is_empty() && self.trace.is_none()
+        self.slots.is_empty() && self.item_slots.is_empty() && self.weak.is_none() && self.trace.is_none()
     }
 
     /// Whether large objects of the type have cards.
     pub(crate) fn wants_cards(&self) -> bool {
-        !self.item_slots.is_empty() && self.trace.is_none()
+        let items = !self.item_slots.is_empty() || self.weak.as_ref().is_some_and(|weak| weak.has_items());
+        items && self.trace.is_none()
     }
 
     /// Names all slots of an object.
@@ -248,15 +338,16 @@ impl Descriptor {
                 visit.slot(slot as *mut usize);
             }
         }
+        if let Some(weak) = &self.weak {
+            // SAFETY: by the contract.
+            unsafe { weak.each_in(self, object, (from, to), visit) };
+        }
         if self.item_slots.is_empty() {
             return;
         }
-        // SAFETY: by the contract.
-        let length = unsafe { self.length(object) };
         let items = object + self.bytes;
-        let first = from.saturating_sub(items) / self.item_bytes;
-        let last = length.min(to.saturating_sub(items).div_ceil(self.item_bytes));
-        for item in first..last {
+        // SAFETY: by the contract.
+        for item in unsafe { self.items_in(object, from, to) } {
             for offset in &self.item_slots {
                 let slot = items + item * self.item_bytes + offset;
                 // An item may lie across the ends of the part asked for.
@@ -267,13 +358,29 @@ impl Descriptor {
         }
     }
 
+    /// The items that lie in `from..to`, whole or in part. Only where the type has items.
+    ///
+    /// # Safety
+    /// As in [`length`](Self::length).
+    #[inline(always)]
+    pub(crate) unsafe fn items_in(&self, object: usize, from: usize, to: usize) -> core::ops::Range<usize> {
+        // SAFETY: by the contract.
+        let length = unsafe { self.length(object) };
+        let items = object + self.bytes;
+        let first = from.saturating_sub(items) / self.item_bytes;
+        first..length.min(to.saturating_sub(items).div_ceil(self.item_bytes))
+    }
+
     /// Whether the word at an offset of an object with `length` items is a slot given by an offset.
     pub(crate) fn is_slot(&self, offset: usize, length: usize) -> bool {
+        let weak = self.weak.as_deref();
         if offset < self.bytes || self.item_bytes == 0 {
-            return self.slots.contains(&offset);
+            return self.slots.contains(&offset)
+                || weak.is_some_and(|weak| weak.fixed().any(|slot| slot == offset));
         }
-        let behind = offset - self.bytes;
-        behind / self.item_bytes < length && self.item_slots.contains(&(behind % self.item_bytes))
+        let (item, within) = ((offset - self.bytes) / self.item_bytes, (offset - self.bytes) % self.item_bytes);
+        let named = || self.item_slots.contains(&within);
+        item < length && (named() || weak.is_some_and(|weak| weak.items().any(|slot| slot == within)))
     }
 }
 
@@ -290,8 +397,9 @@ impl Types {
             return Err(BadLayout::TooMany);
         }
         self.types.try_reserve(1).map_err(|_| BadLayout::NoMemory)?;
-        let Layout { bytes, item_bytes, slots, item_slots, trace } = layout;
-        self.types.push(Descriptor { bytes, item_bytes, slots, item_slots, trace });
+        let Layout { bytes, item_bytes, slots, item_slots, weak, finalized, trace } = layout;
+        let weak = (!weak.is_empty()).then(|| Box::new(weak));
+        self.types.push(Descriptor { bytes, item_bytes, slots, item_slots, weak, finalized, trace });
         Ok(TypeId(self.types.len() as u32))
     }
 

@@ -2,9 +2,11 @@
 
 mod checks;
 mod exhausted;
+mod finalizers;
 mod major;
 mod minor;
 mod roots;
+mod weak;
 
 use super::*;
 use crate::arena::{Arenas, Settings as ArenaSettings};
