@@ -29,6 +29,9 @@ mod columns;
 mod completions;
 mod doctor;
 pub mod exit;
+// Read by `report`, and by experiments as they get figures.
+#[allow(dead_code, unused_imports)]
+mod figure;
 mod host;
 mod man;
 mod map;
