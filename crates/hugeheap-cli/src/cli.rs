@@ -152,7 +152,10 @@ pub(crate) enum Experiment {
     List(ListArguments),
     Obmalloc(Box<ObmallocArguments>),
     GiveBack(Box<GiveBackArguments>),
+    AllocRate(Box<crate::bench::alloc_rate::arguments::AllocRateArguments>),
     Stride(Box<crate::bench::stride::arguments::StrideArguments>),
+    #[command(hide = true)]
+    Worker(crate::bench::worker::WorkerArguments),
 }
 
 /// List the experiments, their workloads, and what they can be compared with here.

@@ -74,6 +74,11 @@ impl Counters {
         })
     }
 
+    /// Whether the machine has the counter at a place of [`NAMES`].
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.0[index].is_some()
+    }
+
     /// The counts, after the process has ended.
     pub(crate) fn read(mut self) -> Counts {
         std::array::from_fn(|index| self.0[index].as_mut().and_then(|counter| scaled(counter).ok().flatten()))

@@ -11,13 +11,17 @@
 //! * [`sample`]: a process's memory over time; [`plot`] draws it
 //! * [`forked`], [`trials`], [`region`]: work that this program does itself, in processes of its own
 //! * [`measuring`]: what the comparison of allocators in `bench/` shares
+//! * [`subject`]: programs of other languages that do the same work; [`worker`]: this program as one of them
+//! * [`instructions`]: instructions and cycles per object
 //! * [`table`]: tables for a terminal; [`goal`]: claims checked; [`report`]: what is done before and after
 
+pub(crate) mod alloc_rate;
 mod charge;
 mod counters;
 mod forked;
 mod give_back;
 mod goal;
+mod instructions;
 mod interrupt;
 mod list;
 pub mod measuring;
@@ -32,10 +36,12 @@ mod report;
 mod sample;
 mod series;
 pub(crate) mod stride;
+mod subject;
 mod table;
 mod touch;
 mod trials;
 mod variant;
+pub(crate) mod worker;
 
 use crate::Context;
 use crate::cli::{BenchArguments, Experiment};
@@ -55,6 +61,11 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
             arguments.report.json_too(json);
             give_back::give_back(context, &arguments)
         }
+        Experiment::AllocRate(mut arguments) => {
+            arguments.report.json_too(json);
+            alloc_rate::alloc_rate(context, &arguments)
+        }
+        Experiment::Worker(arguments) => worker::worker(context, &arguments),
         Experiment::Stride(mut arguments) => {
             arguments.report.json_too(json);
             stride::stride(context, &arguments)
