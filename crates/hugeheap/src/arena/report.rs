@@ -25,6 +25,12 @@ impl<O: Os> Arenas<O> {
         self.table.mapped_ranges().filter(|range| range.len > 0).nth(index)
     }
 
+    /// Heap pages in use in the arena that begins at an address. `None`: it is none, or consists of a large block.
+    pub(crate) fn pages_in_use(&self, start: usize) -> Option<u32> {
+        let arena = self.table.arena(self.table.find(start)?);
+        matches!(arena.state, State::Partial | State::Full).then(|| arena.live_pages())
+    }
+
     /// The numbers of this heap now. Walks the metadata of all arenas; no system call.
     pub fn snapshot(&self) -> Snapshot {
         let mut out = self.counters;

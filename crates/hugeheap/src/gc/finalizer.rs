@@ -40,8 +40,15 @@ pub(crate) struct Finalizers {
 impl Finalizers {
     /// Sees to it that no collection needs memory for the lists.
     fn reserve(&mut self, ready: &mut std::collections::VecDeque<usize>) -> Result<(), Exhausted> {
-        let all = self.young.len() + self.old.len() + self.candidates.len() + self.chosen.len() + ready.len() + 1;
-        let lists = [&mut self.young, &mut self.young_candidates, &mut self.old, &mut self.candidates, &mut self.chosen];
+        let all =
+            self.young.len() + self.old.len() + self.candidates.len() + self.chosen.len() + ready.len() + 1;
+        let lists = [
+            &mut self.young,
+            &mut self.young_candidates,
+            &mut self.old,
+            &mut self.candidates,
+            &mut self.chosen,
+        ];
         let reserved = lists.into_iter().try_for_each(|list| list.try_reserve(all - list.len()));
         let reserved = reserved.and_then(|()| ready.try_reserve(all - ready.len()));
         reserved.map_err(|_| Exhausted { bytes: all * size_of::<usize>() })

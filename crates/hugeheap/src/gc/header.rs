@@ -160,6 +160,9 @@ mod tests {
         assert!(!Header(0x10).is_clean());
         let most = (1 << HASH_BITS) - 1;
         let hashed = Header::new(7).with(TRACKED).with_hash(most);
-        assert_eq!((hashed.hash(), hashed.id(), hashed.has(CARDS), hashed.is_clean()), (most, 7, false, true));
+        assert_eq!(
+            (hashed.hash(), hashed.id(), hashed.has(CARDS), hashed.is_clean()),
+            (most, 7, false, true)
+        );
     }
 }

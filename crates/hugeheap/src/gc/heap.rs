@@ -6,7 +6,7 @@ use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
 use super::mark::{Marker, Phase};
 use super::nursery::{self, LEAST_NURSERY, Nursery};
 use super::old::Old;
-use super::pacing::{GROWTH, Pacing};
+use super::pacing::{GROWTH, Pacing, STEP};
 use super::roots::Roots;
 use super::statistics::Statistics;
 use super::types::{BadLayout, Layout, TypeId, Types};
@@ -17,6 +17,7 @@ use crate::object::{MAX_BLOCK, Source, Space};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use hugeheap_os::Facts;
 
 /// Largest object, in bytes, that is allocated in the nursery; larger ones begin in the old generation, in heap pages of their own.
@@ -34,6 +35,11 @@ pub struct Settings {
     pub maximum: Option<usize>,
     /// At how many percent of what was alive after a major collection the next one begins. `None`: 182.
     pub growth: Option<u32>,
+    /// At how many percent of what lives the memory of the old generation is when a major collection in steps is followed by an evacuation, in
+    /// one pause. `None`: only whole collections evacuate.
+    pub evacuate: Option<u32>,
+    /// How long a step of a major collection may take. `None`: 2 ms.
+    pub step: Option<Duration>,
     /// What is checked while the program runs.
     pub checks: Checks,
 }
@@ -105,6 +111,9 @@ pub struct Heap<S: Source> {
     pub(super) hashes: u32,
     pub(super) pacing: Pacing,
     pub(super) statistics: Statistics,
+    pub(super) evacuate: Option<u32>,
+    /// When the collection that is under way began.
+    pub(super) begin: Duration,
     pub(super) checks: Checks,
     /// The window while no caller has it.
     pub(super) window: Window,
@@ -146,8 +155,10 @@ impl<S: Source> Heap<S> {
             marker: Marker::default(),
             finalizers: Finalizers::default(),
             hashes: 0,
-            pacing: Pacing::new(growth, bytes, maximum),
+            pacing: Pacing::new(growth, bytes, maximum, settings.step.unwrap_or(STEP)),
+            evacuate: settings.evacuate,
             statistics: Statistics::default(),
+            begin: Duration::ZERO,
             checks: settings.checks,
             window: Window::EMPTY,
             number,
@@ -451,6 +462,7 @@ impl<S: Source> Heap<S> {
         self.finish(frame);
         self.begin_marking(frame);
         self.finish(frame);
+        self.evacuate(frame);
         if self.not_moved {
             self.minor(frame);
         }
@@ -460,6 +472,7 @@ impl<S: Source> Heap<S> {
     fn pause(&mut self, window: &mut Window, collect: impl FnOnce(&mut Self)) {
         let os = self.old.space().source().os();
         let begin = os.now();
+        self.begin = begin;
         self.nursery.retire(window);
         let mut own = self.take_window();
         self.nursery.retire(&mut own);

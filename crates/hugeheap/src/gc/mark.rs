@@ -24,11 +24,13 @@ use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::heap::Heap;
 use super::nursery::Nursery;
 use super::old::Old;
+use super::pacing::CHUNK;
 use super::types::{Types, Visit};
 use super::weak::Clear;
 use crate::object::Source;
+use hugeheap_os::Facts;
 
-/// Entries of the stack: 8 MiB of addresses. Lists and trees need few; a table of a million objects needs them all.
+/// Entries of the stack: 8 MiB of addresses. Lists, trees and tables need few.
 const MOST: usize = 1 << 20;
 
 /// Bytes of a large array that are looked into at once: a part of a step.
@@ -117,9 +119,8 @@ impl Marker {
         mut budget: usize,
     ) -> usize {
         while budget > 0 {
-            let bytes = if let Some((object, from)) = self.parts.pop() {
-                self.part(types, nursery, old, object, from)
-            } else if let Some(object) = self.stack.pop() {
+            // What was found before the next part: the stack holds a part of an array, not all of it.
+            let bytes = if let Some(object) = self.stack.pop() {
                 // SAFETY: on the stack are live objects of the old generation.
                 let (header, bytes) = unsafe { (Header::of(object), types.of(object).size(object)) };
                 if header.has(CARDS) && bytes > PART {
@@ -128,6 +129,8 @@ impl Marker {
                     self.look_into(types, nursery, old, object);
                     bytes
                 }
+            } else if let Some((object, from)) = self.parts.pop() {
+                self.part(types, nursery, old, object, from)
             } else if self.overflowed {
                 self.overflowed = false;
                 old.each_live(|object| {
@@ -291,15 +294,41 @@ impl<S: Source> Visit for Shading<'_, S> {
 impl<S: Source> Heap<S> {
     /// Goes on with the major collection, directly after a minor one that added `added` bytes to the old generation.
     pub(super) fn go_on(&mut self, frame: &mut [usize], added: usize) {
-        let budget = self.pacing.step(added);
-        match self.marker.phase {
-            Phase::Idle if self.pacing.begins(self.old.used()) => self.begin_marking(frame),
-            Phase::Idle => return,
-            Phase::Marking => self.mark_step(frame, budget),
-            Phase::Clearing => self.clear_step(budget),
-            Phase::Sweeping => self.sweep_step(budget),
+        let phase = self.marker.phase;
+        if phase == Phase::Idle {
+            if self.pacing.begins(self.old.used()) {
+                self.begin_marking(frame);
+                self.statistics.steps += 1;
+            }
+            return;
         }
+        let mut budget = self.pacing.step(added);
+        while budget > 0 && self.marker.phase == phase {
+            let chunk = budget.min(CHUNK);
+            match phase {
+                Phase::Idle => {}
+                Phase::Marking => self.mark_step(frame, chunk),
+                Phase::Clearing => self.clear_step(chunk),
+                Phase::Sweeping => self.sweep_step(chunk),
+            }
+            budget -= chunk;
+            if budget > 0 && self.pacing.is_over(self.elapsed(), self.old.used()) {
+                break;
+            }
+        }
+        self.pacing.owes(if self.marker.phase == phase { budget } else { 0 });
         self.statistics.steps += 1;
+        let most = |percent| (self.old.used() as u128 * u128::from(percent) / 100) as usize;
+        if self.marker.phase == Phase::Idle
+            && self.evacuate.is_some_and(|percent| self.old.held() > most(percent))
+        {
+            self.evacuate(frame);
+        }
+    }
+
+    /// Time since the collection that is under way began.
+    fn elapsed(&self) -> core::time::Duration {
+        self.old.space().source().os().now().saturating_sub(self.begin)
     }
 
     pub(super) fn begin_marking(&mut self, frame: &mut [usize]) {

@@ -294,7 +294,12 @@ impl<S: Source> Minor<'_, S> {
     }
 
     /// Hands over what is to be finalized and was not reached. See `finalizer`.
-    fn finalize(&mut self, remembered: &mut Remembered, finalizers: &mut Finalizers, roots: &mut Roots) -> u64 {
+    fn finalize(
+        &mut self,
+        remembered: &mut Remembered,
+        finalizers: &mut Finalizers,
+        roots: &mut Roots,
+    ) -> u64 {
         let before = roots.ready.len();
         let mut reached = 0;
         for index in 0..finalizers.young.len() {

@@ -24,6 +24,7 @@
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
+//! | `evacuate` | moving what lives out of sparse arenas |
 //! | `pacing` | when, and how much at a time |
 //! | `heap` | one heap: settings, allocation, collections |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
@@ -41,6 +42,7 @@
 
 mod barrier;
 mod ephemeron;
+mod evacuate;
 mod finalizer;
 mod header;
 mod heap;
@@ -65,8 +67,8 @@ mod weak;
 mod window;
 
 pub use header::{
-    BARRIER, CARDS, FORWARDED, HASH_BITS, HASH_SHIFT, HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN, STAYS, TRACKED,
-    TYPE_SHIFT,
+    BARRIER, CARDS, FORWARDED, HASH_BITS, HASH_SHIFT, HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT,
+    OBJECT_ALIGN, STAYS, TRACKED, TYPE_SHIFT,
 };
 pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
 pub use mark::Phase;

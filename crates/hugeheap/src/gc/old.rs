@@ -1,4 +1,4 @@
-//! The old generation: blocks of size classes in heap pages, objects that never move, bitmaps beside them.
+//! The old generation: blocks of size classes in heap pages, bitmaps beside them.
 //!
 //! ```text
 //!   bin of a class    open page ─▶ window of free blocks         next: partial ─▶ unswept ─▶ a new page
@@ -11,13 +11,14 @@
 //! Arenas, heap pages, size classes, and the arrays of `Space` are those of the object allocator; a garbage-collected heap has a `Space` of
 //! its own, so that a block of the one is never taken for one of the other. An object above the largest block has a page run or a large block
 //! of its own and is a class by itself: [`LARGE`].
+//! Nothing moves but in an evacuation (`evacuate`).
 //!
 //! The *cycle* bit of a page says after which marking its bitmap was swept last. When marking ends the heap's bit is turned, which makes all
 //! pages unswept at once: in an unswept page what is marked is alive, whatever `vacant` says.
 
 use super::header::OBJECT_ALIGN;
 use super::lists::List;
-use crate::arena::HEAP_PAGE_BYTES;
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS, class_of};
 use crate::object::space::Page;
 use crate::object::{Source, Space};
@@ -28,6 +29,8 @@ pub(crate) const LARGE: Class = 63;
 
 const CLASS_BITS: u32 = 63;
 pub(super) const CYCLE: u32 = 64;
+/// In the tag of a page: what lives in it leaves.
+pub(super) const LEAVING: u32 = 128;
 const HEAP_SHIFT: u32 = 8;
 
 /// Most numbers of heaps; a number may come back after that many heaps.
@@ -91,6 +94,10 @@ pub(crate) struct Old<S: Source> {
     pub(super) held: usize,
     /// Bytes of objects: live ones, and dead ones that are not swept yet.
     pub(super) used: usize,
+    /// Arenas that are evacuated, in order; their pages; pages that nothing may be copied to, because they are in these arenas.
+    pub(super) leaving: Vec<usize>,
+    pub(super) leaving_pages: List,
+    pub(super) aside: Vec<usize>,
     /// What `held` may be at most.
     pub(crate) maximum: usize,
     /// What freed blocks are overwritten with.
@@ -112,6 +119,9 @@ impl<S: Source> Old<S> {
             batch: 1,
             held: 0,
             used: 0,
+            leaving: Vec::new(),
+            leaving_pages: List::EMPTY,
+            aside: Vec::new(),
             maximum,
             poison: None,
         }
@@ -215,7 +225,16 @@ impl<S: Source> Old<S> {
         let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
         self.batch = (self.batch * 2).min(SPARES / 2);
         let spares = &mut self.spares[..batch];
-        let taken = self.space.source().with(|arenas| arenas.allocate_pages(spares));
+        let mut taken = self.space.source().with(|arenas| arenas.allocate_pages(spares));
+        while taken > 0 && !self.leaving.is_empty() {
+            let given = taken;
+            taken = self.put_aside(given);
+            if taken > 0 {
+                break;
+            }
+            let spares = &mut self.spares[..batch];
+            taken = self.space.source().with(|arenas| arenas.allocate_pages(spares));
+        }
         self.spares[..taken].reverse();
         for index in 0..taken {
             if self.space.page_or_add(self.spares[index]).is_none() {
@@ -227,6 +246,37 @@ impl<S: Source> Old<S> {
             self.held += HEAP_PAGE_BYTES;
         }
         self.spare_count > 0
+    }
+
+    /// Of the first spare pages, keeps those that are not in arenas that are evacuated. Returns how many. When there is no memory to note the
+    /// others none is kept, which ends the evacuation.
+    fn put_aside(&mut self, taken: usize) -> usize {
+        let mut kept = 0;
+        for index in 0..taken {
+            let page = self.spares[index];
+            if self.leaving.binary_search(&(page - page % ARENA_BYTES)).is_err() {
+                self.spares[kept] = page;
+                kept += 1;
+            } else if self.aside.try_reserve(1).is_ok() {
+                self.aside.push(page);
+            } else {
+                let back = self.space.source().with(|arenas| {
+                    arenas
+                        .free_pages(&self.spares[..kept])
+                        .and_then(|()| arenas.free_pages(&self.spares[index..taken]))
+                });
+                debug_assert!(back.is_ok(), "they were just taken");
+                return 0;
+            }
+        }
+        kept
+    }
+
+    /// Whether what lives in a page leaves it.
+    #[inline(always)]
+    pub(super) fn is_leaving(&self, page: Page) -> bool {
+        let tag = page.mark().tag.load(Relaxed);
+        tag & LEAVING != 0 && tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT
     }
 
     /// Gives spare pages back to the arenas, but for `keep`.
@@ -317,7 +367,7 @@ impl<S: Source> Old<S> {
         });
     }
 
-    fn each_page(&self, mut call: impl FnMut(Page, Class)) {
+    pub(super) fn each_page(&self, mut call: impl FnMut(Page, Class)) {
         for (class, bin) in self.bins.iter().enumerate() {
             bin.page.into_iter().for_each(|page| call(page, class));
             for list in [&bin.partial, &bin.full, &bin.unswept] {
@@ -326,6 +376,9 @@ impl<S: Source> Old<S> {
         }
         for list in [&self.large, &self.large_unswept] {
             list.pages(self.space).for_each(|page| call(page, LARGE));
+        }
+        for page in self.leaving_pages.pages(self.space) {
+            call(page, class_in(page.mark().tag.load(Relaxed)));
         }
     }
 
@@ -375,6 +428,6 @@ impl<S: Source> Old<S> {
     }
 }
 
-fn class_in(tag: u32) -> Class {
+pub(super) fn class_in(tag: u32) -> Class {
     (tag & CLASS_BITS) as Class
 }

@@ -8,6 +8,8 @@
 //! Marking looks at no more than what there was when it began: what is added meanwhile is looked into by the minor collection that added it. So
 //! it ends before the old generation has grown by `1 / SPEED`, and so does sweeping; a nursery may be added before and after each.
 
+use core::time::Duration;
+
 /// Growth in percent between the live bytes after one major collection and the beginning of the next, unless set: RPython's. More memory for
 /// less work; a program that knows better sets it.
 pub(crate) const GROWTH: u32 = 182;
@@ -15,6 +17,12 @@ pub(crate) const GROWTH: u32 = 182;
 /// Bytes that are marked, or whose heap pages are swept, for each byte added to the old generation. With 8 a marking that begins at the
 /// threshold ends below 9/8 of it, and sweeping below 5/4.
 const SPEED: usize = 8;
+
+/// How long a step takes at most, unless set: with the minor collection before it well below 5 ms.
+pub(crate) const STEP: Duration = Duration::from_millis(2);
+
+/// Bytes between two looks at the clock: of pairs that lie anywhere in a gigabyte about 0.4 ms.
+pub(crate) const CHUNK: usize = 256 << 10;
 
 /// Bytes of a step at least: with fewer, the look at the roots would be more work than the step.
 const LEAST_STEP: usize = 256 << 10;
@@ -29,11 +37,14 @@ pub(crate) struct Pacing {
     nursery: usize,
     maximum: usize,
     threshold: usize,
+    step: Duration,
+    /// Bytes that steps were too slow for.
+    owed: usize,
 }
 
 impl Pacing {
-    pub(crate) fn new(growth: u32, nursery: usize, maximum: usize) -> Self {
-        let mut pacing = Self { growth, nursery, maximum, threshold: 0 };
+    pub(crate) fn new(growth: u32, nursery: usize, maximum: usize, step: Duration) -> Self {
+        let mut pacing = Self { growth, nursery, maximum, threshold: 0, step, owed: 0 };
         pacing.finished(0);
         pacing
     }
@@ -45,6 +56,7 @@ impl Pacing {
         // Near the maximum: early enough to be over before it is reached, and not all the time.
         let most = (self.maximum / 5 * 4).max(live + self.maximum.saturating_sub(live) / 2);
         self.threshold = wanted.min(most);
+        self.owed = 0;
     }
 
     /// Whether a major collection begins.
@@ -54,7 +66,18 @@ impl Pacing {
 
     /// Bytes of a step, after `added` bytes were added.
     pub(crate) fn step(&self, added: usize) -> usize {
-        added.saturating_mul(SPEED).max(LEAST_STEP)
+        added.saturating_mul(SPEED).max(LEAST_STEP).saturating_add(self.owed)
+    }
+
+    /// A step left this many bytes for the next one.
+    pub(crate) fn owes(&mut self, bytes: usize) {
+        self.owed = bytes;
+    }
+
+    /// Whether a step that began with `used` bytes in the old generation ends after this time. It does not while the old generation is twice
+    /// as large as it should be, or at its maximum: what is added faster than it can be marked in short steps would grow without bound.
+    pub(crate) fn is_over(&self, took: Duration, used: usize) -> bool {
+        took >= self.step && used < self.threshold.saturating_mul(2) && used < self.maximum / 16 * 15
     }
 
     #[cfg(test)]
@@ -70,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_threshold_follows_what_lives() {
-        let mut pacing = Pacing::new(200, 1 << 20, usize::MAX);
+        let mut pacing = Pacing::new(200, 1 << 20, usize::MAX, STEP);
         assert_eq!(pacing.threshold(), 4 << 20);
         pacing.finished(100 << 20);
         assert_eq!(pacing.threshold(), 200 << 20);
@@ -79,12 +102,28 @@ mod tests {
         assert!(!pacing.begins((5 << 20) - 1) && pacing.begins(5 << 20));
     }
 
+    #[test]
+    fn a_step_ends_in_time_unless_the_heap_is_far_behind() {
+        let mut pacing = Pacing::new(200, 1 << 20, 64 << 20, STEP);
+        assert!(!pacing.is_over(STEP / 2, 4 << 20) && pacing.is_over(STEP, 7 << 20));
+        assert!(!pacing.is_over(10 * STEP, 8 << 20), "twice the threshold");
+        pacing.owes(1 << 30);
+        assert_eq!(pacing.step(0), (1 << 30) + LEAST_STEP);
+        pacing.finished(50 << 20);
+        assert_eq!(
+            pacing.step(0),
+            LEAST_STEP,
+            "what was owed to the collection before is nothing to the next"
+        );
+        assert!(!pacing.is_over(10 * STEP, 60 << 20), "at the maximum");
+    }
+
     proptest! {
         #[test]
         fn a_major_collection_is_over_below_five_quarters(
             live in 0usize..1 << 32, growth in 110u32..400, adds in prop::collection::vec(0usize..1 << 24, 1..50)
         ) {
-            let mut pacing = Pacing::new(growth, 1 << 20, usize::MAX);
+            let mut pacing = Pacing::new(growth, 1 << 20, usize::MAX, STEP);
             pacing.finished(live);
             let begin = pacing.threshold();
             let (mut used, mut to_mark, mut to_sweep) = (begin, begin, begin + begin / 8);
@@ -105,7 +144,7 @@ mod tests {
 
         #[test]
         fn the_threshold_leaves_room_below_the_maximum(live in 0usize..1 << 30, more in 0usize..1 << 30) {
-            let mut pacing = Pacing::new(1000, 1 << 20, live + more);
+            let mut pacing = Pacing::new(1000, 1 << 20, live + more, STEP);
             pacing.finished(live);
             prop_assert!(pacing.threshold() <= live + more);
             prop_assert!(more < 2 || pacing.threshold() > live || pacing.threshold() >= (live + more) / 5 * 4);

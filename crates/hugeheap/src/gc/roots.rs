@@ -12,7 +12,7 @@
 use super::types::{Visit, Visitor};
 use super::{Exhausted, heap::Heap};
 use crate::object::Source;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A handle that keeps an object alive until it is [released](Heap::release). Dropped without that, it does so until the heap ends.
 #[derive(Debug)]
@@ -37,6 +37,10 @@ pub(crate) struct Roots {
     pub(crate) ready: VecDeque<usize>,
     /// Pinned objects in the nursery, and how many pins each has.
     pub(crate) pins: BTreeMap<usize, u32>,
+    /// The same in the old generation.
+    pub(crate) old_pins: BTreeMap<usize, u32>,
+    /// Objects of the old generation that must not move in the collection that is under way.
+    pub(crate) found: BTreeSet<usize>,
 }
 
 impl Roots {
@@ -86,7 +90,7 @@ impl<S: Source> Heap<S> {
         Ok(Global { index, heap: self.number, pinned: false })
     }
 
-    /// Keeps an object alive and where it is. An object of the old generation never moves, so pinning it costs nothing.
+    /// Keeps an object alive and where it is.
     ///
     /// # Errors
     /// When there is no memory for the handle.
@@ -102,6 +106,8 @@ impl<S: Source> Heap<S> {
                 // SAFETY: by the contract.
                 unsafe { self.nursery.keep(object) };
             }
+        } else {
+            *self.roots.old_pins.entry(object).or_insert(0) += 1;
         }
         Ok(Global { index, heap: self.number, pinned: true })
     }
@@ -124,12 +130,16 @@ impl<S: Source> Heap<S> {
         let object = self.address(&global);
         self.roots.globals[global.index as usize] = 0;
         self.roots.vacant.push(global.index);
-        // An object that was pinned when it was old already has no pins.
-        if let Some(pins) = self.roots.pins.get_mut(&object).filter(|_| global.pinned) {
-            *pins -= 1;
-            if *pins == 0 {
-                // It stays until the next minor collection all the same: it may be alive, and the gaps go around it.
-                self.roots.pins.remove(&object);
+        if !global.pinned {
+            return;
+        }
+        // A pinned object of the nursery stays until the next minor collection all the same: it may be alive, and the gaps go around it.
+        for pins in [&mut self.roots.pins, &mut self.roots.old_pins] {
+            if let Some(count) = pins.get_mut(&object) {
+                *count -= 1;
+                if *count == 0 {
+                    pins.remove(&object);
+                }
             }
         }
     }

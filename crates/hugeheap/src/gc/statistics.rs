@@ -54,6 +54,14 @@ pub struct Statistics {
     pub cleared: u64,
     /// Objects that became ready to be finalized.
     pub finalized: u64,
+    /// Evacuations.
+    pub evacuations: u64,
+    /// Objects that evacuations moved.
+    pub moved: u64,
+    /// Bytes of these.
+    pub moved_bytes: u64,
+    /// Heap pages that became free thereby.
+    pub freed_pages: u64,
     /// Times that the mutator waited for a collection, whatever it consisted of.
     pub pauses: Pauses,
 }

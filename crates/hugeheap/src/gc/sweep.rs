@@ -80,7 +80,7 @@ impl<S: Source> Old<S> {
         Some(Swept::Kept)
     }
 
-    fn poison_blocks(&self, page: usize, class: Class, window: usize, mut dead: u64, poison: u64) {
+    pub(super) fn poison_blocks(&self, page: usize, class: Class, window: usize, mut dead: u64, poison: u64) {
         let shape = &SHAPES[class];
         while dead != 0 {
             let block = page + ((window * 64 + dead.trailing_zeros() as usize) << shape.shift);
@@ -90,7 +90,7 @@ impl<S: Source> Old<S> {
     }
 
     /// Gives a page without live objects back.
-    fn release(&mut self, page: Page) {
+    pub(super) fn release(&mut self, page: Page) {
         page.vacant().iter().chain(page.remote()).for_each(|word| word.store(0, Relaxed));
         page.mark().tag.store(0, Relaxed);
         if self.spare_count == SPARES {

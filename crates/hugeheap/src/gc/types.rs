@@ -154,13 +154,17 @@ impl Layout {
 
     /// Objects with a fixed part of `bytes` bytes, header and length included, and items of `item_bytes` bytes behind it.
     pub const fn variable(bytes: usize, item_bytes: usize) -> Self {
-        let weak = WeakPart {
+        let weak =
+            WeakPart { slots: Vec::new(), item_slots: Vec::new(), pairs: Vec::new(), item_pairs: Vec::new() };
+        Self {
+            bytes,
+            item_bytes,
             slots: Vec::new(),
             item_slots: Vec::new(),
-            pairs: Vec::new(),
-            item_pairs: Vec::new(),
-        };
-        Self { bytes, item_bytes, slots: Vec::new(), item_slots: Vec::new(), weak, finalized: false, trace: None }
+            weak,
+            finalized: false,
+            trace: None,
+        }
     }
 
     /// Slots of the fixed part, as offsets from the header.
@@ -378,7 +382,8 @@ impl Descriptor {
             return self.slots.contains(&offset)
                 || weak.is_some_and(|weak| weak.fixed().any(|slot| slot == offset));
         }
-        let (item, within) = ((offset - self.bytes) / self.item_bytes, (offset - self.bytes) % self.item_bytes);
+        let (item, within) =
+            ((offset - self.bytes) / self.item_bytes, (offset - self.bytes) % self.item_bytes);
         let named = || self.item_slots.contains(&within);
         item < length && (named() || weak.is_some_and(|weak| weak.items().any(|slot| slot == within)))
     }

@@ -5,6 +5,7 @@
 //! | verify | after each collection | a slot or a root that holds no object; bookkeeping that contradicts the pages |
 //! | barriers | before each collection | a reference into the nursery in an object that is not remembered |
 //! | poison | in each collection | what is used after its end: free memory is no object, and no number that anyone wrote |
+//! | moving | in each whole collection | addresses that are held where the collector does not see them |
 //! | stress | every n allocations a collection | references that are held where the collector does not see them |
 //!
 //! A mistake ends the process with one line that says what, where and which type.
@@ -32,6 +33,8 @@ pub struct Checks {
     pub barriers: bool,
     /// Overwrite what is freed.
     pub poison: bool,
+    /// Move all objects of the old generation that can move in each whole collection.
+    pub moving: bool,
     /// Collect every so many allocations; the window is kept empty, so that each allocation is counted.
     pub stress: Option<NonZeroU32>,
 }

@@ -73,7 +73,11 @@ impl WeakPart {
             // SAFETY: by the contract.
             let range = unsafe { descriptor.items_in(object, from, to) };
             for item in range {
-                each(object + descriptor.bytes + item * descriptor.item_bytes, &self.item_slots, &self.item_pairs);
+                each(
+                    object + descriptor.bytes + item * descriptor.item_bytes,
+                    &self.item_slots,
+                    &self.item_pairs,
+                );
             }
         }
     }

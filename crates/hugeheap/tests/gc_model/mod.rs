@@ -14,6 +14,7 @@ use hugeheap_os::linux::Linux;
 use hugeheap_os::simulated::{Call, Config, Kernel};
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 pub(crate) type Code = [u8; 4];
 pub(crate) type Start = [u8; 3];
@@ -86,12 +87,15 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
             verify: true,
             barriers: true,
             poison: a % 2 == 0,
+            moving: c % 2 == 0,
             stress: NonZeroU32::new(u32::from(b) % 8),
         };
         let settings = Settings {
             nursery: Some(64 << 10),
             maximum: (c % 3 == 0).then_some((256 << 10) + usize::from(c) * (8 << 10)),
             growth: Some(110 + u32::from(a)),
+            evacuate: (b % 3 == 0).then_some(101),
+            step: (a % 3 == 0).then_some(Duration::ZERO),
             checks,
         };
         let mut heap = Heap::new(space, settings).expect("nothing fails yet");
@@ -350,7 +354,8 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
         let model = self.nodes.get_mut(&node).expect("a node of the model");
         assert!(model.kind >= 3, "slot {slot} of node {node} is empty");
         let target = model.references.remove(&slot).expect("the model has a reference");
-        let key = if model.kind == 4 && slot == 24 { model.references.get(&16).copied() } else { Some(target) };
+        let key =
+            if model.kind == 4 && slot == 24 { model.references.get(&16).copied() } else { Some(target) };
         let dead = key.is_some_and(|key| !reachable.contains(&key));
         assert!(model.unsure || dead, "slot {slot} of node {node} was cleared too early");
         // The other slot of an ephemeron follows.

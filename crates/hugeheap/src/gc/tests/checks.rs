@@ -117,7 +117,13 @@ fn freed_blocks_are_poisoned() {
 #[test]
 fn stress_collects_every_so_many_allocations_and_changes_nothing() {
     for every in [1, 7] {
-        let checks = Checks { verify: true, barriers: true, poison: true, stress: NonZeroU32::new(every) };
+        let checks = Checks {
+            verify: true,
+            barriers: true,
+            poison: true,
+            stress: NonZeroU32::new(every),
+            ..Checks::default()
+        };
         let mut test = Test::new(Settings { checks, ..Settings::default() });
         test.run(|scope, types| {
             let head = list(scope, types, 210);

@@ -33,7 +33,7 @@ fn check_filled(scope: &mut Scope<'_, World>, table: Local<'_>, count: usize) {
 
 #[test]
 fn the_maximum_is_kept_and_the_heap_goes_on() {
-    let checks = Checks { verify: true, barriers: true, poison: true, stress: None };
+    let checks = Checks { verify: true, barriers: true, poison: true, ..Checks::default() };
     let mut test = Test::new(Settings { maximum: Some(2 << 20), checks, ..Settings::default() });
     test.run(|scope, types| {
         let table = scope.allocate(types.array, 10_000).expect("memory");

@@ -32,7 +32,11 @@ fn graph(scope: &mut Scope<'_, World>, types: Types3, count: usize, edges: &[(us
 }
 
 fn collect(scope: &mut Scope<'_, World>, old: bool) -> Vec<u64> {
-    if old { scope.collect() } else { scope.collect_minor() }
+    if old {
+        scope.collect()
+    } else {
+        scope.collect_minor()
+    }
     ready(scope)
 }
 
@@ -51,7 +55,11 @@ fn what_is_unreachable_is_handed_out_once_and_can_be_brought_back() {
                 }
                 assert_eq!(scope.heap().finalizable(), 0, "it is alive");
             });
-            if old { scope.collect() } else { scope.collect_minor() }
+            if old {
+                scope.collect()
+            } else {
+                scope.collect_minor()
+            }
             assert_eq!(scope.heap().finalizable(), 1);
             // It waits as long as it has to.
             scope.collect();
@@ -163,7 +171,11 @@ fn weak_slots_are_cleared_before_what_they_refer_to_is_handed_out() {
                     scope.collect();
                 }
             });
-            if old { scope.collect() } else { scope.collect_minor() }
+            if old {
+                scope.collect()
+            } else {
+                scope.collect_minor()
+            }
             assert!(scope.get(to_it, 16).expect("memory").is_none());
             assert!(scope.get(to_its, 16).expect("memory").is_none());
             let found = scope.next_finalizable().expect("memory").expect("one");

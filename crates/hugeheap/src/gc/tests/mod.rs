@@ -1,6 +1,7 @@
 //! What the heap promises, on the simulated kernel: one test per promise, one file per part.
 
 mod checks;
+mod evacuate;
 mod exhausted;
 mod finalizers;
 mod major;
@@ -73,7 +74,7 @@ impl Test {
 
     /// A heap with all checks that do not slow tests down.
     fn checked() -> Self {
-        let checks = Checks { verify: true, barriers: true, poison: true, stress: None };
+        let checks = Checks { verify: true, barriers: true, poison: true, ..Checks::default() };
         Self::new(Settings { checks, ..Settings::default() })
     }
 

@@ -301,7 +301,10 @@ fn an_identity_hash_stays_when_the_object_moves() {
         for number in 0..10_000 {
             scope.scope(|scope| {
                 let local = pair(scope, types, number);
-                assert!(hashes.insert(scope.identity_hash(local)), "few are the same; the first ten thousand differ");
+                assert!(
+                    hashes.insert(scope.identity_hash(local)),
+                    "few are the same; the first ten thousand differ"
+                );
             });
         }
         assert_eq!(scope.read(local, NUMBER), 1);

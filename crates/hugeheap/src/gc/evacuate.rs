@@ -1,0 +1,302 @@
+//! Evacuation: live objects leave sparse arenas, so that whole huge pages become free.
+//!
+//! ```text
+//!   before   ▕█░░░░░░█░░▏▕░░█░░░░░░░▏▕░█░░░█░░░░▏▕██████████▏       arenas of the old generation
+//!              leaving     leaving     leaving     dense: stays
+//!   after    ▕          ▏▕          ▏▕          ▏▕██████████▏▕█████░░░░░▏
+//!              free        free        free                    packed
+//! ```
+//!
+//! | step | what |
+//! |---|---|
+//! | choose | arenas of which less than [`SPARSE`] lives, if that frees at least one arena more than what leaves them needs |
+//! | leave | each live object is copied; its old place holds the new address |
+//! | follow | every slot and every root that refers to an old place gets the new address |
+//! | free | the pages go back to the arenas |
+//!
+//! It happens in one pause, when everything is swept: in a whole collection that the program asks for, in one that makes room before an
+//! allocation is refused, and after a major collection in steps where that is set. It takes about as long as marking everything at once.
+//!
+//! An arena with something that cannot move is not chosen: a pinned object, an object with heap pages of its own, a heap page of somebody else.
+//! When there is no memory for what leaves, the rest stays where it is.
+
+use super::header::{Header, OBJECT_ALIGN};
+use super::heap::Heap;
+use super::lists::List;
+use super::mark::Phase;
+use super::old::{LEAVING, Old};
+use super::types::{Types, Visit};
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
+use crate::object::Source;
+use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS};
+use crate::object::space::Page;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Percent of an arena below which what lives in it leaves: then memory is at most 1.25 of what lives.
+const SPARSE: usize = 80;
+
+/// What an evacuation did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+    pub(crate) pages: u64,
+}
+
+/// What of the heap is in an arena.
+#[derive(Debug)]
+struct Use {
+    arena: usize,
+    pages: u32,
+    live: usize,
+}
+
+/// Which arenas leave: pure. `uses` are those that can; `blocks` says how many blocks of each class an arena has.
+fn choose(uses: &mut Vec<Use>, mut blocks: impl FnMut(&Use, &mut [usize; CLASSES])) {
+    uses.retain(|one| one.live * 100 < ARENA_BYTES * SPARSE);
+    uses.sort_unstable_by_key(|one| (one.live, one.arena));
+    let mut sum = [0; CLASSES];
+    let (mut best, mut most) = (0, 0);
+    for (index, one) in uses.iter().enumerate() {
+        blocks(one, &mut sum);
+        let pages = |class: Class| sum[class].div_ceil(usize::from(SHAPES[class].blocks).max(1));
+        let pages: usize = (0..CLASSES).map(pages).sum();
+        let gain = (index + 1).saturating_sub(pages.div_ceil(HEAP_PAGES as usize));
+        if gain > most {
+            (best, most) = (index + 1, gain);
+        }
+    }
+    uses.truncate(best);
+}
+
+impl<S: Source> Old<S> {
+    /// Makes the pages of sparse arenas leave their bins. Says no when it is not worth it, or there is no memory to find out.
+    fn begin_leaving(&mut self, pinned: impl Iterator<Item = usize>, all: bool) -> bool {
+        debug_assert!(!self.has_unswept() && self.leaving.is_empty());
+        self.give_spares(0);
+        let Some(pages) = self.blocks_pages() else { return false };
+        let arena_of = |page: usize| page - page % ARENA_BYTES;
+        let pinned: std::collections::BTreeSet<_> = pinned.map(arena_of).collect();
+        let mut uses: Vec<Use> = Vec::new();
+        for &(page, class, blocks) in &pages {
+            let (arena, live) = (arena_of(page), blocks as usize * SHAPES[class as usize].bytes as usize);
+            match uses.last_mut().filter(|last| last.arena == arena) {
+                Some(last) => (last.pages, last.live) = (last.pages + 1, last.live + live),
+                None => uses.push(Use { arena, pages: 1, live }),
+            }
+        }
+        uses.retain(|one| !pinned.contains(&one.arena));
+        if !all {
+            let own = |one: &Use| {
+                self.space.source().with(|arenas| arenas.pages_in_use(one.arena) == Some(one.pages))
+            };
+            uses.retain(own);
+            choose(&mut uses, |one, sum| {
+                let first = pages.partition_point(|&(page, ..)| page < one.arena);
+                for &(_, class, blocks) in pages[first..].iter().take(one.pages as usize) {
+                    sum[class as usize] += blocks as usize;
+                }
+            });
+        }
+        self.leaving.extend(uses.iter().map(|one| one.arena));
+        self.leaving.sort_unstable();
+        for class in 0..CLASSES {
+            let bin = &mut self.bins[class];
+            (bin.bits, bin.window) = (0, WINDOWS);
+            let open = bin.page.take();
+            let lists = [core::mem::take(&mut bin.partial), core::mem::take(&mut bin.full)];
+            for (index, mut list) in lists.into_iter().enumerate() {
+                let mut first = open.filter(|_| index == 0);
+                while let Some(page) = first.take().or_else(|| list.pop(self.space)) {
+                    let bin = &mut self.bins[class];
+                    if self.leaving.binary_search(&arena_of(page.address())).is_ok() {
+                        page.mark().tag.store(page.mark().tag.load(Relaxed) | LEAVING, Relaxed);
+                        self.leaving_pages.push(self.space, page);
+                    } else if index == 0 {
+                        bin.partial.push(self.space, page);
+                    } else {
+                        bin.full.push(self.space, page);
+                    }
+                }
+            }
+        }
+        !self.leaving.is_empty()
+    }
+
+    /// Address, class and number of live blocks of each page of blocks, by address.
+    fn blocks_pages(&self) -> Option<Vec<(usize, u8, u16)>> {
+        let mut pages = Vec::new();
+        pages.try_reserve(self.held / HEAP_PAGE_BYTES + 1).ok()?;
+        self.each_page(|page, class| {
+            if class < CLASSES {
+                let live: u32 =
+                    (0..WINDOWS).map(|window| page.vacant()[window].load(Relaxed).count_zeros()).sum();
+                pages.push((page.address(), class as u8, live as u16));
+            }
+        });
+        pages.sort_unstable();
+        Some(pages)
+    }
+
+    /// Copies what lives in the leaving pages to others, until there is no memory.
+    fn leave(&mut self) -> Moved {
+        let mut moved = Moved::default();
+        let pages: List = core::mem::take(&mut self.leaving_pages);
+        for page in pages.pages(self.space) {
+            let class = super::old::class_in(page.mark().tag.load(Relaxed));
+            if !self.leave_page(page, class, &mut moved) {
+                break;
+            }
+        }
+        self.leaving_pages = pages;
+        moved
+    }
+
+    fn leave_page(&mut self, page: Page, class: Class, moved: &mut Moved) -> bool {
+        let shape = &SHAPES[class];
+        for window in 0..WINDOWS {
+            let mut live = !page.vacant()[window].load(Relaxed) & shape.starts[window];
+            while live != 0 {
+                let bit = live & live.wrapping_neg();
+                live ^= bit;
+                let object = page.address() + ((window * 64 + bit.trailing_zeros() as usize) << shape.shift);
+                let Some(target) = self.allocate(shape.bytes as usize) else { return false };
+                // SAFETY: both are blocks of the class; the new one is apart from all live ones.
+                unsafe {
+                    let words = shape.bytes as usize / 8;
+                    core::ptr::copy_nonoverlapping(object as *const u64, target as *mut u64, words);
+                    Header::forwarded(target).put(object);
+                }
+                let vacant = &page.vacant()[window];
+                vacant.store(vacant.load(Relaxed) | bit, Relaxed);
+                self.used -= shape.bytes as usize;
+                moved.objects += 1;
+                moved.bytes += u64::from(shape.bytes);
+            }
+        }
+        true
+    }
+
+    /// Where an object is that left its place.
+    #[inline(always)]
+    fn left_to(&self, word: usize) -> Option<usize> {
+        if word % OBJECT_ALIGN != 0 {
+            return None;
+        }
+        let page = self.space.page(word)?;
+        if !self.is_leaving(page) {
+            return None;
+        }
+        // SAFETY: a slot refers to an object or to what is left of one.
+        unsafe { Header::of(word) }.target()
+    }
+
+    /// Every slot has the new address: the pages are free, or go back to their bins.
+    fn end_leaving(&mut self) -> u64 {
+        let mut freed = 0;
+        let mut pages = core::mem::take(&mut self.leaving_pages);
+        while let Some(page) = pages.pop(self.space) {
+            let tag = page.mark().tag.load(Relaxed) & !LEAVING;
+            let class = super::old::class_in(tag);
+            page.mark().tag.store(tag, Relaxed);
+            let empty = page.vacant().iter().all(|word| word.load(Relaxed) == u64::MAX);
+            if let Some(poison) = self.poison {
+                for window in 0..WINDOWS {
+                    let vacant = page.vacant()[window].load(Relaxed) & SHAPES[class].starts[window];
+                    self.poison_blocks(page.address(), class, window, vacant, poison);
+                }
+            }
+            if empty {
+                freed += 1;
+                self.release(page);
+            } else {
+                self.bins[class].partial.push(self.space, page);
+            }
+        }
+        self.leaving = Vec::new();
+        let aside = core::mem::take(&mut self.aside);
+        let back = self.space.source().with(|arenas| arenas.free_pages(&aside));
+        debug_assert!(back.is_ok(), "they were taken as single pages");
+        freed
+    }
+}
+
+/// Writes the new addresses.
+struct Follow<'a, S: Source> {
+    old: &'a Old<S>,
+}
+
+impl<S: Source> Visit for Follow<'_, S> {
+    #[inline(always)]
+    fn slot(&mut self, slot: *mut usize) {
+        // SAFETY: visited slots can be read and written.
+        unsafe {
+            if let Some(target) = self.old.left_to(slot.read()) {
+                slot.write(target);
+            }
+        }
+    }
+}
+
+fn follow_all<S: Source>(types: &Types, old: &Old<S>, follow: &mut Follow<'_, S>) {
+    old.each_live(|object| {
+        // SAFETY: a live object of this heap; nobody else runs.
+        unsafe { types.of(object).each_slot(object, follow) };
+    });
+}
+
+impl<S: Source> Heap<S> {
+    /// Packs what lives in sparse arenas, if a major collection is over and nothing is young but what stays. Says whether anything moved.
+    pub(super) fn evacuate(&mut self, frame: &mut [usize]) -> bool {
+        debug_assert!(self.marker.phase == Phase::Idle);
+        let Self { types, nursery, old, roots, remembered, finalizers, statistics, .. } = self;
+        let pinned = roots.old_pins.keys().copied().chain(roots.found.iter().copied());
+        if !old.begin_leaving(pinned, self.checks.moving) {
+            return false;
+        }
+        let mut moved = old.leave();
+        let mut follow = Follow { old };
+        roots.each(frame, &mut follow);
+        follow_all(types, old, &mut follow);
+        let mut staying = nursery.next_staying(nursery.start());
+        while let Some(object) = staying {
+            // SAFETY: an object that stays is alive until the next minor collection.
+            unsafe { types.of(object).each_slot(object, &mut follow) };
+            staying = nursery.next_staying(object + OBJECT_ALIGN);
+        }
+        for object in remembered.objects.iter_mut().chain(&mut finalizers.old) {
+            *object = old.left_to(*object).unwrap_or(*object);
+        }
+        moved.pages = old.end_leaving();
+        statistics.evacuations += 1;
+        statistics.moved += moved.objects;
+        statistics.moved_bytes += moved.bytes;
+        statistics.freed_pages += moved.pages;
+        moved.objects > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_leaves_frees_more_than_it_needs(lives in prop::collection::vec(0usize..128, 0..60)) {
+            // One class, whose blocks fill a page: 16 bytes.
+            let per_page = usize::from(SHAPES[1].blocks);
+            let mut uses: Vec<_> = lives.iter().enumerate().map(|(arena, &pages)| {
+                Use { arena, pages: 128, live: pages * HEAP_PAGE_BYTES }
+            }).collect();
+            choose(&mut uses, |one, sum| sum[1] += one.live / HEAP_PAGE_BYTES * per_page);
+            let leaving: usize = uses.iter().map(|one| lives[one.arena]).sum();
+            prop_assert!(uses.is_empty() || leaving.div_ceil(128) < uses.len());
+            prop_assert!(uses.iter().all(|one| lives[one.arena] * 100 < 128 * SPARSE));
+            // What stays is dense, or nearly nothing is left that could be gained.
+            let sparse: Vec<_> = lives.iter().filter(|&&pages| pages * 100 < 128 * SPARSE).collect();
+            let all: usize = sparse.iter().copied().sum();
+            prop_assert!(sparse.len() - all.div_ceil(128) <= uses.len() - leaving.div_ceil(128));
+        }
+    }
+}
