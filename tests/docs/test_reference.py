@@ -72,6 +72,7 @@ def test_every_option_is_documented(command):
         (["bench", "obmalloc"], "bench"),
         (["bench", "give-back"], "bench"),
         (["bench", "stride"], "bench"),
+        (["bench", "stranded"], "bench"),
         (["bench", "list"], "bench"),
         (["collapse"], "collapse"),
         (["release"], "release"),

@@ -156,6 +156,7 @@ pub(crate) enum Experiment {
     Stride(Box<crate::bench::stride::arguments::StrideArguments>),
     #[command(hide = true)]
     Worker(crate::bench::worker::WorkerArguments),
+    Stranded(Box<crate::bench::stranded::arguments::StrandedArguments>),
 }
 
 /// List the experiments, their workloads, and what they can be compared with here.

@@ -40,6 +40,12 @@ pub(crate) const EXPERIMENTS: &[Listed] = &[
         reference: "huge pages for allocators: 6.9 times faster, first touch and interpreter included",
         needs: None,
     },
+    Listed {
+        name: "stranded",
+        summary: "one live byte per huge page: RSS, the cgroup's charge, and what giving back makes of it",
+        reference: "huge pages for allocators: RSS stays at 1.4 GB when 99 % of it is freed",
+        needs: None,
+    },
 ];
 
 /// Workloads of an experiment that has several: names and what they do.

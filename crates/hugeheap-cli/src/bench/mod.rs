@@ -13,7 +13,7 @@
 //! * [`measuring`]: what the comparison of allocators in `bench/` shares
 //! * [`subject`]: programs of other languages that do the same work; [`worker`]: this program as one of them
 //! * [`instructions`]: instructions and cycles per object
-//! * [`table`]: tables for a terminal; [`goal`]: claims checked; [`report`]: what is done before and after
+//! * [`table`], [`grid`]: tables for a terminal and a report; [`goal`]: claims checked; [`report`]: what is done before and after
 
 pub(crate) mod alloc_rate;
 mod charge;
@@ -21,6 +21,7 @@ mod counters;
 mod forked;
 mod give_back;
 mod goal;
+mod grid;
 mod instructions;
 mod interrupt;
 mod list;
@@ -35,6 +36,7 @@ mod region;
 mod report;
 mod sample;
 mod series;
+pub(crate) mod stranded;
 pub(crate) mod stride;
 mod subject;
 mod table;
@@ -69,6 +71,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::Stride(mut arguments) => {
             arguments.report.json_too(json);
             stride::stride(context, &arguments)
+        }
+        Experiment::Stranded(mut arguments) => {
+            arguments.report.json_too(json);
+            stranded::stranded(context, &arguments)
         }
     }
 }

@@ -76,6 +76,7 @@ fn run(context: &Context, arguments: &StrideArguments) -> Result<u8, Refusal> {
         "reference": {
             "small_pages_seconds": text::REFERENCE.0 / 1e3, "huge_pages_seconds": text::REFERENCE.1 / 1e3,
         },
+        "figures": figures(&plan, &trials),
     });
     let report = circumstances.report(SCHEMA, &[], particular, &goals);
     deliver(&context.out, options, &report, &text, None)?;
@@ -176,4 +177,30 @@ fn variant(trials: &[Trial<Run>], trial: &Trial<Run>) -> Value {
         "scattered": time(Order::Scattered),
         "runs": trial.runs,
     })
+}
+
+fn figures(plan: &Plan, trials: &[Trial<Run>]) -> Value {
+    let group = |order, name: &str| {
+        json!({
+            "name": name,
+            "bars": trials.iter().skip(1).filter_map(|trial| {
+                let ratio = ratio(trials, trial, order)?;
+                Some(json!({
+                    "name": trial.name, "value": ratio.value, "low": ratio.low, "high": ratio.high,
+                }))
+            }).collect::<Vec<_>>(),
+        })
+    };
+    json!([
+        text::times(plan, trials).figure(),
+        text::memory(plan, trials).figure(),
+        {
+            "title": "Time per access, of that on OS pages",
+            "note": "passes after the first; 95 % confidence intervals",
+            "kind": "bars",
+            "unit": "ratio",
+            "reference": 1.0,
+            "groups": [group(Order::InOrder, "in order"), group(Order::Scattered, "scattered")],
+        },
+    ])
 }

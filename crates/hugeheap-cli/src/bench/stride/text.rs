@@ -3,7 +3,8 @@
 use super::Plan;
 use super::measure::{Order, Run};
 use crate::bench::goal::{self, Goal};
-use crate::bench::table::{self, interval, or_none, titled};
+use crate::bench::grid::Grid;
+use crate::bench::table::{interval, or_none};
 use crate::bench::trials::Trial;
 use crate::output::{bytes, change, grouped};
 use crate::statistics::{Estimate, half_spread, median, ratio_of_medians};
@@ -13,9 +14,9 @@ pub(crate) const REFERENCE: (f64, f64) = (4218.3, 612.7);
 const REFERENCE_ACCESSES: f64 = 8.0 * 262_144.0;
 
 pub(crate) fn text(plan: &Plan, trials: &[Trial<Run>], goals: &[Goal]) -> String {
-    let mut text = times(plan, trials);
+    let mut text = times(plan, trials).text();
     text.push('\n');
-    text += &memory(plan, trials);
+    text += &memory(plan, trials).text();
     if let Some(why) = &plan.no_pool {
         text += &format!("No variant on pages of a hugetlb pool: {why}\n");
     }
@@ -36,10 +37,22 @@ fn head(title: &str, plan: &Plan, trials: &[Trial<Run>]) -> Vec<String> {
 
 type Figure = (&'static str, fn(&Run) -> f64);
 
-fn times(plan: &Plan, trials: &[Trial<Run>]) -> String {
+pub(super) fn times(plan: &Plan, trials: &[Trial<Run>]) -> Grid {
     let mut head = head("nanoseconds per access", plan, trials);
     head.push("reference".to_owned());
-    let mut table = table::new(&head);
+    let mut grid = Grid::new(
+        format!(
+            "One access per OS page over {}: {} pages, {} passes in each order",
+            bytes(plan.size),
+            grouped(plan.size / plan.os_page as u64),
+            plan.passes
+        ),
+        format!(
+            "medians of {} runs, each in a process of its own; reference: Python's accesses, one run",
+            plan.runs
+        ),
+        head,
+    );
     let rows: [Figure; 4] = [
         ("first touch, a write", |run| run.first_touch),
         ("first pass, in order", |run| run.in_order[0]),
@@ -48,30 +61,17 @@ fn times(plan: &Plan, trials: &[Trial<Run>]) -> String {
     ];
     for (title, figure) in rows {
         let later = title.starts_with("later");
-        let mut row = vec![title.to_owned()];
-        row.extend((0..trials.len()).map(|place| cell(trials, place, figure, later)));
-        row.push(if title == "later passes, in order" {
+        let mut cells: Vec<_> = (0..trials.len()).map(|place| cell(trials, place, figure, later)).collect();
+        cells.push(if title == "later passes, in order" {
             let [small, huge] =
                 [REFERENCE.0, REFERENCE.1].map(|milliseconds| milliseconds * 1e6 / REFERENCE_ACCESSES);
             format!("{small:.0} → {huge:.0} {}", change(huge / small))
         } else {
             String::new()
         });
-        table::row(&mut table, &row);
+        grid.row(title, cells);
     }
-    titled(
-        &format!(
-            "One access per OS page over {}: {} pages, {} passes in each order",
-            bytes(plan.size),
-            grouped(plan.size / plan.os_page as u64),
-            plan.passes
-        ),
-        &format!(
-            "medians of {} runs, each in a process of its own; reference: Python's accesses, one run",
-            plan.runs
-        ),
-        &table,
-    )
+    grid
 }
 
 /// The median and its change; with spread or interval where it matters.
@@ -91,12 +91,10 @@ fn cell(trials: &[Trial<Run>], place: usize, figure: fn(&Run) -> f64, detailed: 
     }
 }
 
-fn memory(plan: &Plan, trials: &[Trial<Run>]) -> String {
-    let mut table = table::new(&head("faults and page tables", plan, trials));
+pub(super) fn memory(plan: &Plan, trials: &[Trial<Run>]) -> Grid {
+    let mut grid = Grid::new("Faults and page tables", "", head("", plan, trials));
     let mut add = |title: &str, figure: &dyn Fn(&Trial<Run>) -> Option<String>| {
-        let mut row = vec![title.to_owned()];
-        row.extend(trials.iter().map(|trial| or_none(figure(trial))));
-        table::row(&mut table, &row);
+        grid.row(title, trials.iter().map(|trial| or_none(figure(trial))));
     };
     let whole = |trial: &Trial<Run>, figure: fn(&Run) -> u64| {
         median(&trial.values(|run| figure(run) as f64)).map(|value| value as u64)
@@ -107,7 +105,7 @@ fn memory(plan: &Plan, trials: &[Trial<Run>]) -> String {
     add("minor faults of all passes", &|trial| Some(grouped(whole(trial, |run| run.pass_faults)?)));
     add("page tables", &|trial| Some(bytes(whole(trial, |run| run.page_tables)?)));
     add("on huge pages", &|trial| Some(format!("{:.0} %", median(&trial.values(Run::coverage))? * 100.0)));
-    format!("{table}\n")
+    grid
 }
 
 /// The trap: whoever times memory from its first touch on measures faults, and whoever does so for one side only, nothing.
@@ -128,7 +126,8 @@ fn first_touch(trials: &[Trial<Run>]) -> String {
          \x20 {warm:>6.1} times  both after a pass that is not counted\n\
          \x20 {both:>6.1} times  both from the first touch on\n\
          \x20 {mixed:>6.1} times  OS pages from the first touch on, huge pages after it\n\
-         The reference times each once, OS pages first. Its 1,700 ns between the two are more than a walk of\n\
-         page tables takes, and about what a page fault does.\n"
+         The reference times each once, OS pages first. Its {reference:.0} ns between the two are more than a walk of\n\
+         page tables takes, and about what a page fault does.\n",
+        reference = (REFERENCE.0 - REFERENCE.1) * 1e6 / REFERENCE_ACCESSES,
     )
 }
