@@ -2,6 +2,7 @@
  *
  *   the thread's heap   hh_malloc, hh_calloc, hh_realloc, hh_free …       as <stdlib.h>; no handle, any thread
  *   heaps of your own   hh_heap_new, hh_heap_alloc, hh_heap_free …        a handle, one thread at a time; the shortest way
+ *   collected objects   hh_gc_alloc, hh_gc_write …                        hugeheap_gc.h; they are found dead by themselves
  *   the process         hh_configure, hh_give_back, hh_stats …            what all heaps share: arenas, settings, numbers
  *
  * A heap hands out blocks: addresses aligned to 16 bytes that stay where they are until they are freed. All heaps of a process take their
@@ -115,7 +116,19 @@ enum hh_status {
     HH_BAD_SIZE = 1,    /* the `size` of a struct is not one that this version knows */
     HH_BAD_POLICY = 2,  /* no policy has that name */
     HH_BAD_DECAY = 3,   /* the decay time is below 1 ms or above a day */
-    HH_BAD_ARGUMENT = 4 /* an argument was NULL */
+    HH_BAD_ARGUMENT = 4, /* an argument was NULL */
+    /* hugeheap_gc.h */
+    HH_NO_MEMORY = 5,
+    HH_BAD_CHECKS = 6,     /* a check that this version does not know, or `unused` is not 0 */
+    HH_BAD_NURSERY = 7,    /* less than 65536 bytes */
+    HH_BAD_GROWTH = 8,     /* less than 110 percent */
+    HH_LAYOUT_SMALL = 9,   /* no room for the header, and the length where there is one */
+    HH_LAYOUT_LARGE = 10,  /* a part has more than 2^30 bytes */
+    HH_LAYOUT_SLOT = 11,   /* a slot is no whole word of its part, or is the header or the length */
+    HH_LAYOUT_ITEMS = 12,  /* items with slots do not begin at whole words, or do not consist of them */
+    HH_LAYOUT_MANY = 13,   /* a heap has 2^20 types at most */
+    HH_LAYOUT_TWICE = 14,  /* a word is named as a slot twice */
+    HH_MISTAKE = 15        /* hh_gc_verify found one */
 };
 
 /* One line for a status, for any number. */

@@ -36,7 +36,7 @@ up=$(sed 's,[^/][^/]*,..,g' <<<"$libdir/cmake/hugeheap")
 
 to=${DESTDIR:-}$prefix
 install -d "$to/include" "$to/$libdir/pkgconfig" "$to/$libdir/cmake/hugeheap" || fail "cannot write to $to; set PREFIX, or be root"
-install -m 644 "$root/include/hugeheap.h" "$root/include/hugeheap_inline.h" "$to/include/"
+install -m 644 "$root/include/hugeheap.h" "$root/include/hugeheap_inline.h" "$root/include/hugeheap_gc.h" "$to/include/"
 install -m 644 "$built/libhugeheap.a" "$to/$libdir/"
 install -m 755 "$built/libhugeheap.so" "$to/$libdir/libhugeheap.so.$version"
 ln -sf "libhugeheap.so.$version" "$to/$libdir/libhugeheap.so.$abi"

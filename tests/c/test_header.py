@@ -9,7 +9,7 @@ import pytest
 from .conftest import HERE, ROOT, STRICT, needs
 
 HEADER = ROOT / "include/hugeheap.h"
-HEADERS = [HEADER, ROOT / "include/hugeheap_inline.h"]
+HEADERS = [HEADER, ROOT / "include/hugeheap_inline.h", ROOT / "include/hugeheap_gc.h"]
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.name)
@@ -82,6 +82,6 @@ def test_its_numbers_are_those_of_the_record():
 
 def test_its_statuses_are_those_of_the_library():
     source = (ROOT / "crates/hugeheap-capi/src/status.rs").read_text()
-    library = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): number for name, number in re.findall(r"^    (\w+) = (\d),", source, re.M)}
-    header = {name: number for name, number in re.findall(r"HH_(\w+) = (\d)", HEADER.read_text())}
-    assert header == library and len(header) == 5
+    library = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): number for name, number in re.findall(r"^    (\w+) = (\d+),", source, re.M)}
+    header = {name: number for name, number in re.findall(r"HH_(\w+) = (\d+)", HEADER.read_text())}
+    assert header == library and len(header) == 16

@@ -32,6 +32,7 @@ def test_everything_is_there(prefix):
     for path in (
         "include/hugeheap.h",
         "include/hugeheap_inline.h",
+        "include/hugeheap_gc.h",
         "lib/libhugeheap.a",
         "lib/libhugeheap.so.0.1",
         "lib/pkgconfig/hugeheap.pc",

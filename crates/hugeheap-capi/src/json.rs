@@ -11,10 +11,27 @@ use hugeheap::telemetry::{Fallback, Snapshot};
 const SCHEMA: &str = "hugeheap.stats/1";
 
 /// Text in a buffer of the caller's, counted beyond its end. Written through a pointer: the buffer need not be initialised.
-struct Text {
+pub(crate) struct Text {
     at: *mut u8,
     size: usize,
     length: usize,
+}
+
+impl Text {
+    /// # Safety
+    /// `buffer` has `size` bytes, which nobody else uses as long as the text is; it may be null, and is empty then.
+    pub(crate) unsafe fn new(buffer: *mut u8, size: usize) -> Self {
+        Self { at: buffer, size: if buffer.is_null() { 0 } else { size }, length: 0 }
+    }
+
+    /// Writes the NUL. Returns the length of all of the text, without it.
+    pub(crate) fn end(self) -> usize {
+        if let Some(last) = self.size.checked_sub(1) {
+            // SAFETY: within the buffer.
+            unsafe { self.at.add(self.length.min(last)).write(0) };
+        }
+        self.length
+    }
 }
 
 impl Write for Text {
@@ -22,7 +39,7 @@ impl Write for Text {
         // One byte stays free for the end of the string.
         let room = self.size.saturating_sub(1).saturating_sub(self.length);
         if room > 0 {
-            // SAFETY: `room` bytes are left in the buffer, which nobody else uses, by the contract of `write`.
+            // SAFETY: `room` bytes are left in the buffer, which nobody else uses, by the contract of `new`.
             unsafe { self.at.add(self.length).copy_from_nonoverlapping(text.as_ptr(), text.len().min(room)) };
         }
         self.length += text.len();
@@ -33,16 +50,13 @@ impl Write for Text {
 /// Writes as much of the JSON as there is room for, with a NUL at its end. Returns the length of all of it, without the NUL.
 ///
 /// # Safety
-/// `buffer` has `size` bytes, which nobody else uses meanwhile; it may be null when there are none.
+/// As in [`Text::new`].
 pub(crate) unsafe fn write(snapshot: &Snapshot, buffer: *mut u8, size: usize) -> usize {
-    let mut text = Text { at: buffer, size, length: 0 };
+    // SAFETY: by the contract.
+    let mut text = unsafe { Text::new(buffer, size) };
     // Writing into this text cannot fail.
     let _ = object(snapshot, &mut text);
-    if let Some(last) = size.checked_sub(1) {
-        // SAFETY: within the buffer.
-        unsafe { buffer.add(text.length.min(last)).write(0) };
-    }
-    text.length
+    text.end()
 }
 
 fn object(snapshot: &Snapshot, to: &mut Text) -> fmt::Result {

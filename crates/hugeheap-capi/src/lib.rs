@@ -4,6 +4,7 @@
 //!   hh_malloc …      thread   ─▶ heap of the calling thread ─┐
 //!   hh_heap_alloc …  heap     ─▶ heap behind a handle ───────┴▶ hugeheap::object ─▶ the process's runtime
 //!   hh_configure …   process  ─────────────────────────────────────────────────────▶ the process's runtime
+//!   hh_gc_alloc …    gc       ─▶ hugeheap::gc, include/hugeheap_gc.h
 //!   hh_stats_json    json         numbers as text, in the caller's buffer
 //!   hh_strerror …    status       codes of the functions that answer one
 //! ```
@@ -16,6 +17,7 @@
 //! * No panic crosses into C: the compiler ends the process where one would leave an `extern "C"` function. None is known; it would be a
 //!   mistake of this library.
 
+mod gc;
 mod heap;
 mod json;
 mod process;

@@ -108,7 +108,6 @@ unsafe extern "C" fn hh_stats(stats: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_stats_json(buffer: *mut c_char, size: usize) -> usize {
     start();
-    let size = if buffer.is_null() { 0 } else { size };
     // SAFETY: by the header's contract the buffer has `size` bytes, which nobody else uses during the call.
     unsafe { json::write(&runtime().snapshot(false), buffer.cast(), size) }
 }

@@ -11,10 +11,38 @@ pub(crate) enum Status {
     BadPolicy = 2,
     BadDecay = 3,
     BadArgument = 4,
+    NoMemory = 5,
+    BadChecks = 6,
+    BadNursery = 7,
+    BadGrowth = 8,
+    LayoutSmall = 9,
+    LayoutLarge = 10,
+    LayoutSlot = 11,
+    LayoutItems = 12,
+    LayoutMany = 13,
+    LayoutTwice = 14,
+    Mistake = 15,
 }
 
 impl Status {
-    const ALL: [Self; 5] = [Self::Ok, Self::BadSize, Self::BadPolicy, Self::BadDecay, Self::BadArgument];
+    const ALL: [Self; 16] = [
+        Self::Ok,
+        Self::BadSize,
+        Self::BadPolicy,
+        Self::BadDecay,
+        Self::BadArgument,
+        Self::NoMemory,
+        Self::BadChecks,
+        Self::BadNursery,
+        Self::BadGrowth,
+        Self::LayoutSmall,
+        Self::LayoutLarge,
+        Self::LayoutSlot,
+        Self::LayoutItems,
+        Self::LayoutMany,
+        Self::LayoutTwice,
+        Self::Mistake,
+    ];
 
     const fn message(self) -> &'static CStr {
         match self {
@@ -27,6 +55,23 @@ impl Status {
                 c"the decay time must be nanoseconds between 1000000 (1 ms) and 86400000000000 (a day)"
             }
             Self::BadArgument => c"the argument must not be NULL",
+            Self::NoMemory => c"there is no memory for it",
+            Self::BadChecks => {
+                c"checks has a bit, or unused a value, that this version of hugeheap does not know; set them to 0"
+            }
+            Self::BadNursery => c"a nursery must have at least 65536 bytes; 0 leaves its size to hugeheap",
+            Self::BadGrowth => c"a growth must be at least 110 percent; 0 leaves it to hugeheap",
+            Self::LayoutSmall => {
+                c"the type has no room for its header of 8 bytes and, where it has items, its length of 8 bytes"
+            }
+            Self::LayoutLarge => c"the fixed part or an item of the type has more than 1073741824 bytes",
+            Self::LayoutSlot => {
+                c"a slot of the type is not at a multiple of 8 inside its part and behind header and length"
+            }
+            Self::LayoutItems => c"items with slots must begin at, and have, a multiple of 8 bytes",
+            Self::LayoutMany => c"the heap has 1048576 types, which is the most",
+            Self::LayoutTwice => c"a word of the type is named as a slot twice",
+            Self::Mistake => c"the heap was used wrongly; the buffer says how",
         }
     }
 }

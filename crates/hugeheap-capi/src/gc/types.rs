@@ -1,0 +1,226 @@
+//! Types, as C describes and names them.
+
+use super::Handle;
+use crate::status::Status;
+use core::ffi::{c_int, c_void};
+use hugeheap::complain;
+use hugeheap::gc::{BadLayout, Layout, MIN_OBJECT, OBJECT_ALIGN, TraceFunction, TypeId, Visitor};
+
+/// A registered type: what the functions that allocate compare.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    id: TypeId,
+    bytes: usize,
+    item_bytes: usize,
+    finalizer: Option<Finalizer>,
+}
+
+/// `hh_gc_finalizer`.
+type Finalizer = unsafe extern "C" fn(heap: *mut Handle, object: *mut c_void);
+
+/// `hh_gc_pair`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Pair {
+    key: usize,
+    value: usize,
+}
+
+/// `hh_gc_layout`.
+#[repr(C)]
+struct Description {
+    size: usize,
+    bytes: usize,
+    item_bytes: usize,
+    slots: *const usize,
+    slot_count: usize,
+    item_slots: *const usize,
+    item_slot_count: usize,
+    trace: Option<TraceFunction>,
+    weak_slots: *const usize,
+    weak_slot_count: usize,
+    weak_item_slots: *const usize,
+    weak_item_slot_count: usize,
+    ephemerons: *const Pair,
+    ephemeron_count: usize,
+    item_ephemerons: *const Pair,
+    item_ephemeron_count: usize,
+    finalizer: Option<Finalizer>,
+}
+
+/// # Safety
+/// An array of that length, or null.
+unsafe fn array<'a, T>(at: *const T, count: usize) -> Result<&'a [T], Status> {
+    match (at.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Status::BadArgument),
+        // SAFETY: by the contract.
+        (false, _) => Ok(unsafe { core::slice::from_raw_parts(at, count) }),
+    }
+}
+
+fn pairs(pairs: &[Pair]) -> Vec<(usize, usize)> {
+    pairs.iter().map(|pair| (pair.key, pair.value)).collect()
+}
+
+impl Description {
+    /// # Safety
+    /// The arrays have the lengths that are named, and the trace function keeps its contract.
+    unsafe fn layout(&self) -> Result<Layout, Status> {
+        if self.size != size_of::<Self>() {
+            return Err(Status::BadSize);
+        }
+        // SAFETY: by the contract, here and below.
+        let (slots, item_slots, weak, weak_items) = unsafe {
+            (
+                array(self.slots, self.slot_count)?,
+                array(self.item_slots, self.item_slot_count)?,
+                array(self.weak_slots, self.weak_slot_count)?,
+                array(self.weak_item_slots, self.weak_item_slot_count)?,
+            )
+        };
+        // SAFETY: as above.
+        let (ephemerons, item_ephemerons) = unsafe {
+            (
+                array(self.ephemerons, self.ephemeron_count)?,
+                array(self.item_ephemerons, self.item_ephemeron_count)?,
+            )
+        };
+        let has_items = !item_slots.is_empty() || !weak_items.is_empty() || !item_ephemerons.is_empty();
+        if self.item_bytes == 0 && has_items {
+            return Err(Status::LayoutSlot);
+        }
+        let layout = match self.item_bytes {
+            0 => Layout::fixed(self.bytes),
+            items => Layout::variable(self.bytes, items),
+        };
+        let layout = layout.slots(slots).item_slots(item_slots).weak_slots(weak).weak_item_slots(weak_items);
+        let layout = layout.ephemerons(&pairs(ephemerons)).item_ephemerons(&pairs(item_ephemerons));
+        let layout = if self.finalizer.is_some() { layout.finalized() } else { layout };
+        Ok(match self.trace {
+            // SAFETY: by the contract.
+            Some(trace) => unsafe { layout.traced_by(trace) },
+            None => layout,
+        })
+    }
+}
+
+fn status_of(mistake: BadLayout) -> Status {
+    match mistake {
+        BadLayout::TooSmall => Status::LayoutSmall,
+        BadLayout::TooLarge => Status::LayoutLarge,
+        BadLayout::Slot { .. } => Status::LayoutSlot,
+        BadLayout::Twice { .. } => Status::LayoutTwice,
+        BadLayout::Items => Status::LayoutItems,
+        BadLayout::TooMany => Status::LayoutMany,
+        BadLayout::NoMemory => Status::NoMemory,
+    }
+}
+
+/// # Safety
+/// As the header says.
+unsafe fn register(handle: *mut Handle, description: &Description) -> Result<u32, Status> {
+    // SAFETY: by the header's contract.
+    let layout = unsafe { description.layout() }?;
+    // SAFETY: as above; nothing here collects.
+    let (types, heap) = unsafe { (&mut (*handle).types, &mut (*handle).heap) };
+    types.try_reserve(1).map_err(|_| Status::NoMemory)?;
+    let id = heap.register(layout).map_err(status_of)?;
+    // Only this function registers types, so a type's number is its place here, from 1.
+    types.push(Known {
+        id,
+        bytes: description.bytes,
+        item_bytes: description.item_bytes,
+        finalizer: description.finalizer,
+    });
+    debug_assert_eq!(id.number() as usize, types.len());
+    Ok(id.number())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_register(handle: *mut Handle, layout: *const Description, ty: *mut u32) -> c_int {
+    // SAFETY: null, or a struct of the size that it names itself.
+    let (Some(layout), false) = (unsafe { layout.as_ref() }, ty.is_null()) else {
+        return Status::BadArgument as c_int;
+    };
+    // SAFETY: by the header's contract.
+    match unsafe { register(handle, layout) } {
+        Ok(number) => {
+            // SAFETY: by the header's contract a number may be written there.
+            unsafe { ty.write(number) };
+            Status::Ok as c_int
+        }
+        Err(status) => status as c_int,
+    }
+}
+
+/// The type that a program names, for an object with `length` items that it takes to have `bytes` bytes, rounded (0: it does not
+/// know). A wrong type or size ends the process: the object would overlap others.
+///
+/// # Safety
+/// A live handle.
+pub(super) unsafe fn checked(handle: *const Handle, number: u32, length: usize, bytes: usize) -> TypeId {
+    // SAFETY: by the contract; nobody writes to the types meanwhile.
+    let types = unsafe { &(*handle).types };
+    let Some(known) = types.get((number as usize).wrapping_sub(1)) else {
+        complain::abort(format_args!("type {number} is not registered with this heap"));
+    };
+    if bytes != 0 && known.finalizer.is_some() {
+        complain::abort(format_args!(
+            "type {number} has a finalizer: its objects are made by hh_gc_alloc_finalized"
+        ));
+    }
+    let has = length.checked_mul(known.item_bytes).and_then(|items| items.checked_add(known.bytes));
+    let has = has.and_then(|bytes| bytes.max(MIN_OBJECT).checked_next_multiple_of(OBJECT_ALIGN));
+    if bytes != 0 && has != Some(bytes) {
+        let has = has.unwrap_or(usize::MAX);
+        complain::abort(format_args!(
+            "an object of type {number} is allocated with {bytes} bytes, but has {has}: the sizes are those of the layout"
+        ));
+    }
+    known.id
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_visit(visitor: &mut Visitor<'_>, slot: *mut c_void) {
+    // SAFETY: by the header's contract it is a slot.
+    unsafe { visitor.slot(slot.cast()) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_visit_row(visitor: &mut Visitor<'_>, slots: *mut c_void, count: usize) {
+    for index in 0..count {
+        // SAFETY: as above; there are `count` slots.
+        unsafe { visitor.slot(slots.cast::<usize>().add(index)) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_visit_weak(visitor: &mut Visitor<'_>, slot: *mut c_void) {
+    // SAFETY: as above.
+    unsafe { visitor.weak_slot(slot.cast()) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_visit_ephemeron(visitor: &mut Visitor<'_>, key: *mut c_void, value: *mut c_void) {
+    // SAFETY: as above, for both.
+    unsafe { visitor.ephemeron(key.cast(), value.cast()) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_run_finalizers(handle: *mut Handle) -> usize {
+    let mut count = 0;
+    // SAFETY: by the header's contract. The heap is not borrowed during the call of the finalizer, which may use it.
+    unsafe {
+        super::must_be_closed(handle, "hh_gc_run_finalizers");
+        while let Some(object) = (*handle).heap.next_finalizable() {
+            let number = ((object as *const u64).read() >> hugeheap::gc::TYPE_SHIFT) as usize;
+            let finalizer = (&(*handle).types).get(number.wrapping_sub(1)).and_then(|known| known.finalizer);
+            if let Some(finalizer) = finalizer {
+                finalizer(handle, object as *mut c_void);
+            }
+            count += 1;
+        }
+    }
+    count
+}

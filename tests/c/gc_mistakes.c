@@ -1,0 +1,144 @@
+/* Wrong uses of the garbage-collected heap. Each must end the process by SIGABRT with one line: gc_mistakes KIND. */
+#include "check.h"
+
+#include <hugeheap_gc.h>
+#include <stdint.h>
+
+struct node {
+    hh_gc_header header;
+    struct node *next;
+    size_t number;
+};
+
+static hh_gc *heap;
+static hh_gc_type type;
+
+static void make(hh_gc_options options) {
+    static const size_t slot = offsetof(struct node, next);
+    hh_gc_layout layout = {.size = sizeof layout, .bytes = sizeof(struct node), .slots = &slot, .slot_count = 1};
+    CHECK(hh_gc_new(&options, &heap) == HH_OK && hh_gc_register(heap, &layout, &type) == HH_OK);
+}
+
+static struct node *new_node(void) {
+    struct node *node = hh_gc_zalloc(heap, type, sizeof *node);
+    CHECK(node != NULL);
+    return node;
+}
+
+/* Checks: a reference is written without the barrier. */
+static void no_barrier(void) {
+    struct node *old = new_node();
+    HH_GC_ROOTS(heap, old);
+    hh_gc_collect(heap);
+    old->next = new_node();
+    hh_gc_collect_minor(heap);
+}
+
+/* Checks: an object is used after a call that collects, without having been a root. */
+static void no_root(void) {
+    struct node *kept = NULL;
+    HH_GC_ROOTS(heap, kept);
+    kept = new_node();
+    struct node *forgotten = new_node();
+    hh_gc_collect_minor(heap);
+    HH_GC_SET(heap, kept, next, forgotten);
+    new_node();
+}
+
+/* Checks: a root keeps what it never should have. */
+static void wild_root(void) {
+    void *root = (void *)(uintptr_t)0x10000;
+    HH_GC_ROOTS(heap, root);
+    hh_gc_collect_minor(heap);
+}
+
+/* Checks: a write beyond the end of an object. */
+static void overwritten(void) {
+    struct node *one = hh_gc_alloc_old(heap, type, 0);
+    HH_GC_ROOTS(heap, one);
+    struct node *other = hh_gc_alloc_old(heap, type, 0);
+    HH_GC_ROOTS(heap, other);
+    struct node *first = one < other ? one : other;
+    memset(first, 0x55, 2 * hh_gc_round(sizeof *first));
+    hh_gc_collect(heap);
+}
+
+/* Without checks. */
+static void wrong_size(void) {
+    for (size_t n = 0; n < 100000; n++)
+        CHECK(hh_gc_zalloc(heap, type, 64) != NULL);
+}
+
+static void wrong_type(void) { CHECK(hh_gc_alloc_old(heap, type + 1, 0) != NULL); }
+
+static void released(void) {
+    hh_gc_global global = hh_gc_keep(heap, new_node());
+    hh_gc_release(heap, global);
+    CHECK(hh_gc_keep(heap, new_node()) != 0);
+    CHECK(hh_gc_get(heap, global) != NULL);
+}
+
+static void released_twice(void) {
+    hh_gc_global global = hh_gc_pin(heap, new_node());
+    hh_gc_release(heap, global);
+    hh_gc_release(heap, global);
+}
+
+static void of_another_heap(void) {
+    hh_gc_global global = hh_gc_keep(heap, new_node());
+    make((hh_gc_options)HH_GC_OPTIONS_INIT);
+    CHECK(hh_gc_keep(heap, new_node()) != 0);
+    CHECK(hh_gc_get(heap, global) != NULL);
+}
+
+static void open_collect(void) {
+    hh_gc_window window = hh_gc_open(heap);
+    hh_gc_collect(heap);
+    hh_gc_close(heap, window);
+}
+
+static void open_alloc(void) {
+    hh_gc_window window = hh_gc_open(heap);
+    new_node();
+    hh_gc_close(heap, window);
+}
+
+static void not_open(void) {
+    hh_gc_window window = {0, 0};
+    CHECK(hh_gc_alloc_in(heap, &window, type, sizeof(struct node)) != NULL);
+}
+
+static void finalizer(hh_gc *of, void *object) { CHECK(of != NULL && object != NULL); }
+
+static void not_finalized(void) {
+    hh_gc_layout layout = {.size = sizeof layout, .bytes = sizeof(struct node), .finalizer = finalizer};
+    CHECK(hh_gc_register(heap, &layout, &type) == HH_OK);
+    new_node();
+}
+
+int main(int count, char **words) {
+#define KIND(name, checks, stress) {#name, name, checks, stress}
+    static const struct {
+        const char *name;
+        void (*run)(void);
+        uint32_t checks, stress;
+    } kinds[] = {
+        KIND(no_barrier, HH_GC_BARRIERS, 0), KIND(no_root, HH_GC_POISON, 1), KIND(wild_root, HH_GC_VERIFY, 0),
+        KIND(overwritten, HH_GC_VERIFY, 0), KIND(wrong_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
+        KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
+    };
+    for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)
+        puts(kinds[n].name);
+    for (unsigned n = 0; count == 2 && n < sizeof kinds / sizeof kinds[0]; n++) {
+        if (strcmp(words[1], kinds[n].name) == 0) {
+            hh_gc_options options = HH_GC_OPTIONS_INIT;
+            options.checks = kinds[n].checks;
+            options.stress = kinds[n].stress;
+            make(options);
+            kinds[n].run();
+            puts("survived");
+            return 0;
+        }
+    }
+    return count == 1 ? 0 : 2;
+}
