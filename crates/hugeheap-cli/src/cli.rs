@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Ps(crate::ps::arguments::PsArguments),
     Thp(crate::thp::arguments::ThpArguments),
     Pool(crate::pool::arguments::PoolArguments),
+    Export(crate::export::arguments::ExportArguments),
     Status(crate::status::arguments::StatusArguments),
     Doctor(crate::doctor::arguments::DoctorArguments),
     Explain(crate::doctor::arguments::ExplainArguments),

@@ -9,6 +9,7 @@
 //!     ├──── ps       one line for each process
 //!     ├──── thp, pool    knobs of the host ──▶ change: all or none, with the way back
 //!     ├──── status   the host at a glance
+//!     ├──── export   metrics for Prometheus
 //!     ├──── completions, man     for shells and man(1), from the same definition as the help
 //!     └──── doctor, explain    findings with a fix, by pure rules over facts
 //!            uses process (one that is named), host (facts for reports), statistics,
@@ -29,6 +30,7 @@ mod columns;
 mod completions;
 mod doctor;
 pub mod exit;
+mod export;
 // Read by `report`, and by experiments as they get figures.
 #[allow(dead_code, unused_imports)]
 mod figure;
@@ -104,6 +106,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
         Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),
         Command::Explain(arguments) => doctor::explain(&context, &arguments, cli.json),
+        Command::Export(arguments) => export::export(&context, &arguments, cli.json),
         Command::Status(arguments) => status::status(&context, &arguments, cli.json),
         Command::Completions(arguments) => completions::completions(&context, &arguments, cli.json),
         Command::Man(arguments) => man::man(&context, &arguments, cli.json),

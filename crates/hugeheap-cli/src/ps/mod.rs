@@ -7,7 +7,7 @@
 
 pub(crate) mod arguments;
 mod gather;
-mod row;
+pub(crate) mod row;
 
 use crate::columns::{Align, columns};
 use crate::output::{bytes, counted, seconds};

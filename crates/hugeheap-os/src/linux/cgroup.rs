@@ -54,6 +54,17 @@ pub(super) fn limits_of(root: &Root, process: &[u8]) -> Result<MemoryLimits> {
     }
 }
 
+/// The group of `process` as the kernel names it.
+pub(super) fn name_of(root: &Root, process: &[u8]) -> Result<PathBuffer> {
+    group_path(root, process).map(|(_, path)| path)
+}
+
+/// The version that the memory controller is on, and the directory of the group of `process`.
+pub(super) fn directory_of(root: &Root, process: &[u8]) -> Result<(CgroupVersion, PathBuffer)> {
+    let place = find(root, process)?;
+    Ok((place.version, place.directory))
+}
+
 fn find(root: &Root, process: &[u8]) -> Result<Place> {
     let (version, group) = group_path(root, process)?;
     let mut lines = Lines::<_, WINDOW>::new(File::open(&root.path(b"/proc/self/mountinfo")?, MOUNTS)?);

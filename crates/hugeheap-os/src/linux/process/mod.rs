@@ -30,11 +30,14 @@ use super::{Linux, cgroup, host, vm};
 use crate::process::{
     Change, Derivation, MappingDetail, PageRun, PartialPage, Process, ProcessMapping, ProcessStatus,
 };
-use crate::{AddressRange, Error, Facts, MemoryLimits, PageSizes, Result};
+use crate::{AddressRange, CgroupVersion, Error, Facts, MemoryLimits, PageSizes, Result};
 use core::time::Duration;
 use folios::Folios;
 use remote::Target;
 use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use tables::Tables;
 
 /// One process of this host. See [`Process`].
@@ -107,6 +110,32 @@ impl LinuxProcess {
         path.push_decimal(linux.page_sizes().huge? / 1024).ok()?;
         path.push(b"kB/stats/nr_anon_partially_mapped").ok()?;
         super::read::number(&path, "read(nr_anon_partially_mapped)").ok()
+    }
+
+    /// The memory cgroup of a process, as the kernel names it (`/proc/PID/cgroup`).
+    ///
+    /// # Errors
+    /// `Missing` where it is in none, or there is no such process.
+    pub fn memory_group(linux: Linux, id: u32) -> Result<String> {
+        let path = cgroup::name_of(&linux.root, id.to_string().as_bytes())?;
+        Ok(String::from_utf8_lossy(path.as_bytes()).into_owned())
+    }
+
+    /// Where the files of a process's memory cgroup are, and which version of them.
+    ///
+    /// # Errors
+    /// `Missing` where it cannot be seen from here.
+    pub fn memory_group_directory(linux: Linux, id: u32) -> Result<(CgroupVersion, PathBuf)> {
+        let (version, path) = cgroup::directory_of(&linux.root, id.to_string().as_bytes())?;
+        Ok((version, PathBuf::from(OsStr::from_bytes(path.as_bytes()))))
+    }
+
+    /// Limits and charge of a process's memory cgroup, without opening its memory.
+    ///
+    /// # Errors
+    /// `Missing` where it is in none, or it cannot be seen from here.
+    pub fn memory_limits_of(linux: Linux, id: u32) -> Result<MemoryLimits> {
+        cgroup::limits_of(&linux.root, id.to_string().as_bytes())
     }
 
     /// The process that the thread `id` belongs to: itself, when it is a process. `None` without such a thread.

@@ -1,0 +1,79 @@
+//! `hugeheap export`: metrics for Prometheus.
+//!
+//! ```text
+//!   arguments ──▶ look: host ─ processes ─ heaps ─ cgroups ──▶ metric::Found ──▶ text ──▶ --once
+//!                        └────── budget ──────┘                                     ├──▶ textfile
+//!                                                                                   └──▶ serve
+//! ```
+//!
+//! One look has a budget of time. What did not fit is a metric, as is what was not allowed: an alert can ask for it.
+
+pub(crate) mod arguments;
+mod budget;
+mod cgroup;
+mod heaps;
+mod host;
+mod metric;
+mod processes;
+mod serve;
+mod text;
+mod textfile;
+
+use crate::{Context, exit};
+use arguments::{ExportArguments, Format};
+use budget::Budget;
+use core::time::Duration;
+use hugeheap_os::Result;
+use metric::Found;
+use std::sync::Arc;
+
+pub(crate) fn export(context: &Context, arguments: &ExportArguments, json: bool) -> u8 {
+    let out = &context.out;
+    if json {
+        out.error(
+            "metrics are text for Prometheus, and not JSON: leave --json out (status and ps have JSON)",
+        );
+        return exit::USAGE;
+    }
+    if let Some(directory) = &arguments.textfile {
+        return textfile::export(context, arguments, directory);
+    }
+    if let Some(address) = &arguments.listen {
+        return serve::export(context, arguments, address);
+    }
+    match look(context, arguments) {
+        Ok(found) => {
+            out.data(&text::write(Arc::new(found), arguments.format));
+            exit::OK
+        }
+        Err(error) => no_processes(context, error),
+    }
+}
+
+/// Looks at everything once.
+///
+/// # Errors
+/// When there is no list of processes.
+fn look(context: &Context, arguments: &ExportArguments) -> Result<Found> {
+    let linux = context.facts;
+    let mut found = Found::new();
+    let mut budget = Budget::new(linux, Duration::from_secs_f64(arguments.budget));
+    host::gather(context, &mut found);
+    let rows = processes::all(linux, &mut budget)?;
+    // From what is cheap for each to what is not.
+    cgroup::gather(linux, &rows, &arguments.cgroups, &mut budget, &mut found);
+    heaps::gather(linux, &rows, &mut budget, &mut found);
+    processes::gather(linux, &rows, &arguments.processes, !context.root, &mut budget, &mut found);
+    budget.report(&mut found);
+    Ok(found)
+}
+
+/// Looks at everything once and writes it.
+fn metrics(context: &Context, arguments: &ExportArguments, format: Format) -> Result<String> {
+    look(context, arguments).map(|found| text::write(Arc::new(found), format))
+}
+
+fn no_processes(context: &Context, error: hugeheap_os::Error) -> u8 {
+    context.out.error(&format!("there is no list of processes: {error}"));
+    exit::UNSUPPORTED
+}
