@@ -73,6 +73,7 @@ def test_every_option_is_documented(command):
         (["bench", "give-back"], "bench"),
         (["bench", "stride"], "bench"),
         (["bench", "stranded"], "bench"),
+        (["bench", "startup"], "bench"),
         (["bench", "list"], "bench"),
         (["collapse"], "collapse"),
         (["release"], "release"),

@@ -158,6 +158,7 @@ pub(crate) enum Experiment {
     #[command(hide = true)]
     Worker(crate::bench::worker::WorkerArguments),
     Stranded(Box<crate::bench::stranded::arguments::StrandedArguments>),
+    Startup(Box<crate::bench::startup::arguments::StartupArguments>),
 }
 
 /// List the experiments, their workloads, and what they can be compared with here.

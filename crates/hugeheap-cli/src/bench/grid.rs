@@ -3,7 +3,8 @@
 //! A report's `figures` carry what `hugeheap report` needs to draw them without knowing the experiment.
 
 use super::table;
-use serde_json::{Value, json};
+use crate::figure::{Bar, Bars, Content, Figure, Group, Table, Unit};
+use crate::statistics::Estimate;
 
 /// A table. Cells may have several lines.
 #[derive(Clone, Debug, Default)]
@@ -36,11 +37,32 @@ impl Grid {
     }
 
     /// For a report.
-    pub(crate) fn figure(&self) -> Value {
+    pub(crate) fn figure(&self) -> Figure {
         let line = |cells: &[String]| cells.iter().map(|cell| cell.replace('\n', " ")).collect::<Vec<_>>();
-        let rows: Vec<_> = self.rows.iter().map(|row| line(row)).collect();
-        json!({"title": self.title, "note": self.note, "kind": "table", "head": line(&self.head), "rows": rows})
+        let rows = self.rows.iter().map(|row| line(row)).collect();
+        Figure::new(&self.title, &self.note, Content::Table(Table { head: line(&self.head), rows }))
     }
+}
+
+/// Bars of plain values.
+pub(crate) fn bars(title: &str, note: &str, unit: Unit, groups: Vec<Group>) -> Figure {
+    Figure::new(title, note, Content::Bars(Bars { unit, reference: None, groups }))
+}
+
+/// Bars of ratios to a reference.
+pub(crate) fn ratios(title: &str, note: &str, groups: Vec<Group>) -> Figure {
+    Figure::new(title, note, Content::Bars(Bars { unit: Unit::Ratio, reference: Some(1.0), groups }))
+}
+
+/// A value without an interval.
+pub(crate) fn bar(name: &str, value: f64) -> Bar {
+    Bar { name: name.to_owned(), value, low: None, high: None, significant: None }
+}
+
+/// A ratio and its interval.
+pub(crate) fn ratio(name: &str, ratio: Estimate) -> Bar {
+    let significant = Some(ratio.high < 1.0 || ratio.low > 1.0);
+    Bar { low: Some(ratio.low), high: Some(ratio.high), significant, ..bar(name, ratio.value) }
 }
 
 #[cfg(test)]
@@ -52,8 +74,13 @@ mod tests {
         let mut grid = Grid::new("Memory", "", vec![String::new(), "THP\nRSS".to_owned()]);
         grid.row("filled", ["1.4 GiB".to_owned()]);
         assert!(grid.text().starts_with("Memory\n") && grid.text().contains("1.4 GiB"));
-        let figure = grid.figure();
-        assert_eq!((&figure["kind"], &figure["head"][1]), (&json!("table"), &json!("THP RSS")));
-        assert_eq!(figure["rows"], json!([["filled", "1.4 GiB"]]));
+        let Content::Table(table) = grid.figure().content else { panic!("no table") };
+        assert_eq!((table.head[1].as_str(), table.rows), ("THP RSS", grid.rows.clone()));
+    }
+
+    #[test]
+    fn a_ratio_whose_interval_holds_one_is_not_significant() {
+        assert_eq!(ratio("a", Estimate { value: 0.9, low: 0.8, high: 1.1 }).significant, Some(false));
+        assert_eq!(ratio("a", Estimate { value: 0.9, low: 0.8, high: 0.95 }).significant, Some(true));
     }
 }

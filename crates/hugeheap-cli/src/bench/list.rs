@@ -46,6 +46,12 @@ pub(crate) const EXPERIMENTS: &[Listed] = &[
         reference: "huge pages for allocators: RSS stays at 1.4 GB when 99 % of it is freed",
         needs: None,
     },
+    Listed {
+        name: "startup",
+        summary: "a heap of several GB made huge before a deadline, by collapse, against waiting for khugepaged",
+        reference: "huge pages for allocators: khugepaged takes hours for 11 GB, MADV_COLLAPSE is deterministic",
+        needs: None,
+    },
 ];
 
 /// Workloads of an experiment that has several: names and what they do.

@@ -36,6 +36,7 @@ mod region;
 mod report;
 mod sample;
 mod series;
+pub(crate) mod startup;
 pub(crate) mod stranded;
 pub(crate) mod stride;
 mod subject;
@@ -75,6 +76,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::Stranded(mut arguments) => {
             arguments.report.json_too(json);
             stranded::stranded(context, &arguments)
+        }
+        Experiment::Startup(mut arguments) => {
+            arguments.report.json_too(json);
+            startup::startup(context, &arguments)
         }
     }
 }

@@ -37,7 +37,7 @@ impl Region {
     }
 
     /// The ranges of its huge pages.
-    pub(crate) fn units(&self) -> impl Iterator<Item = AddressRange> + use<> {
+    pub(crate) fn units(&self) -> impl Iterator<Item = AddressRange> + Clone + use<> {
         let (range, unit) = (self.range, self.huge_page);
         (range.start..range.end()).step_by(unit).map(move |start| AddressRange::new(start, unit))
     }

@@ -9,19 +9,20 @@ mod measure;
 
 use super::charge::Group;
 use super::goal::{self, Goal};
-use super::grid::Grid;
+use super::grid::{self, Grid};
 use super::report::{Circumstances, deliver, ended, writable};
 use super::table::or_none;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, touch};
+use crate::figure::{self, Figure, Group as Bars, Unit};
 use crate::output::bytes;
 use crate::statistics::median;
 use crate::{Context, exit};
 use arguments::StrandedArguments;
 use hugeheap_os::Facts;
 use measure::{Doing, Look, Memory, Run};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 const SCHEMA: &str = "hugeheap.bench.stranded/1";
 const RUNS: u32 = 10;
@@ -85,7 +86,7 @@ fn run(context: &Context, arguments: &StrandedArguments) -> Result<u8, Refusal> 
         "reference": Doing::ALL.iter().zip(REFERENCE).map(|(doing, rss)| json!({
             "doing": doing, "rss": rss.map(|rss| rss * 1024),
         })).collect::<Vec<_>>(),
-        "figures": figures(&trials, &table),
+        figure::KEY: figures(&trials, &table),
     });
     let report = circumstances.report(SCHEMA, &[], particular, &goals);
     deliver(&context.out, options, &report, &text, None)?;
@@ -191,24 +192,17 @@ fn goals(trials: &[Trial<Run>]) -> Vec<Goal> {
     goals
 }
 
-fn figures(trials: &[Trial<Run>], table: &Grid) -> Value {
-    let group = |doing: Doing| {
-        json!({
-            "name": doing.title(),
-            "bars": trials.iter().filter_map(|trial| {
+fn figures(trials: &[Trial<Run>], table: &Grid) -> Vec<Figure> {
+    let group = |doing: Doing| Bars {
+        name: doing.title().to_owned(),
+        bars: trials
+            .iter()
+            .filter_map(|trial| {
                 let value = at(trial, doing, |look| look.charge.or(Some(look.rss)))?;
-                Some(json!({"name": trial.name, "value": value}))
-            }).collect::<Vec<_>>(),
-        })
+                Some(grid::bar(&trial.name, value as f64))
+            })
+            .collect(),
     };
-    json!([
-        table.figure(),
-        {
-            "title": "Charge at each step",
-            "note": "RSS where no charge can be read",
-            "kind": "bars",
-            "unit": "bytes",
-            "groups": Doing::ALL.map(group),
-        },
-    ])
+    let note = "RSS where no charge can be read";
+    vec![table.figure(), grid::bars("Charge at each step", note, Unit::Bytes, Doing::ALL.map(group).to_vec())]
 }

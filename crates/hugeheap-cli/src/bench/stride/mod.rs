@@ -10,12 +10,12 @@ pub(crate) mod arguments;
 mod measure;
 mod text;
 
-use super::forked;
 use super::goal::Goal;
 use super::report::{self, Circumstances, deliver, ended, writable};
-use super::touch;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use super::{forked, grid, touch};
+use crate::figure::{self, Figure, Group};
 use crate::output::{bytes, change};
 use crate::statistics::{Estimate, median, ratio_of_medians};
 use crate::{Context, exit};
@@ -76,7 +76,7 @@ fn run(context: &Context, arguments: &StrideArguments) -> Result<u8, Refusal> {
         "reference": {
             "small_pages_seconds": text::REFERENCE.0 / 1e3, "huge_pages_seconds": text::REFERENCE.1 / 1e3,
         },
-        "figures": figures(&plan, &trials),
+        figure::KEY: figures(&plan, &trials),
     });
     let report = circumstances.report(SCHEMA, &[], particular, &goals);
     deliver(&context.out, options, &report, &text, None)?;
@@ -179,28 +179,22 @@ fn variant(trials: &[Trial<Run>], trial: &Trial<Run>) -> Value {
     })
 }
 
-fn figures(plan: &Plan, trials: &[Trial<Run>]) -> Value {
-    let group = |order, name: &str| {
-        json!({
-            "name": name,
-            "bars": trials.iter().skip(1).filter_map(|trial| {
-                let ratio = ratio(trials, trial, order)?;
-                Some(json!({
-                    "name": trial.name, "value": ratio.value, "low": ratio.low, "high": ratio.high,
-                }))
-            }).collect::<Vec<_>>(),
-        })
+fn figures(plan: &Plan, trials: &[Trial<Run>]) -> Vec<Figure> {
+    let group = |order, name: &str| Group {
+        name: name.to_owned(),
+        bars: trials
+            .iter()
+            .skip(1)
+            .filter_map(|trial| Some(grid::ratio(&trial.name, ratio(trials, trial, order)?)))
+            .collect(),
     };
-    json!([
+    vec![
         text::times(plan, trials).figure(),
         text::memory(plan, trials).figure(),
-        {
-            "title": "Time per access, of that on OS pages",
-            "note": "passes after the first; 95 % confidence intervals",
-            "kind": "bars",
-            "unit": "ratio",
-            "reference": 1.0,
-            "groups": [group(Order::InOrder, "in order"), group(Order::Scattered, "scattered")],
-        },
-    ])
+        grid::ratios(
+            "Time per access, of that on OS pages",
+            "passes after the first; 95 % confidence intervals",
+            vec![group(Order::InOrder, "in order"), group(Order::Scattered, "scattered")],
+        ),
+    ]
 }
