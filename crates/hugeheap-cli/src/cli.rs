@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Release(crate::release::arguments::ReleaseArguments),
     Map(crate::map::arguments::MapArguments),
     Ps(crate::ps::arguments::PsArguments),
+    Top(Box<crate::top::arguments::TopArguments>),
     Thp(crate::thp::arguments::ThpArguments),
     Pool(crate::pool::arguments::PoolArguments),
     Export(crate::export::arguments::ExportArguments),

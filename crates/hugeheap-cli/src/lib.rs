@@ -6,7 +6,7 @@
 //!     ├──── bench    experiments, side by side with stock and with peers
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
 //!     ├──── map      what a process's memory is made of, and why it is not huge
-//!     ├──── ps       one line for each process
+//!     ├──── ps, top  one line for each process: once; live
 //!     ├──── thp, pool    knobs of the host ──▶ change: all or none, with the way back
 //!     ├──── status   the host at a glance
 //!     ├──── export   metrics for Prometheus
@@ -46,6 +46,7 @@ mod run;
 mod statistics;
 mod status;
 mod thp;
+mod top;
 
 use clap::Parser;
 use hugeheap_os::linux::Linux;
@@ -110,6 +111,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Status(arguments) => status::status(&context, &arguments, cli.json),
         Command::Completions(arguments) => completions::completions(&context, &arguments, cli.json),
         Command::Man(arguments) => man::man(&context, &arguments, cli.json),
+        Command::Top(arguments) => top::top(&context, &arguments, cli.json || arguments.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
     }
 }

@@ -8,9 +8,9 @@
 pub(crate) mod arguments;
 mod data;
 mod svg;
-mod text;
-mod view;
-mod why;
+pub(crate) mod text;
+pub(crate) mod view;
+pub(crate) mod why;
 
 use crate::process::{self, Doing};
 use crate::{Context, exit};

@@ -18,7 +18,8 @@ pub(crate) fn mode(mode: Option<ThpMode>) -> &'static str {
     }
 }
 
-const fn character(state: State) -> char {
+/// What stands for a cell in text.
+pub(crate) const fn character(state: State) -> char {
     match state {
         State::Huge => '█',
         State::Hugetlb => 'H',

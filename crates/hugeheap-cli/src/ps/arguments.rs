@@ -19,7 +19,7 @@ pub(crate) struct PsArguments {
     /// Only these processes.
     #[arg(value_name = "PID", value_parser = crate::process::id)]
     pub(crate) processes: Vec<u32>,
-    /// What the list is sorted by, largest first.
+    /// What the list is sorted by, largest first (numbers and names: smallest first).
     #[arg(long, value_enum, default_value = "rss", value_name = "COLUMN")]
     pub(crate) sort: Sort,
     /// Most lines.
@@ -48,4 +48,10 @@ pub(crate) enum Sort {
     Stranded,
     /// Number, smallest first.
     Pid,
+    /// Number of the user it runs as, smallest first.
+    User,
+    /// Whether it may have huge pages: those that may not come first.
+    Thp,
+    /// Name, in the order of letters.
+    Name,
 }

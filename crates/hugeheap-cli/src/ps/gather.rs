@@ -7,7 +7,7 @@
 //!                              process with at most half of the time that is left
 //! ```
 
-use super::row::{self, Row, Source, Unread};
+use super::row::{self, Row, Source, Sums, Unread};
 use core::time::Duration;
 use hugeheap_os::linux::{Linux, LinuxProcess};
 use hugeheap_os::process::{Derivation, Process, ProcessStatus, look};
@@ -31,13 +31,7 @@ pub(crate) struct List {
 pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) -> Result<List> {
     let begin = linux.now();
     let deadline = begin + budget;
-    let mut statuses: BTreeMap<u32, ProcessStatus> = BTreeMap::new();
-    for id in LinuxProcess::all(linux)? {
-        // One that has ended since the list was made is not in it.
-        if let Ok(status) = LinuxProcess::status_of(linux, id) {
-            statuses.insert(id, status);
-        }
-    }
+    let statuses = statuses(linux)?;
     let gone = named.iter().copied().filter(|id| !statuses.contains_key(id)).collect();
     let mut switches = row::switches(&statuses, linux.thp().ok().map(|thp| thp.mode));
     let mut rows: Vec<Row> = statuses
@@ -55,14 +49,8 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
         if linux.now() + row::cost(row.status.page_tables, os_page) >= deadline {
             return true;
         }
-        row.sums = match LinuxProcess::details_of(linux, row.id, deadline) {
-            Ok((details, true)) => Ok(row::sums(&details)),
-            Ok((_, false)) => Err(Unread::Budget),
-            Err(error) if error.kind() == ErrorKind::Permission => Err(Unread::Permission),
-            // It has ended meanwhile, and is no longer in the list of processes either.
-            Err(_) if LinuxProcess::status_of(linux, row.id).is_err() => return false,
-            Err(_) => Err(Unread::Failed),
-        };
+        let Some(sums) = sums_of(linux, row.id, deadline) else { return false };
+        row.sums = sums;
         true
     });
     let mut list = List { rows, gone, not_looked: 0, sees_folios: false, elapsed: Duration::ZERO };
@@ -71,7 +59,44 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
     Ok(list)
 }
 
-/// Finds out what is stranded in each. Under another root there are no physical pages to be seen.
+/// What every process says about itself. One that has ended since the list was made is not in it.
+pub(crate) fn statuses(linux: Linux) -> Result<BTreeMap<u32, ProcessStatus>> {
+    let ids = LinuxProcess::all(linux)?.into_iter();
+    Ok(ids.filter_map(|id| Some((id, LinuxProcess::status_of(linux, id).ok()?))).collect())
+}
+
+/// Sums over the mappings of a process, or why there are none; `None` when it has ended meanwhile.
+pub(crate) fn sums_of(
+    linux: Linux,
+    id: u32,
+    deadline: Duration,
+) -> Option<std::result::Result<Sums, Unread>> {
+    match LinuxProcess::details_of(linux, id, deadline) {
+        Ok((details, true)) => Some(Ok(row::sums(&details))),
+        Ok((_, false)) => Some(Err(Unread::Budget)),
+        Err(error) if error.kind() == ErrorKind::Permission => Some(Err(Unread::Permission)),
+        // It is no longer in the list of processes either.
+        Err(_) if LinuxProcess::status_of(linux, id).is_err() => None,
+        Err(_) => Some(Err(Unread::Failed)),
+    }
+}
+
+/// Whether this process may see physical pages. Under another root there are none to be seen.
+pub(crate) fn sees_folios(real: bool) -> bool {
+    real && LinuxProcess::own().is_ok_and(|own| own.derivation() == Derivation::Folios)
+}
+
+/// Bytes stranded in a process, from its physical pages. `Err`: there was no time, or it cannot be looked at.
+pub(crate) fn stranded_in(linux: Linux, id: u32, until: Duration) -> std::result::Result<u64, Unread> {
+    let process = LinuxProcess::open(linux, id).map_err(|_| Unread::Permission)?;
+    match look(&process, until) {
+        Ok((plan, true)) => Ok(plan.stranded + plan.shared_stranded),
+        Ok((_, false)) => Err(Unread::Budget),
+        Err(_) => Err(Unread::Failed),
+    }
+}
+
+/// Finds out what is stranded in each.
 fn stranded(list: &mut List, linux: Linux, deadline: Duration, real: bool) {
     if LinuxProcess::partially_mapped_on_host(linux) == Some(0) {
         for row in &mut list.rows {
@@ -79,7 +104,7 @@ fn stranded(list: &mut List, linux: Linux, deadline: Duration, real: bool) {
         }
         return;
     }
-    list.sees_folios = real && LinuxProcess::own().is_ok_and(|own| own.derivation() == Derivation::Folios);
+    list.sees_folios = sees_folios(real);
     if !list.sees_folios {
         return;
     }
@@ -89,11 +114,9 @@ fn stranded(list: &mut List, linux: Linux, deadline: Duration, real: bool) {
             list.not_looked += 1;
             continue;
         }
-        let until = now + (deadline - now) / 2;
-        let Ok(process) = LinuxProcess::open(linux, row.id) else { continue };
-        match look(&process, until) {
-            Ok((plan, true)) => row.stranded = Some((plan.stranded + plan.shared_stranded, Source::Folios)),
-            Ok((_, false)) => list.not_looked += 1,
+        match stranded_in(linux, row.id, now + (deadline - now) / 2) {
+            Ok(bytes) => row.stranded = Some((bytes, Source::Folios)),
+            Err(Unread::Budget) => list.not_looked += 1,
             Err(_) => {}
         }
     }

@@ -6,7 +6,7 @@
 //! ```
 
 pub(crate) mod arguments;
-mod gather;
+pub(crate) mod gather;
 pub(crate) mod row;
 
 use crate::columns::{Align, columns};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 const SCHEMA: &str = "hugeheap.ps/1";
 /// What stands for what is not known.
-const NONE: &str = "–";
+pub(crate) const NONE: &str = "–";
 
 pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
     let out = &context.out;
@@ -46,25 +46,24 @@ pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
     if list.gone.is_empty() { exit::OK } else { exit::GONE }
 }
 
+/// Heads of the columns, in their order.
+pub(crate) const HEADS: [&str; 9] =
+    ["PID", "USER", "RSS", "HUGE", "COVERAGE", "ELIGIBLE", "STRANDED", "THP", "NAME"];
+/// Columns from the left that are numbers.
+pub(crate) const NUMBERS: usize = 7;
+
 fn text(list: &List) -> String {
-    let head = ["PID", "USER", "RSS", "HUGE", "COVERAGE", "ELIGIBLE", "STRANDED", "THP", "NAME"];
-    let aligns = [
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Right,
-        Align::Left,
-        Align::Left,
-    ];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(list.rows.iter().map(cells));
+    let aligns = std::array::from_fn::<_, { HEADS.len() }, _>(|column| match column {
+        0..NUMBERS => Align::Right,
+        _ => Align::Left,
+    });
+    let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
+    rows.extend(list.rows.iter().map(|row| cells(row, bytes)));
     columns(&aligns, &rows)
 }
 
-fn cells(row: &Row) -> Vec<String> {
+/// A line of the list; `bytes` writes a number of them.
+pub(crate) fn cells(row: &Row, bytes: impl Fn(u64) -> String) -> Vec<String> {
     let of = |pick: fn(row::Sums) -> u64| row.sums.map_or(NONE.to_owned(), |sums| bytes(pick(sums)));
     vec![
         row.id.to_string(),
@@ -121,7 +120,8 @@ fn data(list: &List, all: usize) -> Value {
     })
 }
 
-fn process(row: &Row) -> Value {
+/// A process as JSON.
+pub(crate) fn process(row: &Row) -> Value {
     let sums = row.sums.ok();
     json!({
         "id": row.id,

@@ -159,13 +159,28 @@ pub(crate) fn switches(statuses: &BTreeMap<u32, ProcessStatus>, mode: Option<Thp
 pub(crate) fn sort(rows: &mut [Row], by: Sort) {
     let per_mille = |share: f64| (share * 1e6) as u64;
     let key = |row: &Row| match by {
-        Sort::Rss => Some(row.resident()),
+        Sort::Rss | Sort::Name => Some(row.resident()),
         Sort::Huge => row.sums.ok().map(|sums| sums.huge),
         Sort::Coverage => row.coverage().map(per_mille),
         Sort::Eligible => row.sums.ok().map(|sums| sums.eligible),
         Sort::Stranded => row.stranded.map(|(bytes, _)| bytes),
         Sort::Pid => Some(u64::from(u32::MAX - row.id)),
+        Sort::User => Some(u64::from(u32::MAX - row.status.user)),
+        Sort::Thp => match row.thp {
+            Thp::Unknown => None,
+            Thp::On => Some(0),
+            Thp::OffOnHost => Some(1),
+            Thp::OffInherited(_) => Some(2),
+            Thp::OffByItself => Some(3),
+        },
     };
+    if by == Sort::Name {
+        rows.sort_by(|one, other| {
+            let key = |row: &Row| (Reverse(row.resident()), row.id);
+            one.status.name.cmp(&other.status.name).then_with(|| key(one).cmp(&key(other)))
+        });
+        return;
+    }
     // `None` is less than anything: reversed, it is last.
     rows.sort_by_key(|row| (Reverse(key(row)), Reverse(row.resident()), row.id));
 }
@@ -254,5 +269,13 @@ pub(crate) mod tests {
         assert_eq!(order(&rows), [1, 2, 3]);
         sort(&mut rows, Sort::Rss);
         assert_eq!(order(&rows), [3, 1, 2]);
+        (rows[0].status.name, rows[0].status.user) = ("a".to_owned(), 7);
+        sort(&mut rows, Sort::User);
+        assert_eq!(order(&rows), [1, 2, 3]);
+        sort(&mut rows, Sort::Name);
+        assert_eq!(order(&rows), [3, 1, 2]);
+        rows[2].thp = Thp::OffByItself;
+        sort(&mut rows, Sort::Thp);
+        assert_eq!(order(&rows), [2, 3, 1]);
     }
 }

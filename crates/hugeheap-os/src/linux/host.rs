@@ -67,10 +67,19 @@ fn address_space_used(root: &Root) -> Result<u64> {
 
 /// Time since the start of the host, without suspended time.
 pub(super) fn now() -> Duration {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Time a processor has worked for this thread, in the kernel too.
+pub(super) fn thread_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the call fills the structure when it answers 0, and only then is it read.
     unsafe {
-        if libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr()) != 0 {
+        if libc::clock_gettime(id, time.as_mut_ptr()) != 0 {
             // Every Linux has this clock; a sandbox that refuses it gets a clock that stands still, which never goes back.
             return Duration::ZERO;
         }

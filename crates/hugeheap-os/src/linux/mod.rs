@@ -60,6 +60,11 @@ impl Linux {
     pub fn with_root(dir: &Path) -> Result<Self> {
         Ok(Self { root: Root::new(dir)? })
     }
+
+    /// Time a processor has worked for the calling thread, in the kernel too: what reading really took on a busy host.
+    pub fn thread_time(&self) -> core::time::Duration {
+        host::thread_time()
+    }
 }
 
 impl Default for Linux {
