@@ -62,6 +62,7 @@ pub(crate) enum Command {
     // Their own text is their help: one here would hide all but its first line.
     Run(RunArguments),
     Bench(BenchArguments),
+    Record(crate::record::arguments::RecordArguments),
     Collapse(crate::collapse::arguments::CollapseArguments),
     Release(crate::release::arguments::ReleaseArguments),
     Map(crate::map::arguments::MapArguments),

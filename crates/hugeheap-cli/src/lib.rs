@@ -5,6 +5,7 @@
 //!     ├──── run      start a command on hugeheap, and say what came of it
 //!     ├──── bench    experiments, side by side with stock and with peers
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
+//!     ├──── record   memory of a command or process over time
 //!     ├──── map      what a process's memory is made of, and why it is not huge
 //!     ├──── ps, top  one line for each process: once; live
 //!     ├──── thp, pool    knobs of the host ──▶ change: all or none, with the way back
@@ -41,11 +42,14 @@ mod output;
 mod pool;
 mod process;
 mod ps;
+mod record;
 mod release;
+mod reproduce;
 mod run;
 mod statistics;
 mod status;
 mod thp;
+mod watch;
 mod top;
 
 use clap::Parser;
@@ -104,6 +108,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Map(arguments) => map::map(&context, &arguments, cli.json || arguments.json),
         Command::Ps(arguments) => ps::ps(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
+        Command::Record(arguments) => record::record(&context, &arguments),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
         Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),
         Command::Explain(arguments) => doctor::explain(&context, &arguments, cli.json),

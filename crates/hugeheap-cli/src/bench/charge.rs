@@ -20,6 +20,15 @@ pub struct Group {
     counts_hugetlb: bool,
 }
 
+/// A group that others made, with whatever else is in it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) path: String,
+    /// The file with the charge in bytes.
+    pub(crate) usage: PathBuf,
+    pub(crate) counts_hugetlb: bool,
+}
+
 impl Group {
     /// Makes a group below or beside that of this process.
     ///
@@ -47,6 +56,23 @@ impl Group {
             refusal = format!("the memory controller is not enabled below {}", parent.display());
         }
         Err(refusal)
+    }
+
+    /// The group that a running process is in.
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub(crate) fn of(pid: u32) -> Result<Shared, String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|error| error.to_string())?;
+        let place = places(&mounts, &groups).into_iter().next();
+        let (directory, usage) = place.ok_or("no memory cgroup is mounted here")?;
+        let usage = directory.join(usage);
+        if !usage.exists() {
+            return Err(format!("its control group {} tells no charge", directory.display()));
+        }
+        let path = directory.display().to_string();
+        Ok(Shared { path, usage, counts_hugetlb: counts_hugetlb(&mounts) })
     }
 
     /// The file with the charge in bytes.

@@ -16,14 +16,14 @@
 //! * [`table`], [`grid`]: tables for a terminal and a report; [`goal`]: claims checked; [`report`]: what is done before and after
 
 pub(crate) mod alloc_rate;
-mod charge;
-mod counters;
+pub(crate) mod charge;
+pub(crate) mod counters;
 mod forked;
 mod give_back;
 mod goal;
 mod grid;
 mod instructions;
-mod interrupt;
+pub(crate) mod interrupt;
 mod list;
 pub mod measuring;
 mod obmalloc;
@@ -33,7 +33,7 @@ mod plot;
 mod process;
 mod python;
 mod region;
-mod report;
+pub(crate) mod report;
 mod sample;
 mod series;
 pub(crate) mod startup;
@@ -41,7 +41,7 @@ pub(crate) mod stranded;
 pub(crate) mod stride;
 mod subject;
 mod table;
-mod touch;
+pub(crate) mod touch;
 mod trials;
 mod variant;
 pub(crate) mod worker;

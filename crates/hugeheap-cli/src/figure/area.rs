@@ -128,10 +128,11 @@ pub(super) struct Frame<'a> {
 
 /// Axes with their ticks in `area`.
 pub(super) fn plot<'a, 'b>(area: &'a Area<'b>, frame: Frame<'_>) -> Drawn<Plot<'a, 'b>> {
-    let left = 14 + LETTER * frame.y.longest() as u32 + if frame.y_label.is_empty() { 0 } else { 18 };
+    let left = 18 + LETTER * frame.y.longest() as u32 + if frame.y_label.is_empty() { 0 } else { 18 };
     let mut builder = ChartBuilder::on(area);
     builder
         .margin_right(fine(26))
+        .margin_left(fine(6))
         .margin_top(fine(8))
         .margin_bottom(fine(4))
         .set_label_area_size(LabelAreaPosition::Left, fine(left.min(WIDTH / 3)))

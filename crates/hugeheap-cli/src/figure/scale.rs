@@ -97,7 +97,8 @@ fn step(unit: Unit, span: f64) -> f64 {
 
 /// What stands at a tick.
 fn label(unit: Unit, value: f64, step: f64) -> String {
-    let digits = |step: f64| (-step.log10().floor()).clamp(0.0, 9.0) as usize;
+    // A step computed from a power of ten is a bit off it.
+    let digits = |step: f64| (-(step.log10() + 1e-9).floor()).clamp(0.0, 9.0) as usize;
     match unit {
         Unit::Bytes => signed(value, |value| output::bytes(value as u64)),
         Unit::BytesPerSecond => signed(value, |value| format!("{}/s", output::bytes(value as u64))),
@@ -128,8 +129,18 @@ fn signed(value: f64, text: impl Fn(f64) -> String) -> String {
 pub(super) fn shown(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Bytes | Unit::BytesPerSecond => label(unit, value, 1.0),
+        Unit::Seconds => {
+            let (scale, unit) = match value.abs() {
+                small if small < 1e-6 => (1e9, "ns"),
+                small if small < 1e-3 => (1e6, "µs"),
+                small if small < 1.0 => (1e3, "ms"),
+                _ => (1.0, "s"),
+            };
+            format!("{} {unit}", shown(Unit::Number, value * scale))
+        }
         // So that three digits are left of whatever comes first.
-        _ => label(unit, value, 10f64.powf(value.abs().max(1e-12).log10().floor() - 2.0)),
+        Unit::Share => format!("{} %", shown(Unit::Number, value * 100.0)),
+        _ => label(unit, value, 10f64.powf((value.abs().max(1e-9).log10() + 1e-9).floor() - 2.0)),
     }
 }
 
@@ -176,7 +187,7 @@ mod tests {
     #[test]
     fn other_units_have_round_decimal_ticks() {
         let of = |unit, low, high, free| Scale::holding(unit, [low, high].into_iter(), free);
-        assert_eq!(labels(&of(Unit::Ratio, 0.81, 1.12, true)), ["0.80", "0.90", "1.00", "1.10", "1.20"]);
+        assert_eq!(labels(&of(Unit::Ratio, 0.81, 1.12, true)), ["0.8", "0.9", "1.0", "1.1", "1.2"]);
         assert_eq!(
             labels(&of(Unit::Share, 0.0, 0.93, false)),
             ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]

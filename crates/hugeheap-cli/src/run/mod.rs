@@ -19,7 +19,7 @@ pub(crate) mod library;
 mod readiness;
 pub(crate) mod records;
 mod summary;
-mod supervise;
+pub(crate) mod supervise;
 pub(crate) mod target;
 
 use crate::cli::RunArguments;

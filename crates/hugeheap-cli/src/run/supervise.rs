@@ -51,6 +51,11 @@ pub(crate) struct Ended {
 
 /// Starts `command` and waits for its end.
 pub(crate) fn supervise(command: &mut Command) -> io::Result<Ended> {
+    supervised(command, |_| ())
+}
+
+/// The same; `started` gets the number of the process, which is no other's until the end.
+pub(crate) fn supervised(command: &mut Command, started: impl FnOnce(u32)) -> io::Result<Ended> {
     let set = watched();
     // Blocked before the start: no signal is lost between start and first wait.
     let before = change_mask(libc::SIG_BLOCK, &set)?;
@@ -73,6 +78,7 @@ pub(crate) fn supervise(command: &mut Command) -> io::Result<Ended> {
     }
     let result = command.spawn().and_then(|child| {
         let pid = child.id();
+        started(pid);
         wait(pid as libc::pid_t, &set).map(|status| Ended { pid, status })
     });
     change_mask(libc::SIG_SETMASK, &before)?;
