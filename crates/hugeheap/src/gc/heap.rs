@@ -6,7 +6,7 @@ use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
 use super::mark::{Marker, Phase};
 use super::nursery::{self, LEAST_NURSERY, Nursery};
 use super::old::Old;
-use super::pacing::{GROWTH, Pacing, STEP};
+use super::pacing::{GROWTH, MANY, Pacing, STEP};
 use super::roots::Roots;
 use super::statistics::Statistics;
 use super::types::{BadLayout, Layout, TypeId, Types};
@@ -366,7 +366,7 @@ impl<S: Source> Heap<S> {
 
     /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a nursery.
     fn before_old(&mut self, window: &mut Window, frame: &mut [usize], bytes: usize) {
-        if self.added.saturating_add(bytes) > self.nursery.bytes() && self.added > 0 {
+        if self.added.saturating_add(bytes) > self.nursery.part && self.added > 0 {
             self.collect_some(window, frame);
         }
     }
@@ -438,9 +438,11 @@ impl<S: Source> Heap<S> {
 
     pub(super) fn collect_some(&mut self, window: &mut Window, frame: &mut [usize]) {
         self.pause(window, |heap| {
-            let added = heap.minor(frame) + heap.added;
+            let survived = heap.minor(frame);
+            let took = if survived > MANY { heap.elapsed() } else { Duration::ZERO };
             heap.checked("a minor collection");
-            heap.go_on(frame, added);
+            heap.go_on(frame, survived + heap.added);
+            heap.nursery.part = heap.pacing.part(heap.nursery.part, took);
             if heap.not_moved {
                 // The old generation has no room: it is time to make some, whatever the pace.
                 heap.whole(frame);

@@ -16,7 +16,7 @@
 //! When all that is reachable is marked the program can reach nothing else: not through weak slots either, which answer 0 for what is not. So what
 //! is marked after that, for finalizers, needs no second look at the roots.
 //!
-//! The stack is bounded. What does not fit is marked and found again by looking through all marked objects.
+//! The stack is bounded. What does not fit is marked and found again by looking through all marked objects, page by page.
 
 use super::barrier::push;
 use super::ephemeron::Waiting;
@@ -30,8 +30,10 @@ use super::weak::Clear;
 use crate::object::Source;
 use hugeheap_os::Facts;
 
-/// Entries of the stack: 8 MiB of addresses. Lists, trees and tables need few.
-const MOST: usize = 1 << 20;
+/// Entries of the stack: at most 32 MiB of addresses. Lists, trees and tables need few. Many arrays that are written all the time need one for each
+/// object in them, because each minor collection shades what is in those that were written; with a million too few two million objects in such
+/// arrays were looked through again and again, and the old generation grew by half more.
+const MOST: usize = 1 << 22;
 
 /// Bytes of a large array that are looked into at once: a part of a step.
 const PART: usize = 64 << 10;
@@ -76,6 +78,9 @@ pub(crate) struct Marker {
     stack: Vec<usize>,
     /// Large arrays, and up to where they were looked into.
     parts: Vec<(usize, usize)>,
+    /// Heap pages whose marked objects are looked into again. None is freed during a marking; objects in new ones are looked into by the minor
+    /// collection that moved them there.
+    again: Vec<usize>,
     /// There are marked objects that are neither looked into nor on the stack.
     pub(crate) overflowed: bool,
     /// Entries of the stack; less than [`MOST`] only in tests.
@@ -91,6 +96,7 @@ impl Default for Marker {
             waiting: Waiting::default(),
             stack: Vec::new(),
             parts: Vec::new(),
+            again: Vec::new(),
             overflowed: false,
             most: MOST,
         }
@@ -107,7 +113,7 @@ impl Marker {
     }
 
     fn is_done(&self) -> bool {
-        self.stack.is_empty() && self.parts.is_empty() && !self.overflowed
+        self.stack.is_empty() && self.parts.is_empty() && self.again.is_empty() && !self.overflowed
     }
 
     /// Looks into what is on the stack until `budget` bytes were looked into or nothing is left.
@@ -121,30 +127,47 @@ impl Marker {
         while budget > 0 {
             // What was found before the next part: the stack holds a part of an array, not all of it.
             let bytes = if let Some(object) = self.stack.pop() {
-                // SAFETY: on the stack are live objects of the old generation.
-                let (header, bytes) = unsafe { (Header::of(object), types.of(object).size(object)) };
-                if header.has(CARDS) && bytes > PART {
-                    self.part(types, nursery, old, object, object)
-                } else {
-                    self.look_into(types, nursery, old, object);
-                    bytes
-                }
+                self.enter(types, nursery, old, object)
             } else if let Some((object, from)) = self.parts.pop() {
                 self.part(types, nursery, old, object, from)
+            } else if let Some(page) = self.again.pop() {
+                let mut bytes = crate::arena::HEAP_PAGE_BYTES;
+                old.each_marked_in(page, |object| bytes += self.enter(types, nursery, old, object));
+                bytes
             } else if self.overflowed {
                 self.overflowed = false;
-                old.each_live(|object| {
-                    if old.is_marked(object) {
-                        self.look_into(types, nursery, old, object);
-                    }
-                });
-                old.used()
+                if !old.pages_to(&mut self.again) {
+                    // No memory for a list of pages either: all at once.
+                    old.each_live(|object| {
+                        if old.is_marked(object) {
+                            self.look_into(types, nursery, old, object);
+                        }
+                    });
+                }
+                crate::arena::HEAP_PAGE_BYTES
             } else {
                 break;
             };
             budget = budget.saturating_sub(bytes);
         }
         budget
+    }
+
+    /// Looks into a marked object, or into the first part of a large one. Returns how many bytes that were.
+    fn enter<S: Source>(
+        &mut self,
+        types: &Types,
+        nursery: &Nursery<S>,
+        old: &Old<S>,
+        object: usize,
+    ) -> usize {
+        // SAFETY: marked objects are live ones of the old generation.
+        let (header, bytes) = unsafe { (Header::of(object), types.of(object).size(object)) };
+        if header.has(CARDS) && bytes > PART {
+            return self.part(types, nursery, old, object, object);
+        }
+        self.look_into(types, nursery, old, object);
+        bytes
     }
 
     /// Notes that a marked object has weak slots that may have to be cleared. Says no when there is no memory.
@@ -303,6 +326,8 @@ impl<S: Source> Heap<S> {
             return;
         }
         let mut budget = self.pacing.step(added);
+        // The clock is looked at only where there is more than a chunk.
+        let begin = if budget > CHUNK { self.elapsed() } else { Default::default() };
         while budget > 0 && self.marker.phase == phase {
             let chunk = budget.min(CHUNK);
             match phase {
@@ -312,7 +337,7 @@ impl<S: Source> Heap<S> {
                 Phase::Sweeping => self.sweep_step(chunk),
             }
             budget -= chunk;
-            if budget > 0 && self.pacing.is_over(self.elapsed(), self.old.used()) {
+            if budget > 0 && self.pacing.is_over(self.elapsed() - begin, self.old.used()) {
                 break;
             }
         }
@@ -327,7 +352,7 @@ impl<S: Source> Heap<S> {
     }
 
     /// Time since the collection that is under way began.
-    fn elapsed(&self) -> core::time::Duration {
+    pub(super) fn elapsed(&self) -> core::time::Duration {
         self.old.space().source().os().now().saturating_sub(self.begin)
     }
 

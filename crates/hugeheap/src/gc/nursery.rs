@@ -58,6 +58,8 @@ pub(crate) struct Nursery<S: Source> {
     space: &'static Space<S>,
     start: usize,
     bytes: usize,
+    /// How much of it is handed out until the next collection.
+    pub(crate) part: usize,
     /// Where the next gap is looked for.
     next: usize,
     /// Objects that stay.
@@ -79,7 +81,7 @@ impl<S: Source> Nursery<S> {
             let _ = space.source().with(|arenas_of| arenas_of.free_large(start));
             return None;
         }
-        Some(Self { space, start, bytes, next: start, stays: 0, queued: 0, handed_out: 0 })
+        Some(Self { space, start, bytes, part: bytes, next: start, stays: 0, queued: 0, handed_out: 0 })
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -200,7 +202,7 @@ impl<S: Source> Nursery<S> {
 
     /// The next gap with at least `least` bytes.
     pub(crate) fn gap(&mut self, types: &Types, least: usize) -> Option<Window> {
-        while let Some(gap) = self.next_gap(types) {
+        while let Some(gap) = self.next_gap(types, self.start + self.part) {
             if gap.room() >= least {
                 self.handed_out += gap.room();
                 return Some(gap);
@@ -210,15 +212,15 @@ impl<S: Source> Nursery<S> {
     }
 
     /// The next gap, which may be empty.
-    fn next_gap(&mut self, types: &Types) -> Option<Window> {
+    fn next_gap(&mut self, types: &Types, end: usize) -> Option<Window> {
         let cursor = self.next;
-        if cursor >= self.end() {
+        if cursor >= end {
             return None;
         }
-        let staying = self.next_staying(cursor);
+        let staying = self.next_staying(cursor).filter(|&object| object < end);
         // SAFETY: objects whose bit is set are live ones of this heap.
-        self.next = staying.map_or(self.end(), |object| object + unsafe { types.of(object).size(object) });
-        Some(Window { cursor, limit: staying.unwrap_or(self.end()) })
+        self.next = staying.map_or(end, |object| object + unsafe { types.of(object).size(object) });
+        Some(Window { cursor, limit: staying.unwrap_or(end) })
     }
 
     /// Takes the unused rest of a window back.
@@ -240,7 +242,7 @@ impl<S: Source> Nursery<S> {
 
     /// Overwrites what is free. Only directly after [`empty`](Self::empty).
     pub(crate) fn poison(&mut self, types: &Types, word: u64) {
-        while let Some(gap) = self.next_gap(types) {
+        while let Some(gap) = self.next_gap(types, self.end()) {
             fill(gap.cursor, gap.limit, word);
         }
         self.next = self.start;

@@ -367,6 +367,37 @@ impl<S: Source> Old<S> {
         });
     }
 
+    /// Calls a function with every marked object of a page.
+    pub(crate) fn each_marked_in(&self, page: usize, mut call: impl FnMut(usize)) {
+        let Some(page) = self.space.page(page) else { return };
+        let class = class_in(page.mark().tag.load(Relaxed));
+        if class == LARGE {
+            if page.remote()[0].load(Relaxed) & 1 != 0 {
+                call(page.address());
+            }
+            return;
+        }
+        let shape = &SHAPES[class];
+        for window in 0..WINDOWS {
+            let mut bits = page.remote()[window].load(Relaxed) & shape.starts[window];
+            while bits != 0 {
+                let granule = window * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                call(page.address() + (granule << shape.shift));
+            }
+        }
+    }
+
+    /// Adds the addresses of all pages to a list. Says no when there is no memory for it.
+    pub(crate) fn pages_to(&self, list: &mut Vec<usize>) -> bool {
+        let mut fits = true;
+        self.each_page(|page, _| fits = fits && super::barrier::push(list, page.address(), usize::MAX));
+        if !fits {
+            list.clear();
+        }
+        fits
+    }
+
     pub(super) fn each_page(&self, mut call: impl FnMut(Page, Class)) {
         for (class, bin) in self.bins.iter().enumerate() {
             bin.page.into_iter().for_each(|page| call(page, class));

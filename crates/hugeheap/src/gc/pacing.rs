@@ -24,6 +24,12 @@ pub(crate) const STEP: Duration = Duration::from_millis(2);
 /// Bytes between two looks at the clock: of pairs that lie anywhere in a gigabyte about 0.4 ms.
 pub(crate) const CHUNK: usize = 256 << 10;
 
+/// Bytes of the nursery that are used at least, however slow collections are: sixteen of the largest objects in it.
+const LEAST_PART: usize = 128 << 10;
+
+/// Bytes of survivors from which on it is worth a look at the clock how long the minor collection took.
+pub(crate) const MANY: usize = 64 << 10;
+
 /// Bytes of a step at least: with fewer, the look at the roots would be more work than the step.
 const LEAST_STEP: usize = 256 << 10;
 
@@ -74,6 +80,21 @@ impl Pacing {
         self.owed = bytes;
     }
 
+    /// How much of the nursery is used until the next collection, where `part` of it was, and the minor collection took `minor`.
+    ///
+    /// Less when it took longer than a step may: a nursery in which everything survives takes as long as copying it does. Less, too, when the
+    /// step after it was too slow for what was added: then there have to be more steps for less. More as soon as there is no such reason.
+    pub(crate) fn part(&self, part: usize, minor: Duration) -> usize {
+        let least = LEAST_PART.min(self.nursery);
+        if minor > self.step || self.owed > 0 {
+            (part / 2).max(least)
+        } else if minor < self.step / 2 {
+            (part * 2).min(self.nursery)
+        } else {
+            part
+        }
+    }
+
     /// Whether a step that began with `used` bytes in the old generation ends after this time. It does not while the old generation is twice
     /// as large as it should be, or at its maximum: what is added faster than it can be marked in short steps would grow without bound.
     pub(crate) fn is_over(&self, took: Duration, used: usize) -> bool {
@@ -105,9 +126,14 @@ mod tests {
     #[test]
     fn a_step_ends_in_time_unless_the_heap_is_far_behind() {
         let mut pacing = Pacing::new(200, 1 << 20, 64 << 20, STEP);
+        assert_eq!(pacing.part(1 << 20, STEP / 4), 1 << 20);
+        assert_eq!(pacing.part(1 << 20, 2 * STEP), 512 << 10);
+        assert_eq!(pacing.part(512 << 10, STEP / 4), 1 << 20);
+        assert_eq!(pacing.part(LEAST_PART, 2 * STEP), LEAST_PART);
         assert!(!pacing.is_over(STEP / 2, 4 << 20) && pacing.is_over(STEP, 7 << 20));
         assert!(!pacing.is_over(10 * STEP, 8 << 20), "twice the threshold");
         pacing.owes(1 << 30);
+        assert_eq!(pacing.part(1 << 20, STEP / 4), 512 << 10);
         assert_eq!(pacing.step(0), (1 << 30) + LEAST_STEP);
         pacing.finished(50 << 20);
         assert_eq!(
