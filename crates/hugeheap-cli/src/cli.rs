@@ -156,6 +156,7 @@ pub(crate) enum Experiment {
     Obmalloc(Box<ObmallocArguments>),
     GiveBack(Box<GiveBackArguments>),
     AllocRate(Box<crate::bench::alloc_rate::arguments::AllocRateArguments>),
+    Gc(Box<crate::bench::gc::arguments::GcArguments>),
     Stride(Box<crate::bench::stride::arguments::StrideArguments>),
     #[command(hide = true)]
     Worker(crate::bench::worker::WorkerArguments),

@@ -19,6 +19,7 @@ pub(crate) mod alloc_rate;
 pub(crate) mod charge;
 pub(crate) mod counters;
 mod forked;
+pub(crate) mod gc;
 mod give_back;
 mod goal;
 mod grid;
@@ -67,6 +68,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::AllocRate(mut arguments) => {
             arguments.report.json_too(json);
             alloc_rate::alloc_rate(context, &arguments)
+        }
+        Experiment::Gc(mut arguments) => {
+            arguments.report.json_too(json);
+            gc::gc(context, &arguments)
         }
         Experiment::Worker(arguments) => worker::worker(context, &arguments),
         Experiment::Stride(mut arguments) => {

@@ -2,7 +2,7 @@
 //!
 //! Each prints one line of JSON. The experiments start it as they start the programs of other languages, which get the same words.
 
-use super::alloc_rate;
+use super::{alloc_rate, gc};
 use crate::{Context, exit};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -17,12 +17,14 @@ pub(crate) struct WorkerArguments {
 #[derive(Debug, Subcommand)]
 enum Work {
     AllocRate(alloc_rate::worker::Words),
+    Gc(gc::worker::Words),
 }
 
 /// Does the work and prints what it told.
 pub(crate) fn worker(context: &Context, arguments: &WorkerArguments) -> u8 {
     let result = match &arguments.work {
         Work::AllocRate(words) => text(alloc_rate::worker::work(words)),
+        Work::Gc(words) => text(gc::worker::work(words)),
     };
     match result {
         Ok(text) => {

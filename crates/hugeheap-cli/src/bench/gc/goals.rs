@@ -1,0 +1,104 @@
+//! The goals: what hugeheap claims about its collector, checked against what was just measured.
+
+use super::workload::Workload;
+use super::{OURS, Plan, Results, known};
+use crate::bench::goal::Goal;
+use crate::output::{bytes, seconds};
+use crate::statistics::ratio_of_medians;
+
+/// Times Boehm's throughput, and OCaml's.
+const BOEHM: f64 = 4.0;
+const OCAML: f64 = 1.0;
+/// Seconds of the longest pause with a large live set.
+const PAUSE: f64 = 0.005;
+/// What an evacuated old generation is charged, of what lives; its share on huge pages.
+const CHARGE: f64 = 1.25;
+const COVERAGE: f64 = 0.90;
+
+/// All goals the measured workloads and programs can tell about.
+pub(super) fn goals(plan: &Plan, results: &Results) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    for (task, row) in plan.tasks.iter().zip(&results.trials) {
+        let name = task.workload.name();
+        let against: &[(&str, f64)] = match task.workload {
+            Workload::BinaryTrees => &[("boehm", BOEHM), ("ocaml", OCAML)],
+            Workload::GcBench => &[("boehm", BOEHM)],
+            _ => &[],
+        };
+        for &(peer, times) in against {
+            let Some(theirs) = row.iter().find(|trial| trial.name == peer) else { continue };
+            let values = |place: usize| row[place].values(|told| told.seconds);
+            let ratio = ratio_of_medians(&theirs.values(|told| told.seconds), &values(OURS));
+            let Some(ratio) = ratio else { continue };
+            let met = ratio.value >= times;
+            goals.push(Goal {
+                met,
+                unsure: !met && ratio.high >= times,
+                name: format!("throughput of {name} against {peer}"),
+                detail: format!("{:.2} times (at least {times})", ratio.value),
+            });
+        }
+        let ours = &row[OURS];
+        if task.workload == Workload::Churn {
+            if let Some(longest) = known(ours, |told| told.pauses.as_ref().map(|pauses| pauses.longest)) {
+                goals.push(Goal::new(
+                    longest <= PAUSE,
+                    format!("longest pause of {name}, {}", bytes(task.size)),
+                    format!("{:.2} ms (at most {})", longest * 1e3, seconds(PAUSE)),
+                ));
+            }
+        }
+        if task.workload == Workload::Evacuation {
+            let live = known(ours, |told| Some(told.live as f64)).filter(|live| *live > 0.0);
+            let charged = known(ours, |told| told.memory.charged());
+            if let Some((live, charged)) = live.zip(charged) {
+                goals.push(Goal::new(
+                    charged / live <= CHARGE,
+                    "charge after an evacuation",
+                    format!(
+                        "{:.2} of what lives: {} for {} (at most {CHARGE})",
+                        charged / live,
+                        bytes(charged as u64),
+                        bytes(live as u64)
+                    ),
+                ));
+            }
+            if let Some(coverage) = known(ours, |told| Some(told.memory.coverage())) {
+                goals.push(Goal::new(
+                    coverage >= COVERAGE,
+                    "on huge pages after an evacuation",
+                    format!("{:.1} % (at least {:.0} %)", coverage * 100.0, COVERAGE * 100.0),
+                ));
+            }
+        }
+    }
+    goals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    #[test]
+    fn the_goals_follow_the_measurements() {
+        let (plan, mut results) = sample();
+        let met = |results: &Results| goals(&plan, results).iter().map(|goal| goal.met).collect::<Vec<_>>();
+        assert_eq!(met(&results), [true; 6]);
+        results.trials[0][1].runs.iter_mut().for_each(|told| told.seconds = 0.39);
+        results.trials[0][2].runs.iter_mut().for_each(|told| told.seconds = 0.09);
+        results.trials[2][0].runs.iter_mut().for_each(|told| told.pauses.as_mut().unwrap().longest = 0.006);
+        for told in &mut results.trials[3][0].runs {
+            told.memory.charge = Some([0, 130 << 20]);
+            told.memory.huge = 50 << 20;
+        }
+        assert_eq!(met(&results), [false, false, true, false, false, false]);
+    }
+
+    #[test]
+    fn without_a_charge_nothing_is_claimed_about_it() {
+        let (plan, mut results) = sample();
+        results.trials[3][0].runs.iter_mut().for_each(|told| told.memory.charge = None);
+        assert!(goals(&plan, &results).iter().all(|goal| !goal.name.starts_with("charge")));
+    }
+}

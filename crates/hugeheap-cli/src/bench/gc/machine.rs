@@ -1,0 +1,179 @@
+//! A mutator as a runtime would be: a window, a shadow stack of its own, objects by their addresses.
+//!
+//! ```text
+//!   Machine ── window ──▶ nursery          take: an addition and a comparison
+//!      └────── stack  ──▶ a root callback names its slots
+//! ```
+//!
+//! Addresses are valid until the next allocation. What has to survive it is on the stack, or in the frame of the allocation.
+
+use hugeheap::gc::{Global, Heap, Layout, ProcessHeap, Settings, TypeId, space};
+
+/// Slots of the shadow stack: a tree of depth 40 needs 80.
+const SLOTS: usize = 1024;
+
+struct Stack {
+    len: usize,
+    slots: [usize; SLOTS],
+}
+
+pub(crate) struct Machine {
+    pub(crate) heap: ProcessHeap,
+    window: hugeheap::gc::Window,
+    stack: *mut Stack,
+}
+
+/// A type with its size in the nursery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    ty: TypeId,
+    bytes: usize,
+}
+
+impl Machine {
+    /// # Errors
+    /// One line when there is no memory.
+    pub(crate) fn new(settings: Settings) -> Result<Self, String> {
+        let mut heap = Heap::new(space(), settings).map_err(|error| error.to_string())?;
+        let stack = Box::into_raw(Box::new(Stack { len: 0, slots: [0; SLOTS] }));
+        // SAFETY: the stack lives as long as the process (it is never freed) and holds references of this heap up to its length.
+        unsafe {
+            heap.add_roots(Box::new(move |visitor| {
+                for index in 0..(*stack).len {
+                    visitor.slot(&raw mut (*stack).slots[index]);
+                }
+            }));
+        }
+        let window = heap.take_window();
+        Ok(Self { heap, window, stack })
+    }
+
+    /// Registers a type of a fixed size.
+    pub(crate) fn fixed(&mut self, bytes: usize, slots: &[usize]) -> Result<Kind, String> {
+        let ty = self.heap.register(Layout::fixed(bytes).slots(slots)).map_err(|error| error.to_string())?;
+        Ok(Kind { ty, bytes: bytes.next_multiple_of(16) })
+    }
+
+    /// Registers arrays of words: of references, or of numbers.
+    pub(crate) fn array(&mut self, references: bool) -> Result<TypeId, String> {
+        let layout = Layout::variable(16, 8);
+        let layout = if references { layout.item_slots(&[0]) } else { layout };
+        self.heap.register(layout).map_err(|error| error.to_string())
+    }
+
+    /// A young object whose contents are undefined but for its header. `frame`: addresses that are needed afterwards.
+    ///
+    /// # Safety
+    /// Slots of all objects allocated before are written, and those of the new one are before the next allocation.
+    #[inline(always)]
+    pub(crate) unsafe fn allocate<const N: usize>(&mut self, kind: Kind, frame: &mut [usize; N]) -> usize {
+        match self.window.take(kind.bytes) {
+            Some(object) => {
+                // SAFETY: room for the object was just taken.
+                unsafe { object.cast().write(kind.ty.header()) };
+                object.as_ptr() as usize
+            }
+            // SAFETY: by the contract.
+            None => unsafe { self.slow(kind.ty, 0, frame) },
+        }
+    }
+
+    /// # Safety
+    /// As [`allocate`](Self::allocate).
+    #[inline(never)]
+    #[cold]
+    unsafe fn slow(&mut self, ty: TypeId, length: usize, frame: &mut [usize]) -> usize {
+        // SAFETY: by the contract; the window is this heap's.
+        let object = unsafe { self.heap.allocate_slow(&mut self.window, ty, length, frame) };
+        // The worker ends here, and its parent reports it.
+        object.expect("memory for the workload").as_ptr() as usize
+    }
+
+    /// A zeroed array in the old generation.
+    ///
+    /// # Safety
+    /// As [`allocate`](Self::allocate).
+    pub(crate) unsafe fn allocate_array(&mut self, ty: TypeId, length: usize) -> usize {
+        // SAFETY: by the contract; the window is this heap's.
+        let object = unsafe { self.heap.allocate_old(&mut self.window, ty, length, &mut []) };
+        object.expect("memory for the workload").as_ptr() as usize
+    }
+
+    /// Pushes a reference; its place.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, object: usize) -> usize {
+        // SAFETY: the stack is never freed, and nobody else uses it meanwhile.
+        let stack = unsafe { &mut *self.stack };
+        let place = stack.len;
+        stack.slots[place] = object;
+        stack.len = place + 1;
+        place
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) -> usize {
+        // SAFETY: as in `push`.
+        let stack = unsafe { &mut *self.stack };
+        stack.len -= 1;
+        stack.slots[stack.len]
+    }
+
+    /// What is at a place of the stack now.
+    #[inline(always)]
+    pub(crate) fn at(&self, place: usize) -> usize {
+        // SAFETY: as in `push`.
+        unsafe { (*self.stack).slots[place] }
+    }
+
+    /// Puts another reference at a place of the stack.
+    #[inline(always)]
+    pub(crate) fn replace(&mut self, place: usize, object: usize) {
+        // SAFETY: as in `push`.
+        unsafe { (*self.stack).slots[place] = object };
+    }
+
+    /// Writes a reference into a slot of an object, with the barrier.
+    ///
+    /// # Safety
+    /// A live object with a slot at the offset, and a live one or 0.
+    #[inline(always)]
+    pub(crate) unsafe fn set(&mut self, object: usize, offset: usize, value: usize) {
+        // SAFETY: by the contract.
+        unsafe { self.heap.write(object, (object + offset) as *mut usize, value) };
+    }
+
+    /// Keeps an object where it is.
+    ///
+    /// # Safety
+    /// A live object.
+    pub(crate) unsafe fn pin(&mut self, object: usize) -> Global {
+        // SAFETY: by the contract.
+        unsafe { self.heap.pin(object) }.expect("memory for a pin")
+    }
+
+    /// A whole collection.
+    pub(crate) fn collect(&mut self) {
+        // SAFETY: everything that is needed is on the stack, and all slots of all objects are written between allocations.
+        unsafe { self.heap.collect(&mut self.window, &mut []) };
+    }
+}
+
+/// A word of an object.
+///
+/// # Safety
+/// A live object with that many bytes.
+#[inline(always)]
+pub(crate) unsafe fn word(object: usize, offset: usize) -> usize {
+    // SAFETY: by the contract.
+    unsafe { ((object + offset) as *const usize).read() }
+}
+
+/// Writes a word that is no slot, or a slot of an object that was just allocated and is in the nursery.
+///
+/// # Safety
+/// As [`word`].
+#[inline(always)]
+pub(crate) unsafe fn put(object: usize, offset: usize, value: usize) {
+    // SAFETY: by the contract.
+    unsafe { ((object + offset) as *mut usize).write(value) };
+}

@@ -1,0 +1,314 @@
+//! `hugeheap bench gc`: the garbage-collected heap at work, beside other collectors.
+//!
+//! ```text
+//!   workload       what there is, and random numbers that all languages draw alike
+//!   machine, run   our mutator and the workloads on it        programs/   the same in C (Boehm) and in OCaml
+//!        └──── worker: one workload in a process of its own ──────┘
+//!                 │
+//!                mod: plan, runs in turn, JSON     goals     text
+//! ```
+//!
+//! MMTk is not among the programs. It is a Rust library that wants a binding for each runtime (how its threads stop, where its roots are,
+//! how its objects look), and what such a binding for a benchmark would measure is the binding.
+
+pub(crate) mod arguments;
+mod goals;
+mod machine;
+mod run;
+mod text;
+pub(crate) mod worker;
+pub(crate) mod workload;
+
+use super::charge::Group;
+use super::process;
+use super::report::{self, Circumstances, deliver, ended, writable};
+use super::subject::{self, Absent, Subject, Workshop};
+use super::touch;
+use super::trials::{self, Trial};
+use super::variant::Refusal;
+use crate::output::bytes;
+use crate::statistics::{half_spread, median, ratio_of_medians};
+use crate::{Context, exit};
+use arguments::GcArguments;
+use hugeheap_os::Facts;
+use serde_json::{Map, Value, json};
+use std::cell::Cell;
+use worker::{Memory, Told};
+use workload::Workload;
+
+const SCHEMA: &str = "hugeheap.bench.gc/1";
+const RUNS: u32 = 10;
+const QUICK_RUNS: u32 = 3;
+/// The depth of the figures others publish.
+const DEPTH: u32 = 18;
+const QUICK_DEPTH: u32 = 14;
+/// The trees of `gcbench` are less deep by this, so that its published size, 16, goes with 18.
+const LESS_DEEP: u32 = 2;
+const SIZE: u64 = 1 << 30;
+const QUICK_SIZE: u64 = 128 << 20;
+const LEAST_SIZE: u64 = 1 << 20;
+/// Memory of a program at its peak, of the size: collectors that wait until the heap has doubled, and copies.
+const PEAK: u64 = 3;
+const PEERS: [&str; 2] = ["boehm", "ocaml"];
+/// Place of hugeheap among the programs.
+const OURS: usize = 0;
+
+/// A workload and its size.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    workload: Workload,
+    size: u64,
+}
+
+/// What is measured.
+struct Plan {
+    tasks: Vec<Task>,
+    subjects: Vec<Subject>,
+    absent: Vec<Absent>,
+    runs: u32,
+}
+
+/// What was measured.
+struct Results {
+    /// By task and program.
+    trials: Vec<Vec<Trial<Told>>>,
+    no_charge: Option<String>,
+}
+
+/// Runs the experiment.
+pub(crate) fn gc(context: &Context, arguments: &GcArguments) -> u8 {
+    ended(&context.out, measured(context, arguments))
+}
+
+fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
+    let (out, options) = (&context.out, &arguments.report);
+    let workshop = Workshop::new().map_err(Refusal::Unsupported)?;
+    let plan = plan(context, arguments, &workshop)?;
+    writable(options.files())?;
+    let circumstances = Circumstances::without_python(context, options);
+    let mut results = Results { trials: Vec::new(), no_charge: Group::create().err() };
+    for task in &plan.tasks {
+        let able = |subject: &Subject| task.workload != Workload::Pinned || subject.name != "ocaml";
+        let places: Vec<_> = (0..plan.subjects.len()).filter(|&place| able(&plan.subjects[place])).collect();
+        let name = |place: &usize| format!("{} on {}", task.workload.name(), plan.subjects[*place].name);
+        let names: Vec<_> = places.iter().map(name).collect();
+        let check = Cell::new(None);
+        let trials = trials::run(out, &names, plan.runs, |place| {
+            if !task.workload.is_trees() {
+                // Refused when memory is short: the run shows it then.
+                let _ = touch::touch_and_free(touch::need(task.size * PEAK));
+            }
+            let told = run_once(&plan.subjects[places[place]], *task)?;
+            match check.replace(Some(told.check)) {
+                Some(other) if other != told.check => {
+                    check.set(Some(other));
+                    Err(format!("its work had the check {} and not {other}", told.check))
+                }
+                _ => Ok(told),
+            }
+        })?;
+        let mut row: Vec<_> = plan.subjects.iter().map(|subject| none(subject.name)).collect();
+        for (place, trial) in places.into_iter().zip(trials) {
+            row[place] = Trial { name: plan.subjects[place].name.to_owned(), ..trial };
+        }
+        results.trials.push(row);
+    }
+    let goals = goals::goals(&plan, &results);
+    let text = text::text(&plan, &results, &goals);
+    let report = circumstances.report(SCHEMA, &[], particular(&plan, &results), &goals);
+    deliver(out, options, &report, &text, None)?;
+    let missed = goals.iter().any(|goal| !goal.met);
+    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+}
+
+/// A program that cannot do a task.
+fn none(name: &str) -> Trial<Told> {
+    Trial { name: name.to_owned(), runs: Vec::new(), failure: None }
+}
+
+/// Runs a program once, in a cgroup of its own where one can be made.
+fn run_once(subject: &Subject, task: Task) -> Result<Told, String> {
+    let group = Group::create().ok();
+    let charge = group.as_ref().map_or_else(|| "-".into(), Group::usage_file);
+    let words = [task.workload.name().into(), task.size.to_string().into(), charge.clone().into_os_string()];
+    let mut command = subject.command(words);
+    if let Some(group) = &group {
+        group.adopt(&mut command).map_err(|error| format!("could not enter its cgroup: {error}"))?;
+    }
+    let mut told: Told = process::measure(&mut command, None)?.told()?;
+    // Version 2 (since Linux 5.19) and version 1.
+    let peak = ["memory.peak", "memory.max_usage_in_bytes"]
+        .iter()
+        .find_map(|name| std::fs::read_to_string(charge.with_file_name(name)).ok()?.trim().parse().ok());
+    told.peak_charge = group.and(peak);
+    Ok(told)
+}
+
+fn plan(context: &Context, arguments: &GcArguments, workshop: &Workshop) -> Result<Plan, Refusal> {
+    let options = &arguments.report;
+    let mut workloads = Vec::new();
+    for name in &arguments.workloads {
+        match (name.as_str(), Workload::parse(name)) {
+            ("all", _) => workloads.extend(Workload::ALL),
+            (_, Some(workload)) => workloads.push(workload),
+            (_, None) => {
+                let known: Vec<_> = Workload::ALL.iter().map(|workload| workload.name()).collect();
+                return Err(Refusal::Usage(format!(
+                    "--workloads: there is no workload '{name}'; the workloads are {}",
+                    known.join(", ")
+                )));
+            }
+        }
+    }
+    let depth = u64::from(arguments.depth.unwrap_or(if options.quick { QUICK_DEPTH } else { DEPTH }));
+    let size = arguments.size.unwrap_or(if options.quick { QUICK_SIZE } else { SIZE });
+    if size < LEAST_SIZE {
+        return Err(Refusal::Usage(format!(
+            "--size {}: less than {} cannot be told from the program itself",
+            bytes(size),
+            bytes(LEAST_SIZE)
+        )));
+    }
+    let mut tasks = Vec::new();
+    for workload in Workload::ALL {
+        if !workloads.is_empty() && !workloads.contains(&workload) {
+            continue;
+        }
+        let size = match workload {
+            Workload::BinaryTrees => depth,
+            Workload::GcBench => depth - u64::from(LESS_DEEP),
+            _ => size,
+        };
+        let needed = size.saturating_mul(PEAK);
+        let available = context.facts.available_memory().ok().filter(|_| !workload.is_trees());
+        if let Some(available) = available.filter(|&available| needed > available) {
+            return Err(Refusal::Unsupported(format!(
+                "{} needs about {} of memory, and {} are available; choose less with --size",
+                workload.name(),
+                bytes(needed),
+                bytes(available)
+            )));
+        }
+        tasks.push(Task { workload, size });
+    }
+    let mut subjects = vec![Subject::own("gc").map_err(Refusal::Unsupported)?];
+    let peers = subject::choose(&arguments.against, &PEERS, |name| match name {
+        "boehm" => workshop.boehm(include_str!("programs/boehm.c")),
+        _ => workshop.ocaml(include_str!("programs/program.ml")),
+    })?;
+    subjects.extend(peers.subjects);
+    let runs = options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS });
+    Ok(Plan { tasks, subjects, absent: peers.absent, runs })
+}
+
+impl Task {
+    /// `churn, 1.0 GiB` or `gcbench, depth 16`.
+    fn title(&self) -> String {
+        let size = if self.workload.is_trees() { format!("depth {}", self.size) } else { bytes(self.size) };
+        format!("{}, {size}: {}", self.workload.name(), self.workload.description())
+    }
+}
+
+impl Memory {
+    /// Share of the anonymous memory on huge pages.
+    fn coverage(self) -> f64 {
+        if self.anonymous == 0 { 0.0 } else { self.huge as f64 / self.anonymous as f64 }
+    }
+
+    /// What the workload added to the charge, in the end.
+    fn charged(self) -> Option<f64> {
+        self.charge.map(|[start, end]| end.saturating_sub(start) as f64)
+    }
+}
+
+/// The median of a figure that some runs may lack.
+fn known(trial: &Trial<Told>, figure: impl Fn(&Told) -> Option<f64>) -> Option<f64> {
+    median(&trial.runs.iter().filter_map(figure).collect::<Vec<_>>())
+}
+
+fn particular(plan: &Plan, results: &Results) -> Value {
+    let program = |row: &[Trial<Told>], trial: &Trial<Told>| {
+        let seconds = trial.values(|told| told.seconds);
+        let pause =
+            |share: f64| known(trial, |told| told.pauses.as_ref().map(|pauses| pauses.quantile(share)));
+        let time = ratio_of_medians(&seconds, &row[OURS].values(|told| told.seconds));
+        json!({
+            "failure": trial.failure,
+            "median_seconds": median(&seconds),
+            "half_spread_seconds": half_spread(&seconds),
+            "time_of_hugeheap": time.map(report::estimate),
+            "pause_median_seconds": pause(0.5),
+            "pause_99_seconds": pause(0.99),
+            "pause_longest_seconds": known(trial, |told| told.pauses.as_ref().map(|pauses| pauses.longest)),
+            "coverage": known(trial, |told| Some(told.memory.coverage())),
+            "runs": trial.runs,
+        })
+    };
+    let workloads = plan.tasks.iter().zip(&results.trials).map(|(task, row)| {
+        json!({
+            "name": task.workload.name(),
+            "description": task.workload.description(),
+            "size": task.size,
+            "programs": row.iter().map(|trial| (trial.name.clone(), program(row, trial))).collect::<Map<_, _>>(),
+        })
+    });
+    json!({
+        "runs_planned": plan.runs,
+        "charge_unavailable": results.no_charge,
+        "programs": plan.subjects.iter().map(Subject::json).collect::<Vec<_>>(),
+        "absent": plan.absent.iter().map(Absent::json).collect::<Vec<_>>(),
+        "workloads": workloads.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::worker::Pauses;
+    use super::*;
+
+    /// Two workloads of trees, the churn and the evacuation, on three programs: hugeheap is five times as fast as the others.
+    pub(super) fn sample() -> (Plan, Results) {
+        let mut histogram = vec![0; 36];
+        histogram[18] = 100;
+        let told = |seconds: f64| Told {
+            seconds,
+            objects: 1_000_000,
+            check: 5,
+            live: 100 << 20,
+            pauses: Some(Pauses { count: 100, total: 0.03, longest: 0.002, histogram: histogram.clone() }),
+            memory: Memory {
+                peak_rss: 200 << 20,
+                anonymous: 100 << 20,
+                huge: 95 << 20,
+                charge: Some([1 << 20, 121 << 20]),
+            },
+            peak_charge: Some(210 << 20),
+        };
+        let subject = |name| Subject::new(name, "1.0", &["x".as_ref()], true);
+        let tasks = [Workload::BinaryTrees, Workload::GcBench, Workload::Churn, Workload::Evacuation];
+        let trial = |name: &str, seconds| Trial {
+            name: name.to_owned(),
+            runs: vec![told(seconds); 3],
+            failure: None,
+        };
+        let row = || vec![trial("hugeheap", 0.1), trial("boehm", 0.5), trial("ocaml", 0.5)];
+        let plan = Plan {
+            tasks: tasks.map(|workload| Task { workload, size: 18 }).to_vec(),
+            subjects: vec![subject("hugeheap"), subject("boehm"), subject("ocaml")],
+            absent: Vec::new(),
+            runs: 3,
+        };
+        (plan, Results { trials: tasks.iter().map(|_| row()).collect(), no_charge: None })
+    }
+
+    #[test]
+    fn a_report_has_every_workload_and_program() {
+        let (plan, results) = sample();
+        let report = particular(&plan, &results);
+        assert_eq!(report["workloads"].as_array().unwrap().len(), 4);
+        let boehm = &report["workloads"][0]["programs"]["boehm"];
+        assert_eq!(boehm["time_of_hugeheap"]["ratio"].as_f64(), Some(5.0));
+        assert_eq!(boehm["coverage"].as_f64(), Some(0.95));
+        assert_eq!(boehm["runs"].as_array().unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,180 @@
+//! One workload in a process of its own: what it took, how long it paused, what memory it held.
+
+use super::machine::Machine;
+use super::run;
+use super::workload::Workload;
+use clap::Args;
+use hugeheap::gc::Settings;
+use hugeheap::runtime::runtime;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// The words after `bench worker gc`, which other languages' programs get too.
+#[derive(Debug, Args)]
+pub(crate) struct Words {
+    workload: String,
+    /// Depth of trees, or bytes.
+    size: u64,
+    /// The file with the charge of the process's cgroup, or `-`.
+    charge: PathBuf,
+}
+
+/// What every program tells.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Told {
+    pub(crate) seconds: f64,
+    pub(crate) objects: u64,
+    pub(crate) check: u64,
+    /// Bytes of objects that live in the end; 0 where the workload is not about that.
+    pub(crate) live: u64,
+    #[serde(default)]
+    pub(crate) pauses: Option<Pauses>,
+    pub(crate) memory: Memory,
+    /// Charge after it, where it was looked up.
+    #[serde(default)]
+    pub(crate) peak_charge: Option<u64>,
+}
+
+/// Times that the program waited for its collector.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Pauses {
+    pub(crate) count: u64,
+    /// Seconds.
+    pub(crate) total: f64,
+    pub(crate) longest: f64,
+    /// How many pauses had at least 2^n nanoseconds and less than twice that.
+    pub(crate) histogram: Vec<u64>,
+}
+
+/// Memory in the end, while everything that lives still does. Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Memory {
+    pub(crate) peak_rss: u64,
+    pub(crate) anonymous: u64,
+    pub(crate) huge: u64,
+    /// Charge before the first object and in the end.
+    #[serde(default)]
+    pub(crate) charge: Option<[u64; 2]>,
+}
+
+impl Pauses {
+    /// Seconds that `share` of the pauses do not exceed: the upper end of a power of two, and not more than the longest.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let wanted = (self.count as f64 * share).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (power, count) in self.histogram.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return (2_f64.powi(power as i32 + 1) / 1e9).min(self.longest);
+            }
+        }
+        self.longest
+    }
+}
+
+impl Memory {
+    /// Of this process.
+    fn own() -> Self {
+        let field = |file: &str, name: &str| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
+            line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        };
+        Self {
+            peak_rss: field("/proc/self/status", "VmHWM:"),
+            anonymous: field("/proc/self/smaps_rollup", "Anonymous:"),
+            huge: field("/proc/self/smaps_rollup", "AnonHugePages:"),
+            charge: None,
+        }
+    }
+}
+
+fn charge(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Runs a workload.
+///
+/// # Errors
+/// One line when there is no such workload, or no memory for the heap.
+pub(crate) fn work(words: &Words) -> Result<Told, String> {
+    let workload = Workload::parse(&words.workload).ok_or("there is no such workload")?;
+    let start = charge(&words.charge);
+    let mut machine = Machine::new(Settings::default())?;
+    let begin = Instant::now();
+    let done = run::run(&mut machine, workload, words.size)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let pauses = machine.heap.statistics().pauses;
+    if workload == Workload::Evacuation {
+        machine.collect();
+        // What the retention rule would give back later by itself.
+        runtime().give_back();
+    }
+    let memory =
+        Memory { charge: start.zip(charge(&words.charge)).map(|(start, end)| [start, end]), ..Memory::own() };
+    Ok(Told {
+        seconds,
+        objects: done.objects,
+        check: done.check,
+        live: done.live,
+        pauses: Some(Pauses {
+            count: pauses.count,
+            total: pauses.total as f64 / 1e9,
+            longest: pauses.longest as f64 / 1e9,
+            histogram: pauses.histogram.to_vec(),
+        }),
+        memory,
+        peak_charge: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(workload: &str, size: u64) -> Told {
+        let words = Words { workload: workload.to_owned(), size, charge: "-".into() };
+        work(&words).unwrap()
+    }
+
+    #[test]
+    fn trees_are_complete() {
+        // Trees of depth 7 and 6, sixteen times four of depth 4 and sixteen of depth 6.
+        let trees = told("binary-trees", 6);
+        assert_eq!(trees.check, 255 + 127 + 64 * 31 + 16 * 127);
+        let rounds = |depth: u32| 2 * 511 / ((1_u64 << (depth + 1)) - 1);
+        let check = 511 + 2 * (rounds(4) + rounds(6)) + 1 + 127;
+        assert_eq!(told("gcbench", 6).check, check);
+    }
+
+    #[test]
+    fn what_is_replaced_is_found_again() {
+        let size = 4 << 20;
+        let churn = told("churn", size);
+        assert!(churn.pauses.unwrap().count > 2);
+        // Every place has a number below three times the places.
+        assert!(churn.check > 0 && churn.check < (size / 72).pow(2) * 3);
+        assert!(told("lru", size).check > 10_000);
+        assert!(told("wide-arrays", size).check > 0);
+        assert!(told("pinned", size).check > 0);
+    }
+
+    #[test]
+    fn a_tenth_is_left() {
+        let told = told("evacuation", 4 << 20);
+        let share = told.live as f64 / f64::from(4 << 20);
+        assert!((0.08..0.12).contains(&share), "{share}");
+        assert!(told.memory.peak_rss > 4 << 20 && told.memory.anonymous > told.live);
+    }
+
+    #[test]
+    fn quantiles_are_upper_ends_of_powers_of_two() {
+        let mut histogram = vec![0; 36];
+        (histogram[10], histogram[20]) = (98, 2);
+        let pauses = Pauses { count: 100, total: 0.003, longest: 0.0015, histogram };
+        assert_eq!(pauses.quantile(0.5), 2048e-9);
+        assert_eq!(pauses.quantile(0.99), 0.0015);
+    }
+}
