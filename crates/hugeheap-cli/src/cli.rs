@@ -62,6 +62,7 @@ pub(crate) enum Command {
     // Their own text is their help: one here would hide all but its first line.
     Run(RunArguments),
     Bench(BenchArguments),
+    Stat(crate::stat::arguments::StatArguments),
     Record(crate::record::arguments::RecordArguments),
     Collapse(crate::collapse::arguments::CollapseArguments),
     Release(crate::release::arguments::ReleaseArguments),
@@ -157,6 +158,7 @@ pub(crate) enum Experiment {
     GiveBack(Box<GiveBackArguments>),
     AllocRate(Box<crate::bench::alloc_rate::arguments::AllocRateArguments>),
     Gc(Box<crate::bench::gc::arguments::GcArguments>),
+    Cow(Box<crate::bench::cow::arguments::CowArguments>),
     Stride(Box<crate::bench::stride::arguments::StrideArguments>),
     #[command(hide = true)]
     Worker(crate::bench::worker::WorkerArguments),

@@ -18,6 +18,7 @@
 pub(crate) mod alloc_rate;
 pub(crate) mod charge;
 pub(crate) mod counters;
+pub(crate) mod cow;
 mod forked;
 pub(crate) mod gc;
 mod give_back;
@@ -41,7 +42,7 @@ pub(crate) mod startup;
 pub(crate) mod stranded;
 pub(crate) mod stride;
 mod subject;
-mod table;
+pub(crate) mod table;
 pub(crate) mod touch;
 mod trials;
 mod variant;
@@ -72,6 +73,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::Gc(mut arguments) => {
             arguments.report.json_too(json);
             gc::gc(context, &arguments)
+        }
+        Experiment::Cow(mut arguments) => {
+            arguments.report.json_too(json);
+            cow::cow(context, &arguments)
         }
         Experiment::Worker(arguments) => worker::worker(context, &arguments),
         Experiment::Stride(mut arguments) => {

@@ -2,7 +2,7 @@
 //!
 //! Each prints one line of JSON. The experiments start it as they start the programs of other languages, which get the same words.
 
-use super::{alloc_rate, gc};
+use super::{alloc_rate, cow, gc};
 use crate::{Context, exit};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -18,6 +18,7 @@ pub(crate) struct WorkerArguments {
 enum Work {
     AllocRate(alloc_rate::worker::Words),
     Gc(gc::worker::Words),
+    Cow(cow::worker::Words),
 }
 
 /// Does the work and prints what it told.
@@ -25,6 +26,7 @@ pub(crate) fn worker(context: &Context, arguments: &WorkerArguments) -> u8 {
     let result = match &arguments.work {
         Work::AllocRate(words) => text(alloc_rate::worker::work(words)),
         Work::Gc(words) => text(gc::worker::work(words)),
+        Work::Cow(words) => text(cow::worker::work(words)),
     };
     match result {
         Ok(text) => {

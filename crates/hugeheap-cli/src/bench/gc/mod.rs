@@ -13,7 +13,7 @@
 
 pub(crate) mod arguments;
 mod goals;
-mod machine;
+pub(crate) mod machine;
 mod run;
 mod text;
 pub(crate) mod worker;
