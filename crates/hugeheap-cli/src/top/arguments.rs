@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 
 /// Watch processes live: the columns of ps, and of each process a map of its memory and its history.
 ///
-/// What is cheap is read of all at every refresh, what is not in turn, with a hundredth and a half of one core; a dash stands for
+/// What is cheap is read of all at every refresh, what is not in turn, with a hundredth of one core; a dash stands for
 /// what was not read yet or cannot be. ? shows the keys.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -22,6 +22,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::collections::BTreeSet;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -67,7 +68,13 @@ pub(crate) fn run(sampler: Sampler, mut state: State, look: Look) -> io::Result<
     let mut screen = Screen::take()?;
     thread::scope(|scope| {
         let to = sender.clone();
-        scope.spawn(move || read(sampler, interval, &receiver, &to));
+        scope.spawn(move || {
+            // A mistake there would leave a view that never changes. What went wrong was printed already.
+            let read = || read(sampler, interval, &receiver, &to);
+            if catch_unwind(AssertUnwindSafe(read)).is_err() {
+                let _ = to.send(Message::Failed("reading has ended by a mistake of its own".to_owned()));
+            }
+        });
         let to = sender.clone();
         scope.spawn(move || {
             for signal in signals.forever() {

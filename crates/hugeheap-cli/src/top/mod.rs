@@ -27,6 +27,7 @@ mod state;
 use crate::{Context, exit};
 use arguments::TopArguments;
 use core::time::Duration;
+use hugeheap_os::linux::LinuxProcess;
 use live::End;
 use look::Look;
 use sampler::Sampler;
@@ -41,6 +42,12 @@ pub(crate) fn top(context: &Context, arguments: &TopArguments, json: bool) -> u8
         arguments.units,
         Duration::from_secs_f64(arguments.interval),
     );
+    if let Some(gone) =
+        arguments.processes.iter().find(|id| LinuxProcess::status_of(context.facts, **id).is_err())
+    {
+        out.error(&format!("there is no process {gone}"));
+        return exit::GONE;
+    }
     let limit = Duration::from_secs_f64(arguments.budget);
     let sampler = Sampler::new(context.facts, &arguments.processes, limit, !context.root);
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());

@@ -16,7 +16,7 @@ use crate::ps::gather;
 use crate::ps::row::{self, Row, Source, Thp, Unread};
 use core::time::Duration;
 use hugeheap_os::linux::{Linux, LinuxProcess};
-use hugeheap_os::process::{Process, ProcessStatus};
+use hugeheap_os::process::{Process, ProcessStatus, look};
 use hugeheap_os::{ErrorKind, Facts, MemoryLimits, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -277,11 +277,20 @@ impl Sampler {
         let view = View::gather(process, status, mode, MAP_BUDGET);
         let limits = process.memory_limits().ok();
         let id = watch.id;
+        let stranded = match self.sees_folios {
+            Some(true) => look(process, self.linux.now() + MAP_BUDGET).ok().filter(|(_, complete)| *complete),
+            _ => None,
+        };
         let view = view.map_err(|error| why(id, status, error));
         if view.is_err() {
             watch.process = None;
         }
         watch.found = Some(Arc::new(Watched { id, view, limits }));
+        if let (Some((plan, _)), Some(known)) = (stranded, self.known.get_mut(&id)) {
+            if !matches!(known.row.stranded, Some((_, Source::Host))) {
+                known.row.stranded = Some((plan.stranded + plan.shared_stranded, Source::Folios));
+            }
+        }
         watch.next = self.linux.now() + (self.linux.thread_time() - work) * MAP_PAUSE;
     }
 

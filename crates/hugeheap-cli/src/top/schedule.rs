@@ -12,10 +12,10 @@
 use core::time::Duration;
 
 /// Share of one core for reading what is not cheap. With the cheap part and the drawing of 300 processes it stays below 3 %.
-const SHARE: f64 = 0.015;
+const SHARE: f64 = 0.01;
 /// Credit at the start, and the most that is saved up, in seconds: the first screen is nearly complete with it (300 processes take
 /// about 0.1 s).
-const SAVED: f64 = 0.25;
+const SAVED: f64 = 0.2;
 /// How much sooner: what is on the screen, and what has changed.
 const SHOWN: f64 = 4.0;
 const CHANGED: f64 = 4.0;
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn what_was_never_read_comes_first_and_then_what_is_oldest() {
         assert_eq!(
-            ordered(vec![due(1, Some(90), 1), due(2, None, 1), due(3, Some(50), 1), due(4, None, 30)]),
+            ordered(vec![due(1, Some(90), 1), due(2, None, 1), due(3, Some(50), 1), due(4, None, 20)]),
             [4, 2, 3, 1]
         );
         assert_eq!(ordered(vec![due(2, None, 1), due(4, None, 200)]), [2, 4], "it would hold up all others");
@@ -164,8 +164,8 @@ mod tests {
         }
         let share = spent.as_secs_f64() / 3600.0;
         assert!((0.9 * SHARE..1.05 * SHARE).contains(&share), "{share}");
-        // The largest in a few minutes, nobody later.
-        assert!(longest < 300 * SECOND, "{longest:?}");
+        // The largest after some minutes, nobody later.
+        assert!(longest < 600 * SECOND, "{longest:?}");
     }
 
     #[test]

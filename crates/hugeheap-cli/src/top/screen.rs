@@ -68,3 +68,76 @@ impl Drop for Screen {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::process::{Command, Stdio};
+
+    const CHILD: &str = "HUGEHEAP_TEST_SCREEN";
+
+    /// Both ends of a new terminal.
+    fn terminal() -> (File, OwnedFd) {
+        let (mut ours, mut theirs) = (-1, -1);
+        let none = std::ptr::null_mut();
+        // SAFETY: the call fills both numbers when it answers 0; the other pointers may be null. Each number becomes one owner's.
+        unsafe {
+            assert_eq!(libc::openpty(&raw mut ours, &raw mut theirs, none, none.cast(), none.cast()), 0);
+            (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
+        }
+    }
+
+    fn modes(terminal: &impl AsRawFd) -> (u32, u32, u32) {
+        let mut modes = std::mem::MaybeUninit::<libc::termios>::uninit();
+        // SAFETY: the call fills the structure when it answers 0, and only then is it read.
+        let modes = unsafe {
+            assert_eq!(libc::tcgetattr(terminal.as_raw_fd(), modes.as_mut_ptr()), 0);
+            modes.assume_init()
+        };
+        (modes.c_lflag, modes.c_iflag, modes.c_oflag)
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+        if std::env::var_os(CHILD).is_some() {
+            let _screen = Screen::take().unwrap();
+            panic!("on purpose");
+        }
+        let (mut ours, theirs) = terminal();
+        let before = modes(&theirs);
+        let end = || Stdio::from(theirs.try_clone().unwrap());
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "top::screen::tests::a_panic_gives_the_terminal_back_before_it_is_told",
+                "--nocapture",
+            ])
+            .env(CHILD, "1")
+            .env("TERM", "xterm")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .unwrap();
+        // Ours is kept open, so that the modes outlive the child; what it wrote is read meanwhile.
+        let reader = std::thread::spawn(move || {
+            let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+            while !String::from_utf8_lossy(&all).contains("test result") {
+                match ours.read(&mut buffer) {
+                    Ok(count) if count > 0 => all.extend_from_slice(&buffer[..count]),
+                    _ => break,
+                }
+            }
+            (ours, String::from_utf8_lossy(&all).into_owned())
+        });
+        assert!(!child.wait().unwrap().success());
+        let (_ours, said) = reader.join().unwrap();
+        assert_eq!(modes(&theirs), before);
+        let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("no {text:?} in {said:?}"));
+        assert!(at("\u{1b}[?1049h") < at("\u{1b}[?1049l"));
+        assert!(at("\u{1b}[?1049l") < at("on purpose"), "the message can be read: {said:?}");
+    }
+}

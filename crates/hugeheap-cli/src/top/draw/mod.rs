@@ -22,6 +22,8 @@ use unicode_width::UnicodeWidthStr;
 const LEAST: (u16, u16) = (24, 5);
 /// Lines for the host: more would take them from the list.
 const HOST_LINES: usize = 3;
+/// From this height on, a process leaves room for all of the host.
+const ROOMY: u16 = 30;
 
 pub(crate) fn draw(frame: &mut Frame, state: &mut State, look: Look) {
     let area = frame.area();
@@ -110,8 +112,11 @@ fn host(frame: &mut Frame, state: &State, look: Look, area: Rect) -> u16 {
             pieces.extend(notes(state));
         }
     }
-    // At least as much is left for the list.
-    let most = HOST_LINES.min(usize::from(area.height.saturating_sub(3) / 2)).max(1);
+    // At least as much is left for the list; a process that is looked at alone needs the room more than the host.
+    let most = match state.detail {
+        Some(_) if area.height < ROOMY => 1,
+        _ => HOST_LINES.min(usize::from(area.height.saturating_sub(3) / 2)).max(1),
+    };
     let lines = flow(pieces, width, most);
     for (index, line) in lines.iter().enumerate() {
         let style = if index == 0 { look.strong() } else { ratatui::style::Style::new() };
