@@ -201,6 +201,8 @@ typedef struct hh_stats_t {
     uint64_t charge;        /* the memory cgroup's charge when hh_measure looked last */
 
     uint64_t fallbacks[24]; /* how often memory did not get the backing its policy wanted, by reason */
+
+    uint64_t arenas_ahead; /* made by the maintenance thread before they were needed, while the heap grew quickly */
 } hh_stats_t;
 
 /* Asks the kernel what backs the arenas now, which takes milliseconds; the numbers are in what hh_stats answers next. */

@@ -77,6 +77,8 @@ class Stats:
     huge: int
     peak_charge: int
     charge: int
+    #: Arenas made ahead by the maintenance thread, while the heap grew quickly.
+    arenas_ahead: int
     #: How often memory did not get the backing its policy wanted, by reason.
     fallbacks: Mapping[str, int]
 

@@ -59,6 +59,8 @@ COUNTERS = (
     "arenas_given_back breaks regretted collapses passes longest_pass forks peak_resident peak_huge resident huge "
     "peak_charge charge"
 ).split()
+# Behind the counts of the reasons.
+LATER = ["arenas_ahead"]
 
 
 def find_library():
@@ -137,9 +139,11 @@ def read_record(path):
     assert schema == 1, f"schema {schema}: update this reader"
     counters = struct.unpack_from(f"<{len(COUNTERS)}Q", data, 16 + 64)
     counts = struct.unpack_from("<24Q", data, 16 + 64 + 8 * len(COUNTERS))
-    assert size == 64 + 8 * len(COUNTERS) + 24 * 8 and not any(counts[len(REASONS) :]), "update this reader"
+    later = struct.unpack_from(f"<{len(LATER)}Q", data, 16 + 64 + 8 * len(COUNTERS) + 24 * 8)
+    known = 64 + 8 * len(COUNTERS) + 24 * 8 + 8 * len(LATER)
+    assert size == known and not any(counts[len(REASONS) :]), "update this reader"
     return {
-        **dict(zip(COUNTERS, counters)),
+        **dict(zip(COUNTERS + LATER, counters + later)),
         "pid": pid,
         "parent": parent,
         "state": STATES[state],

@@ -4,6 +4,7 @@ Each test starts a real program and looks at its output, at its telemetry record
 """
 
 import ctypes
+import os
 import statistics
 
 import pytest
@@ -26,11 +27,11 @@ def python():
     return INTERPRETERS.get((3, 11)) or next(iter(INTERPRETERS.values()))
 
 
-def outcome(python, program, policy, directory, **options):
+def outcome(python, program, policy, directory, level="arenas", **options):
     """Runs a program on hugeheap; its output equals stock's. Answers its record."""
     stock = testbed.run([python, "-c", program])
     directory.mkdir(exist_ok=True)
-    result = testbed.run([python, "-c", program], testbed.preloaded(policy, directory), **options)
+    result = testbed.run([python, "-c", program], testbed.preloaded(policy, directory, level), **options)
     assert (result.returncode, result.stdout) == (stock.returncode, stock.stdout) == (0, stock.stdout), result.stderr
     return testbed.only_record(directory)
 
@@ -135,6 +136,26 @@ def test_the_charge_follows_what_is_live_after_a_burst(python, tmp_path):
     assert ours[1] <= stock[1] + 8, (stock, ours)
     assert ours[2] <= stock[2] + 8, (stock, ours)
     assert record["retained"] <= 4 << 20
+
+
+GROWTH = """
+import time
+layers = [[bytearray(1000) for _ in range(100_000)] for _ in range(3)]
+time.sleep(2.5)
+print(sum(map(len, layers)), len(layers[2][99_999]))
+"""
+
+
+def test_a_heap_that_grows_quickly_finds_arenas_made_ahead_and_keeps_none_of_them(python, tmp_path):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor: nothing is made ahead")
+    record = outcome(python, GROWTH, "auto", tmp_path / "two", level="objects")
+    assert 0 < record["arenas_ahead"] < record["arenas_peak"] > 140
+    # What was made last is in no use, and has gone back.
+    assert record["retained"] < 4 << 20
+    one = sorted(os.sched_getaffinity(0))[:1]
+    bound = outcome(python, GROWTH, "auto", tmp_path / "one", level="objects", preexec_fn=lambda: os.sched_setaffinity(0, one))
+    assert bound["arenas_ahead"] == 0
 
 
 RSS = "print(next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmRSS')))"

@@ -221,6 +221,9 @@ pub trait Facts {
     /// The caches of CPU 0 and who shares them. May allocate.
     fn caches(&self) -> Result<Vec<Cache>>;
 
+    /// Processors that this thread may run on, at least 1. Does not allocate.
+    fn processors(&self) -> usize;
+
     /// The NUMA nodes that have memory. May allocate.
     fn numa_nodes(&self) -> Result<Vec<NumaNode>>;
 

@@ -110,6 +110,21 @@ fn pools_are_sorted_and_agree_with_the_single_look() {
 }
 
 #[test]
+fn a_thread_bound_to_one_processor_has_one() {
+    std::thread::spawn(|| {
+        // SAFETY: plain calls on a set of this frame, for this thread alone.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+            assert_eq!(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set), 0);
+        }
+        assert_eq!(OS.processors(), 1);
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
 fn host_facts_fit_together() {
     let sizes = OS.page_sizes();
     assert!(sizes.os.is_power_of_two());
@@ -120,6 +135,7 @@ fn host_facts_fit_together() {
         Ok(caches) => assert!(caches.iter().all(|cache| cache.size > 0 && cache.shared_by > 0), "{caches:?}"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Missing),
     }
+    assert!(OS.processors() >= std::thread::available_parallelism().unwrap().get());
     match OS.numa_nodes() {
         Ok(nodes) => {
             let sum: u64 = nodes.iter().map(|node| node.total).sum();

@@ -48,6 +48,10 @@ impl Facts for Linux {
         hardware::caches(&self.root)
     }
 
+    fn processors(&self) -> usize {
+        hardware::processors()
+    }
+
     /// # Errors
     /// `Missing` on a kernel without NUMA, whose memory is all one node.
     fn numa_nodes(&self) -> Result<Vec<NumaNode>> {

@@ -1,6 +1,6 @@
-//! Caches and NUMA nodes: `/sys/devices/system/cpu/cpu0/cache/` and `/sys/devices/system/node/`.
+//! Processors, caches and NUMA nodes: the affinity mask, `/sys/devices/system/cpu/cpu0/cache/` and `/sys/devices/system/node/`.
 //!
-//! Both are read once when a heap is configured, so these functions may allocate.
+//! Caches and nodes are read once when a heap is configured, so these functions may allocate.
 
 use super::read::{self, Lines, Root};
 use crate::{Cache, NumaNode, Result};
@@ -10,6 +10,19 @@ const CACHES: &[u8] = b"/sys/devices/system/cpu/cpu0/cache";
 const CACHE: &str = "read(/sys/devices/system/cpu/cpu0/cache)";
 const NODES: &[u8] = b"/sys/devices/system/node";
 const NODE: &str = "read(/sys/devices/system/node)";
+
+/// Processors that the calling thread may run on.
+pub(super) fn processors() -> usize {
+    // SAFETY: all zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size that it is told.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+        // The host has more processors than a set has room for (EINVAL). Nothing else can go wrong.
+        return libc::CPU_SETSIZE as usize;
+    }
+    // SAFETY: only counts the bits of the set.
+    (unsafe { libc::CPU_COUNT(&set) } as usize).max(1)
+}
 
 /// The caches of CPU 0, in the kernel's order.
 pub(super) fn caches(root: &Root) -> Result<Vec<Cache>> {

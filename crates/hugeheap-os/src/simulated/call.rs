@@ -86,6 +86,8 @@ calls! {
     Caches "open(/sys/devices/system/cpu/cpu0/cache)" &[libc::ENOENT],
     /// `Facts::numa_nodes`.
     NumaNodes "open(/sys/devices/system/node)" &[libc::ENOENT],
+    /// `Facts::processors`. Cannot fail.
+    Processors "sched_getaffinity" &[],
     /// `Facts::capabilities`. Cannot fail.
     Capabilities "probe" &[],
     /// `Facts::address_space_limit`. Cannot fail.

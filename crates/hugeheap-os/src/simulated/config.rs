@@ -72,6 +72,8 @@ pub struct Config {
     pub capabilities: Capabilities,
     /// Caches of a CPU.
     pub caches: Vec<Cache>,
+    /// Processors that the process may run on.
+    pub processors: usize,
     /// NUMA nodes; empty: one node with all the memory.
     pub numa_nodes: Vec<NumaNode>,
     /// Whether real access follows the model: an access to an address that is only reserved, or protected, crashes the
@@ -151,6 +153,7 @@ impl Config {
                 Cache { level: 2, data: true, size: 1 << 20, shared_by: 1 },
                 Cache { level: 3, data: true, size: 32 << 20, shared_by: 8 },
             ],
+            processors: 2,
             numa_nodes: Vec::new(),
             enforce_access: false,
             background_khugepaged: false,

@@ -82,6 +82,10 @@ impl Facts for Kernel {
         self.fact(Call::Caches, |state| Ok(state.config.caches.clone()))
     }
 
+    fn processors(&self) -> usize {
+        self.certain(Call::Processors, |state| state.config.processors)
+    }
+
     fn numa_nodes(&self) -> Result<Vec<NumaNode>> {
         self.fact(Call::NumaNodes, |state| {
             let all =

@@ -8,6 +8,7 @@
 //! Obtaining memory belongs to [`supply`](super::supply); giving back, breaking and collapsing to
 //! [`maintenance`](super::maintenance), away from the caller's path.
 
+use super::ahead::Growth;
 use super::backing::{Host, Latency};
 use super::bitmap;
 use super::demand::Demand;
@@ -73,6 +74,8 @@ pub struct Arenas<O> {
     /// Given back, most recently first.
     pub(crate) given_back: List,
     pub(crate) demand: Demand,
+    /// How fast whole arenas are taken, and what is made ahead of that.
+    pub(super) growth: Growth,
     /// The base arena for small runs that policy `auto` keeps apart, in no list; `NONE` before the first small run.
     pub(crate) small: ArenaId,
     pub(super) serial: u32,
@@ -93,6 +96,7 @@ impl<O: Os> Arenas<O> {
         Self {
             os,
             demand: Demand::new(settings.decay),
+            growth: Growth::NONE,
             settings,
             table: Table::NEW,
             host: Host::UNKNOWN,
@@ -369,11 +373,19 @@ impl<O: Os> Arenas<O> {
 
     /// An arena without live runs, mapped, out of all lists.
     fn take_whole(&mut self, now: u64) -> Option<ArenaId> {
-        if self.empty.head.is_some() {
+        let id = if self.empty.head.is_some() {
             let id = self.empty.head;
             self.empty.remove(&mut self.table, id);
-            return Some(id);
-        }
+            id
+        } else {
+            self.supply_any(now)?
+        };
+        self.took_whole(now);
+        Some(id)
+    }
+
+    /// An arena that had no memory, mapped, out of all lists.
+    fn supply_any(&mut self, now: u64) -> Option<ArenaId> {
         let Some(id) = self.any_without_memory() else {
             self.count(Fallback::AddressSpace);
             return None;

@@ -35,12 +35,14 @@ pub(crate) struct Host {
     pub(crate) disabled: ThpDisabled,
     pub(crate) collapse: bool,
     pub(crate) limits: Option<MemoryLimits>,
+    /// Processors that the process may run on.
+    pub(crate) processors: usize,
 }
 
 impl Host {
     /// Before anything was read: as a host without huge pages.
     pub(crate) const UNKNOWN: Self =
-        Self { thp: None, disabled: ThpDisabled::No, collapse: false, limits: None };
+        Self { thp: None, disabled: ThpDisabled::No, collapse: false, limits: None, processors: 1 };
 
     /// Asks the operating system. Does not allocate.
     pub(crate) fn read<F: Facts>(os: &F) -> Self {
@@ -56,11 +58,13 @@ impl Host {
             disabled: os.thp_disabled().unwrap_or(ThpDisabled::No),
             collapse: right_size && os.capabilities().collapse,
             limits: os.memory_limits().ok(),
+            processors: os.processors(),
         }
     }
 
     /// Reads again what changes while a process runs.
     pub(crate) fn refresh<F: Facts>(&mut self, os: &F) {
+        self.processors = os.processors();
         if self.thp.is_some() {
             if let Ok(thp) = os.thp() {
                 self.thp = Some(thp.mode);
@@ -202,8 +206,13 @@ mod tests {
     use super::*;
     use hugeheap_os::CgroupVersion;
 
-    const HOST: Host =
-        Host { thp: Some(ThpMode::Madvise), disabled: ThpDisabled::No, collapse: true, limits: None };
+    const HOST: Host = Host {
+        thp: Some(ThpMode::Madvise),
+        disabled: ThpDisabled::No,
+        collapse: true,
+        limits: None,
+        processors: 1,
+    };
     const HEAP: Situation = Situation { forks: 0, tight: false, slow: false };
 
     fn made(policy: Policy, host: Host, heap: Situation) -> (Made, Option<Fallback>) {

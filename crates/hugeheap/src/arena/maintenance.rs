@@ -67,7 +67,7 @@ pub enum Wait {
 impl<O: Os> Arenas<O> {
     /// Whether something happened that maintenance should look at. Cheap; asked after a free.
     pub fn maintenance_due(&self) -> bool {
-        self.sweep.is_pending() || self.counters.retained > self.settled + SLACK
+        self.sweep.is_pending() || self.counters.retained > self.settled + SLACK || self.ahead_due()
     }
 
     /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.
@@ -81,7 +81,8 @@ impl<O: Os> Arenas<O> {
         let mut plan = Plan::new(now);
         let tight = self.is_tight();
         let live = self.counters.live;
-        let target = if tight { live } else { self.demand.target(now).max(live) };
+        let ahead = self.kept_ahead(now).map_or(0, |(_, bytes)| bytes);
+        let target = if tight { live } else { self.demand.target(now).max(live + ahead) };
         let mut excess = (live + self.counters.retained).saturating_sub(target);
         self.plan_give_back(&mut plan, now, &mut excess);
         self.claim(&plan, 0);
@@ -197,6 +198,9 @@ impl<O: Os> Arenas<O> {
         let part = (decay / 8).max(1_000_000);
         if self.counters.retained > SLACK {
             due = due.min(self.demand.next_change(now).unwrap_or(u64::MAX));
+        }
+        if let Some((until, _)) = self.kept_ahead(now).filter(|_| self.counters.retained > 0) {
+            due = due.min(until + 1);
         }
         // Another plan may have been made and completed meanwhile, and its search has come further.
         due = due.min(self.sweep.due);
@@ -323,6 +327,8 @@ impl<O: Os> Arenas<O> {
 
     /// Passes until nothing is due now, on the caller's thread: for programs without other threads and for tests.
     pub fn maintain(&mut self) -> Wait {
+        // On this thread it would only take as long sooner.
+        self.leave_ahead();
         loop {
             let mut plan = self.plan();
             plan.perform(&self.os);

@@ -11,6 +11,7 @@
 //! | `arenas` | allocating and freeing page runs |
 //! | `batch` | the same for heap pages in numbers |
 //! | `supply` | obtaining address space and memory |
+//! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
 //! | `plan` | the system calls of that, made outside the lock |
@@ -21,6 +22,7 @@
 //! Only `supply`, `plan`, `table`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
 //! read everywhere: it is one of them, too.)
 
+mod ahead;
 mod arenas;
 mod backing;
 mod batch;
@@ -43,6 +45,7 @@ mod table;
 pub(crate) mod tests;
 mod verify;
 
+pub use ahead::Ahead;
 pub use arenas::{Arenas, BadFree};
 pub use fork::ForkCopies;
 pub use layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};

@@ -4,10 +4,10 @@
 //!   any_without_memory          supply
 //!   given back ─┐               choose ─▶ make (map, or advise what is mapped) ─▶ first touch: is it huge?
 //!   never used ─┼─▶ arena ────▶   └── the pool is empty: choose again
-//!   new region ─┘
+//!   new region ─┘              └────────── begin_supply ──────────┘  └─ Making::touch ─┘ complete_supply
 //! ```
 //!
-//! Everything here runs on the caller's path, so it makes the calls that a program on OS pages would make too
+//! But for arenas that are made [ahead](super::ahead) all this runs on the caller's path, so it makes the calls that a program on OS pages would make too
 //! (map, first touch) and one more, the question whether the touch found a huge page: an arena that is believed huge and is not would
 //! hide the most common reason why nothing becomes faster.
 //!
@@ -31,13 +31,50 @@ const MIN_REGION_BYTES: u64 = 64 << 30;
 /// room for a block of 700 KiB, and a program that needs 30 MB on stock failed. Not one arena: there is a table of 64 regions.
 const MIN_LIMITED_REGION_BYTES: u64 = 8 << 20;
 
+/// An arena that was mapped or advised, and not touched yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Making {
+    made: Made,
+    choice: Choice,
+    /// The policy's reason for less than it wanted, or the system's.
+    fallback: Option<Fallback>,
+    may_be_huge: bool,
+}
+
 /// What the first touch of an arena made resident.
-struct Touched {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touched {
     /// What may be resident now, or at the program's own first touch.
     pages: u128,
     huge: bool,
     /// The kernel said that it is not huge.
-    missing: bool,
+    pub(super) missing: bool,
+    /// How long it took, in nanoseconds; `None`: it was not touched.
+    took: Option<u64>,
+}
+
+impl Making {
+    /// Whether mapping the arena made all of it resident.
+    pub(super) fn is_resident(&self) -> bool {
+        self.made == Made::Hugetlb
+    }
+
+    /// Whether the first touch may do that.
+    pub(super) fn may_be_huge(&self) -> bool {
+        self.may_be_huge
+    }
+
+    /// Touches the arena, if that may make it a huge page, and asks the kernel whether it did; times it. The program would touch the
+    /// arena next anyway.
+    pub(super) fn touch<O: Os>(&self, os: &O, range: AddressRange) -> Touched {
+        if self.is_resident() {
+            return Touched { pages: u128::MAX, huge: true, missing: false, took: None };
+        }
+        if self.may_be_huge {
+            return first_touch(os, range);
+        }
+        Touched { pages: 0, huge: false, missing: false, took: None }
+    }
 }
 
 impl<O: Os> Arenas<O> {
@@ -130,6 +167,14 @@ impl<O: Os> Arenas<O> {
     /// Gives memory to an arena that has none (unmapped or given back), with the backing the policy chooses. `huge` false: the
     /// arena will be used only in part, so OS pages are better whatever the policy.
     pub(crate) fn supply(&mut self, id: ArenaId, now: u64, huge: bool) -> OsResult<()> {
+        let making = self.begin_supply(huge, id, now)?;
+        let touched = making.touch(&self.os, self.table.range(id));
+        self.complete_supply(id, now, making, touched);
+        Ok(())
+    }
+
+    /// The first half: chooses the backing, and maps or advises.
+    pub(super) fn begin_supply(&mut self, huge: bool, id: ArenaId, now: u64) -> OsResult<Making> {
         self.refresh_limits();
         let situation = self.situation(now);
         let mut choice = if huge {
@@ -147,26 +192,28 @@ impl<O: Os> Arenas<O> {
             made = self.make(id, choice.made);
         }
         let (made, refused) = made?;
-        let mut fallback = choice.fallback.or(refused);
+        let fallback = choice.fallback.or(refused);
         if refused.is_some() && choice.effective == Policy::Thp {
             choice.effective = Policy::Base;
         }
-        self.counters.effective_policy = choice.effective as u32;
         let may_be_huge = match made {
             Made::Thp => self.host.advice_fails().is_none(),
             // The mode was changed after the choice of unadvised memory was made.
             Made::Plain => self.host.thp == Some(ThpMode::Always) && self.host.advice_fails().is_none(),
             _ => false,
         };
-        let touched = match made {
-            Made::Hugetlb => Touched { pages: u128::MAX, huge: true, missing: false },
-            _ if may_be_huge => self.first_touch(id),
-            _ => Touched { pages: 0, huge: false, missing: false },
-        };
-        if touched.missing && choice.effective == Policy::Thp {
-            fallback = fallback.or(Some(Fallback::NoHugePage));
+        Ok(Making { made, choice, fallback, may_be_huge })
+    }
+
+    /// The second half: accounts for what the first touch found.
+    pub(super) fn complete_supply(&mut self, id: ArenaId, now: u64, making: Making, touched: Touched) {
+        if let Some(took) = touched.took {
+            let after = self.now();
+            self.latency.record(after, took);
         }
-        if let Some(reason) = fallback {
+        self.counters.effective_policy = making.choice.effective as u32;
+        let missing = touched.missing && making.choice.effective == Policy::Thp;
+        if let Some(reason) = making.fallback.or(missing.then_some(Fallback::NoHugePage)) {
             self.count(reason);
         }
         let serial = self.serial;
@@ -179,7 +226,6 @@ impl<O: Os> Arenas<O> {
         arena.failures = 0;
         self.counters.retained += pages_bytes(touched.pages);
         self.touch(id, now, touched.pages);
-        Ok(())
     }
 
     fn effective_policy(&self) -> Policy {
@@ -251,26 +297,22 @@ impl<O: Os> Arenas<O> {
         }
         Ok(())
     }
+}
 
-    /// Touches an arena, and asks the kernel whether it became a huge page; times it. The program would touch the arena
-    /// next anyway.
-    fn first_touch(&mut self, id: ArenaId) -> Touched {
-        let range = self.table.range(id);
-        let page = AddressRange::new(range.start, self.os.page_sizes().os.min(HEAP_PAGE_BYTES));
-        let before = self.now();
-        // SAFETY: the arena is mapped and has no live run; populating changes no contents.
-        let populated = unsafe { self.os.populate(page) };
-        let after = self.now();
-        self.latency.record(after, after.saturating_sub(before));
-        match populated.map(|()| self.os.residency(page)) {
-            Ok(Ok(residency)) if residency.huge() == 0 => Touched { pages: 1, huge: false, missing: true },
-            // A kernel that does not answer: what the policy expects is assumed.
-            Ok(_) => Touched { pages: u128::MAX, huge: true, missing: false },
-            // An old kernel, or one that is short of something. In the latter case a collapse makes sure.
-            Err(error) => {
-                let old = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
-                Touched { pages: u128::MAX, huge: old, missing: false }
-            }
+fn first_touch<O: Os>(os: &O, range: AddressRange) -> Touched {
+    let page = AddressRange::new(range.start, os.page_sizes().os.min(HEAP_PAGE_BYTES));
+    let before = os.now();
+    // SAFETY: the arena is mapped and has no live run; populating changes no contents.
+    let populated = unsafe { os.populate(page) };
+    let took = Some(os.now().saturating_sub(before).as_nanos() as u64);
+    match populated.map(|()| os.residency(page)) {
+        Ok(Ok(residency)) if residency.huge() == 0 => Touched { pages: 1, huge: false, missing: true, took },
+        // A kernel that does not answer: what the policy expects is assumed.
+        Ok(_) => Touched { pages: u128::MAX, huge: true, missing: false, took },
+        // An old kernel, or one that is short of something. In the latter case a collapse makes sure.
+        Err(error) => {
+            let old = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
+            Touched { pages: u128::MAX, huge: old, missing: false, took }
         }
     }
 }

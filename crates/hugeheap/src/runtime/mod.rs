@@ -261,6 +261,7 @@ impl Runtime {
         self.publish(&mut heap, false);
         let due = heap.maintenance_due();
         let oversleeps = due && heap.oversleeps(self.thread.wakes_at());
+        let grows = heap.ahead_due();
         drop(heap);
         if due && !self.thread.ensure(self) {
             self.maintain_inline();
@@ -268,12 +269,16 @@ impl Runtime {
         if oversleeps {
             self.thread.look_again();
         }
+        if grows {
+            self.thread.grow();
+        }
     }
 
     /// Where no thread can be started: one short pass on the caller's thread, without the lock over system calls.
     fn maintain_inline(&self) {
         let mut heap = self.heap.lock();
         heap.count(crate::telemetry::Fallback::NoThread);
+        heap.leave_ahead();
         let mut plan = heap.plan();
         drop(heap);
         plan.perform(&Linux::new());

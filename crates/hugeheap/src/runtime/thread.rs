@@ -6,6 +6,7 @@
 //!                       └──────────────────────────▶ None
 //!
 //!   asleep ──time passes, or look_again──▶ pass
+//!          ──grow───────────────────────▶ makes arenas ahead
 //! ```
 //!
 //! It sleeps for as long as its last pass said. What makes that wrong has to say so with `look_again`: other settings, and a fall of
@@ -43,10 +44,13 @@ const STOP: u32 = 1;
 /// The thread is asked to make a pass now.
 const LOOK: u32 = 2;
 
+/// The thread is asked to make arenas ahead.
+const GROW: u32 = 4;
+
 /// See the module's text.
 pub(super) struct MaintenanceThread {
     handle: Lock<Handle>,
-    /// What the thread is asked: `STOP` and `LOOK`. A futex word.
+    /// What the thread is asked: `STOP`, `LOOK` and `GROW`. A futex word.
     asked: AtomicU32,
     /// Until when it sleeps, in nanoseconds of the system's clock; 0: it does not. Written under the heap's lock, or by who wakes it.
     wakes_at: AtomicU64,
@@ -110,6 +114,14 @@ impl MaintenanceThread {
         self.ask(LOOK);
     }
 
+    /// Sees to it that arenas are made ahead, if the thread runs.
+    pub(super) fn grow(&self) {
+        // It is awake, or was asked already: no call.
+        if self.asked.fetch_or(GROW, Ordering::Release) == 0 {
+            wake(&self.asked);
+        }
+    }
+
     /// Until when the thread sleeps, unless it is woken; 0: it does not sleep, or was woken already.
     pub(super) fn wakes_at(&self) -> u64 {
         self.wakes_at.load(Ordering::Relaxed)
@@ -124,8 +136,8 @@ impl MaintenanceThread {
         self.asked.load(Ordering::Acquire) & STOP != 0
     }
 
-    /// Sleeps for `nanoseconds` or until asked for something. True: go on.
-    fn sleep(&self, nanoseconds: u64) -> bool {
+    /// Sleeps for `nanoseconds` or until asked for something, and says for what.
+    fn sleep(&self, nanoseconds: u64) -> u32 {
         let nanoseconds = nanoseconds.min(LONGEST_SLEEP);
         let time = libc::timespec {
             tv_sec: (nanoseconds / 1_000_000_000) as libc::time_t,
@@ -143,21 +155,25 @@ impl MaintenanceThread {
                 );
             }
         }
-        // Before the pass, so that what is asked during it is not lost.
-        self.asked.fetch_and(!LOOK, Ordering::AcqRel) & STOP == 0
+        // Before the work, so that what is asked during it is not lost.
+        self.asked.fetch_and(!(LOOK | GROW), Ordering::AcqRel)
     }
 
     /// The thread's life.
     fn run(&self, runtime: &Runtime) {
         loop {
-            match pass(runtime) {
+            // First, because the program waits for it.
+            make_ahead(self, runtime);
+            let wait = pass(runtime);
+            match wait {
                 Wait::For(0) => {
                     if self.is_stopped() {
                         return;
                     }
                 }
                 Wait::For(time) => {
-                    if !self.sleep(time) {
+                    let until = runtime.heap.lock().now().saturating_add(time);
+                    if !self.sleep_until(until, runtime) {
                         return;
                     }
                 }
@@ -175,6 +191,36 @@ impl MaintenanceThread {
                     }
                 }
             }
+        }
+    }
+
+    /// Sleeps until a pass is due or asked for, and makes arenas ahead meanwhile. False: the thread has to end.
+    fn sleep_until(&self, until: u64, runtime: &Runtime) -> bool {
+        let os = Linux::new();
+        loop {
+            let left = until.saturating_sub(hugeheap_os::Facts::now(&os).as_nanos() as u64);
+            let asked = self.sleep(left);
+            if asked & STOP != 0 {
+                return false;
+            }
+            if asked & GROW != 0 {
+                make_ahead(self, runtime);
+            }
+            if asked & GROW == 0 || asked & LOOK != 0 || left == 0 {
+                return true;
+            }
+        }
+    }
+}
+
+/// Makes arenas ahead, as many as are due.
+fn make_ahead(thread: &MaintenanceThread, runtime: &Runtime) {
+    let os = Linux::new();
+    while !thread.is_stopped() {
+        let Some(mut ahead) = runtime.heap.lock().begin_ahead() else { return };
+        ahead.touch(&os);
+        if !runtime.heap.lock().complete_ahead(ahead) {
+            return;
         }
     }
 }

@@ -237,6 +237,9 @@ pub struct Snapshot {
 
     /// Fallbacks by reason; the index is [`Fallback`]'s number.
     pub fallbacks: [u64; Fallback::ROOM],
+
+    /// Arenas made ahead by the maintenance thread since the start, while the heap grew quickly.
+    pub arenas_ahead: u64,
 }
 
 const _: () = assert!(size_of::<Snapshot>() % 8 == 0);
@@ -286,6 +289,7 @@ impl Snapshot {
         peak_charge: 0,
         charge: 0,
         fallbacks: [0; Fallback::ROOM],
+        arenas_ahead: 0,
     };
 
     /// Whether memory comes from hugeheap, `None` for a number from a newer version.
@@ -310,7 +314,7 @@ impl Snapshot {
     }
 
     /// Name and value of every plain counter, in the order of the schema: the source of JSON and metrics.
-    pub fn counters(&self) -> [(&'static str, u64); 32] {
+    pub fn counters(&self) -> [(&'static str, u64); 33] {
         [
             ("arenas", self.arenas),
             ("arenas_peak", self.arenas_peak),
@@ -344,6 +348,7 @@ impl Snapshot {
             ("huge", self.huge),
             ("peak_charge", self.peak_charge),
             ("charge", self.charge),
+            ("arenas_ahead", self.arenas_ahead),
         ]
     }
 }

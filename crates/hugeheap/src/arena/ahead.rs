@@ -1,0 +1,195 @@
+//! Making arenas before they are needed.
+//!
+//! Terms: a heap *grows quickly* while whole arenas are taken one soon after the other. An arena is made *ahead* when the maintenance
+//! thread maps and touches it before an allocation asks for it. Until it is taken it is an empty arena like any other.
+//!
+//! The kernel clears a huge page when it is touched first: 0.1 to 0.2 ms, in which a program fills half an arena with objects. While the heap
+//! grows quickly the maintenance thread has that done on another processor. The program then finds an empty arena, and waits for nothing.
+//!
+//! ```text
+//!   take_whole ─▶ Growth::took: quick? ─▶ due ─▶ the thread:  begin (locked)      choose, make, mark busy
+//!       ▲                                                     touch (not locked)  the kernel clears the page
+//!       └──────────────── empty arenas ◀───────────────────── complete (locked)   account for it
+//! ```
+//!
+//! What it may cost: one arena in 32 of the live ones, two at most, and they count as retained. When the heap stops growing they are kept
+//! for the decay time like what was in use last, then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the
+//! program's own touches decide how much is resident), or with one processor.
+
+use super::list::ArenaId;
+use super::record::State;
+use super::supply::{Making, Touched};
+use super::{ARENA_BYTES, Arenas};
+use hugeheap_os::{AddressRange, Os};
+
+/// Arenas made ahead at most. With one, the thread has as long for a huge page as the program for an arena, and is late every time that it
+/// wakes slowly; a third brought nothing (`docs/measurements/ahead.py`).
+pub(super) const MOST: u64 = 2;
+
+/// Live arenas per arena made ahead: 3 % of the memory, so that the peak stays within 5 % of the interpreter's own.
+pub(super) const SHARE: u64 = 32;
+
+/// Longest time between two arenas of a heap that grows quickly, in nanoseconds. Clearing a page takes 0.2 ms: of a slower growth less than 3 % can be won.
+pub(super) const QUICK: u64 = 8_000_000;
+
+/// Arenas in quick succession before it counts as growth, so that a burst does not start a thread.
+pub(super) const LEAST: u32 = 4;
+
+/// How fast a heap grows. Pure: time comes in as nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    /// When a whole arena was taken last.
+    taken_at: u64,
+    /// Arenas taken in quick succession, up to `LEAST`.
+    succession: u32,
+    /// Arenas that are being made.
+    begun: u32,
+    /// Some were made in this succession.
+    made: bool,
+    /// The thread should look.
+    due: bool,
+}
+
+impl Growth {
+    pub(crate) const NONE: Self = Self { taken_at: 0, succession: 0, begun: 0, made: false, due: false };
+
+    /// A whole arena is taken, for use at once.
+    fn took(&mut self, now: u64) {
+        let quick = now.saturating_sub(self.taken_at) <= QUICK;
+        self.succession = if quick { (self.succession + 1).min(LEAST) } else { 1 };
+        self.made &= quick;
+        self.taken_at = now;
+    }
+
+    /// Growth stopped, or nothing can be made ahead of it: it takes a new succession to try again.
+    fn stop(&mut self) {
+        self.succession = 0;
+        self.due = false;
+    }
+
+    /// Arenas that should be empty and ready now, beside `live` bytes.
+    fn wanted(&self, now: u64, live: u64) -> u64 {
+        let grows = self.succession == LEAST && now.saturating_sub(self.taken_at) <= QUICK;
+        if grows { allowed(live) } else { 0 }
+    }
+
+    /// Until when arenas made ahead are kept, and how many.
+    fn kept(&self, now: u64, live: u64, decay: u64) -> Option<(u64, u64)> {
+        let until = self.taken_at.saturating_add(decay);
+        (self.made && now <= until && allowed(live) > 0).then(|| (until, allowed(live)))
+    }
+}
+
+fn allowed(live: u64) -> u64 {
+    (live / (SHARE * ARENA_BYTES as u64)).min(MOST)
+}
+
+/// An arena that is being made ahead: begun by [`Arenas::begin_ahead`], touched without the heap's lock, and handed to
+/// [`Arenas::complete_ahead`].
+#[derive(Debug)]
+#[must_use = "the arena stays busy until it is completed"]
+pub struct Ahead {
+    id: ArenaId,
+    range: AddressRange,
+    making: Making,
+    touched: Option<Touched>,
+}
+
+impl Ahead {
+    /// Has the kernel clear the memory. Without the heap's lock.
+    pub fn touch<O: Os>(&mut self, os: &O) {
+        self.touched = Some(self.making.touch(os, self.range));
+    }
+}
+
+impl<O: Os> Arenas<O> {
+    /// Notes that a whole arena is taken, and whether more should be made ahead.
+    pub(super) fn took_whole(&mut self, now: u64) {
+        self.growth.took(now);
+        self.growth.due = self.missing_ahead(now) > 0;
+    }
+
+    /// Whether the maintenance thread should make arenas ahead. Cheap; asked after every event.
+    pub(crate) fn ahead_due(&self) -> bool {
+        self.growth.due
+    }
+
+    /// Arenas to be made ahead now.
+    fn missing_ahead(&self, now: u64) -> u64 {
+        let wanted = self.growth.wanted(now, self.counters.live);
+        if wanted == 0 || self.host.processors < 2 || self.is_tight() {
+            return 0;
+        }
+        let mut ready = u64::from(self.growth.begun);
+        let mut id = self.empty.head;
+        while id.is_some() && ready < wanted {
+            ready += 1;
+            id = self.arena(id).next;
+        }
+        wanted - ready.min(wanted)
+    }
+
+    /// Bytes of empty arenas that retention leaves alone because the heap grew quickly of late, and until when.
+    pub(super) fn kept_ahead(&self, now: u64) -> Option<(u64, u64)> {
+        let (until, arenas) = self.growth.kept(now, self.counters.live, self.demand.decay())?;
+        Some((until, arenas * ARENA_BYTES as u64))
+    }
+
+    /// Begins to make the next arena ahead, if one is due.
+    pub fn begin_ahead(&mut self) -> Option<Ahead> {
+        let now = self.now();
+        self.growth.due = false;
+        while self.missing_ahead(now) > 0 {
+            let id = self.any_without_memory()?;
+            let Ok(making) = self.begin_supply(true, id, now) else {
+                // Not counted: nobody asked for it.
+                self.growth.stop();
+                self.put_back(id);
+                return None;
+            };
+            let range = self.table.range(id);
+            if making.is_resident() {
+                let touched = making.touch(&self.os, range);
+                self.add_ahead(id, now, making, touched);
+            } else if making.may_be_huge() {
+                let arena = self.table.arena_mut(id);
+                arena.state = State::GivenBack;
+                arena.busy = true;
+                self.growth.begun += 1;
+                return Some(Ahead { id, range, making, touched: None });
+            } else {
+                self.growth.stop();
+                self.put_back(id);
+            }
+        }
+        None
+    }
+
+    /// Takes over what came of it. True: another one may be due.
+    pub fn complete_ahead(&mut self, ahead: Ahead) -> bool {
+        let now = self.now();
+        let Ahead { id, range, making, touched } = ahead;
+        let touched = touched.unwrap_or_else(|| making.touch(&self.os, range));
+        self.growth.begun -= 1;
+        self.table.arena_mut(id).busy = false;
+        if touched.missing {
+            // The host has no huge page. The program's own touches decide how much of the arena is resident.
+            self.growth.stop();
+        }
+        self.add_ahead(id, now, making, touched);
+        self.growth.due = self.missing_ahead(now) > 0;
+        self.growth.due
+    }
+
+    fn add_ahead(&mut self, id: ArenaId, now: u64, making: Making, touched: Touched) {
+        self.complete_supply(id, now, making, touched);
+        self.file(id);
+        self.growth.made = true;
+        self.counters.arenas_ahead += 1;
+    }
+
+    /// Nobody is there to make arenas ahead.
+    pub(crate) fn leave_ahead(&mut self) {
+        self.growth.due = false;
+    }
+}

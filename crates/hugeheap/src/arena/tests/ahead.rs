@@ -1,0 +1,201 @@
+//! Arenas made before they are needed: when, how many, and where they go when growth stops.
+
+use super::*;
+use crate::arena::ahead::{LEAST, MOST, QUICK, SHARE};
+use hugeheap_os::simulated::Call;
+
+const LARGE: usize = (MOST * SHARE) as usize;
+
+/// A heap that took so many arenas in quick succession.
+fn grown(policy: Policy, config: Config, arenas: usize) -> World {
+    let mut world = World::new(policy, config);
+    for _ in 0..arenas {
+        world.take(HEAP_PAGES);
+        world.kernel.advance(Duration::from_nanos(QUICK / 4));
+    }
+    world
+}
+
+#[test]
+fn what_was_made_ahead_is_what_the_program_gets_next() {
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    assert!(world.heap.maintenance_due());
+    assert_eq!(world.make_ahead(), MOST);
+    assert!(!world.heap.ahead_due());
+    let faults = world.kernel.events().huge_faults;
+    for _ in 0..50 {
+        world.take(HEAP_PAGES);
+        assert_eq!(world.make_ahead(), 1);
+    }
+    // Each was cleared by the thread, none by the program.
+    assert_eq!(world.kernel.events().huge_faults, faults + 50);
+    assert_eq!(world.heap.snapshot().arenas, LARGE as u64 + 50 + MOST);
+    assert_eq!(world.heap.snapshot().retained, MOST * ARENA);
+    world.check();
+}
+
+#[test]
+fn of_a_small_heap_no_arena_is_made_ahead_and_of_a_medium_one_one() {
+    assert_eq!(grown(Policy::Thp, Config::default(), SHARE as usize - 1).make_ahead(), 0);
+    assert_eq!(grown(Policy::Thp, Config::default(), SHARE as usize).make_ahead(), 1);
+    assert_eq!(grown(Policy::Thp, Config::default(), 4 * LARGE).make_ahead(), MOST);
+}
+
+#[test]
+fn only_quick_growth_counts() {
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    world.kernel.advance(Duration::from_nanos(QUICK));
+    assert_eq!(world.make_ahead(), 0, "it has stopped");
+    for _ in 0..LEAST - 1 {
+        world.take(HEAP_PAGES);
+        assert!(!world.heap.ahead_due(), "not yet");
+    }
+    world.take(HEAP_PAGES);
+    assert_eq!(world.make_ahead(), MOST);
+    for _ in 0..20 {
+        world.kernel.advance(Duration::from_nanos(QUICK + 1));
+        world.take(HEAP_PAGES);
+        assert_eq!(world.make_ahead(), 0, "slow growth");
+    }
+}
+
+#[test]
+fn empty_arenas_that_are_kept_are_enough() {
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    let arenas = world.take_arenas(20);
+    world.free_arenas(&arenas);
+    for left in (0..20).rev() {
+        world.take(HEAP_PAGES);
+        assert_eq!(world.heap.ahead_due(), left < MOST);
+    }
+    assert_eq!(world.make_ahead(), MOST);
+}
+
+#[test]
+fn when_growth_stops_they_are_kept_for_the_decay_time_and_given_back() {
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    world.make_ahead();
+    world.run(0.9);
+    assert_eq!(world.heap.snapshot().retained, MOST * ARENA);
+    world.run(0.2);
+    assert_eq!((world.heap.snapshot().retained, world.kernel.charge()), (0, LARGE as u64 * ARENA));
+    assert_eq!(world.heap.maintain(), Wait::Idle);
+}
+
+#[test]
+fn near_the_memory_limit_nothing_is_made_ahead_and_nothing_of_it_kept() {
+    let limit = 2 * LARGE as u64 * ARENA;
+    let config = Config { cgroup_max: Some(limit), ..Config::default() };
+    let mut world = grown(Policy::Thp, config, LARGE);
+    assert_eq!(world.make_ahead(), MOST);
+    world.heap.set(Settings { limit: Some(world.heap.mapped_bytes()), ..world.heap.settings() });
+    world.take(HEAP_PAGES);
+    assert_eq!(world.make_ahead(), 0);
+    world.run(0.01);
+    assert_eq!(world.heap.snapshot().retained, 0);
+}
+
+#[test]
+fn of_os_pages_and_with_one_processor_nothing_is_made_ahead() {
+    assert_eq!(grown(Policy::Base, Config::default(), LARGE).make_ahead(), 0);
+    assert_eq!(grown(Policy::Dense, Config::default(), LARGE).make_ahead(), 0);
+    let config = Config { processors: 1, ..Config::default() };
+    assert_eq!(grown(Policy::Thp, config, LARGE).make_ahead(), 0);
+}
+
+#[test]
+fn pages_of_the_pool_are_taken_ahead_and_go_back_to_it() {
+    let mut config = Config { populate_hugetlb: true, ..Config::default() };
+    config.hugetlb[0].pages = LARGE as u64 + MOST;
+    let mut world = grown(Policy::Hugetlb, config, LARGE);
+    assert_eq!(world.make_ahead(), MOST);
+    assert_eq!(world.heap.snapshot().arenas_hugetlb, LARGE as u64 + MOST);
+    world.run(2.0);
+    assert_eq!(world.heap.snapshot().arenas_hugetlb, LARGE as u64);
+    world.check();
+}
+
+#[test]
+fn no_memory_and_no_huge_page_end_it_until_the_next_growth() {
+    let config = Config { free_huge_pages: Some(LARGE as u64 + 1), ..Config::default() };
+    let mut world = grown(Policy::Thp, config, LARGE);
+    assert_eq!(world.make_ahead(), 2, "the second is of OS pages");
+    assert_eq!(world.fallback(Fallback::NoHugePage), 1);
+    world.take(HEAP_PAGES);
+    world.take(HEAP_PAGES);
+    assert_eq!(world.make_ahead(), 0);
+    world.check();
+
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    world.kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+    assert_eq!(world.make_ahead(), 0);
+    assert_eq!(world.fallbacks(), [], "nobody asked for it");
+    assert!(!world.heap.ahead_due());
+    world.check();
+}
+
+#[test]
+fn the_heap_is_used_while_an_arena_is_made() {
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    let mut ahead = world.heap.begin_ahead().expect("it grows");
+    let others = world.take_arenas(3);
+    world.heap.verify().expect("consistent with a busy arena");
+    let mut second = world.heap.begin_ahead().expect("there is room for two");
+    assert!(world.heap.begin_ahead().is_none());
+    world.free_arenas(&others);
+    second.touch(&world.kernel);
+    ahead.touch(&world.kernel);
+    assert!(!world.heap.complete_ahead(second));
+    assert!(!world.heap.complete_ahead(ahead));
+    world.run(5.0);
+    assert_eq!(world.kernel.charge(), LARGE as u64 * ARENA);
+    world.check();
+}
+
+#[test]
+fn any_order_of_events_with_calls_that_fail_loses_nothing() {
+    for seed in 1..=30_u64 {
+        let mut random = seed;
+        let mut below = move |bound: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % bound
+        };
+        let policy = [Policy::Thp, Policy::Auto, Policy::Hugetlb][seed as usize % 3];
+        let mut world = grown(policy, Config::default().with_pool(90), LARGE);
+        let mut live = Vec::new();
+        let mut begun = Vec::new();
+        world.kernel.fail_randomly(seed, 30);
+        for _ in 0..400 {
+            match below(10) {
+                0..4 => live.extend(world.heap.allocate(HEAP_PAGES)),
+                4 if !live.is_empty() => {
+                    let place = below(live.len() as u64) as usize;
+                    world.free(live.swap_remove(place).get(), HEAP_PAGES);
+                }
+                5 => begun.extend(world.heap.begin_ahead()),
+                6 if !begun.is_empty() => {
+                    let mut ahead = begun.swap_remove(below(begun.len() as u64) as usize);
+                    if below(8) > 0 {
+                        ahead.touch(&world.kernel);
+                    }
+                    world.heap.complete_ahead(ahead);
+                }
+                7 => world.kernel.advance(Duration::from_nanos(below(2 * QUICK))),
+                8 if below(10) == 0 => _ = world.heap.maintain(),
+                _ => {}
+            }
+            world.heap.verify().unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+        }
+        begun.into_iter().for_each(|ahead| _ = world.heap.complete_ahead(ahead));
+        world.kernel.fail_no_more();
+        live.into_iter().for_each(|address| world.free(address.get(), HEAP_PAGES));
+        world.run(1000.0);
+        let snapshot = world.heap.snapshot();
+        // As after any demand that recurs, two arenas may stay.
+        assert!(snapshot.retained <= 2 * ARENA, "seed {seed}: {snapshot:?}");
+        assert_eq!(snapshot.live, LARGE as u64 * ARENA, "seed {seed}");
+        world.check();
+    }
+}
