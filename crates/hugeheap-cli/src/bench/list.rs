@@ -1,5 +1,6 @@
 //! `hugeheap bench list`: which experiments there are, what each reproduces, and what they can be compared with here.
 
+use super::gc::workload::Workload as Collected;
 use super::give_back::workload::Workload;
 use super::obmalloc::workload::WORKLOADS;
 use super::peers::PEERS;
@@ -27,6 +28,24 @@ pub(crate) const EXPERIMENTS: &[Listed] = &[
         summary: "CPython's small objects: time, page faults, memory and huge-page coverage",
         reference: "proposal of 2 MiB arenas for pymalloc: −8 to −30 % time, up to −99 % dTLB misses",
         needs: Some("CPython 3.8 or newer"),
+    },
+    Listed {
+        name: "alloc-rate",
+        summary: "objects that nobody keeps: GB/s, ns and instructions per object, sizes of the nursery",
+        reference: "how fast RPython's collector can allocate: 34 GB/s, 11 instructions per object of 16 bytes",
+        needs: None,
+    },
+    Listed {
+        name: "gc",
+        summary: "the garbage-collected heap at work: throughput, pauses, memory, evacuation",
+        reference: "GCBench and binary trees, against Boehm's collector and OCaml's",
+        needs: None,
+    },
+    Listed {
+        name: "cow",
+        summary: "what a forked child stops sharing when it frees, collects, compacts",
+        reference: "heap pages of 16 KiB: metadata outside of pages keeps them shared",
+        needs: None,
     },
     Listed {
         name: "give-back",
@@ -61,6 +80,7 @@ fn workloads(experiment: &str) -> Vec<(&'static str, &'static str)> {
         "give-back" => {
             Workload::ALL.iter().map(|workload| (workload.name(), workload.description())).collect()
         }
+        "gc" => Collected::ALL.iter().map(|workload| (workload.name(), workload.description())).collect(),
         _ => Vec::new(),
     }
 }

@@ -37,7 +37,7 @@ pub(crate) const PUBLISHED: [Published; 4] = [
 ];
 
 /// Widest bar of the sweep.
-const BAR: f64 = 30.0;
+const BAR: f64 = 20.0;
 
 pub(crate) fn text(plan: &Plan, results: &Results, goals: &[Goal]) -> String {
     let mut text = programs(plan, results);
@@ -77,17 +77,21 @@ fn programs(plan: &Plan, results: &Results) -> String {
             row.push(or_none(median(rate)));
             let counted = place.and_then(|place| results.counted[place]);
             row.push(or_none(counted.map(|counted| format!("{:.1}", counted.instructions))));
-            row.push(or_none(counted.and_then(|counted| counted.cycles).map(figure)));
+            if has_cycles {
+                row.push(or_none(counted.and_then(|counted| counted.cycles).map(figure)));
+            }
         }
         table::row(&mut table, &row);
     }
     for published in &PUBLISHED {
-        let mut row = vec![format!("published: {}", published.name), "16".to_owned()];
+        let mut row = vec![format!("* {}", published.name), "16".to_owned()];
         for (index, value) in [published.plain, published.field].into_iter().enumerate() {
             row.push(or_none(value.map(|rate| figure(16.0 / rate / f64::from(1 << 30) * 1e9))));
             row.push(or_none(value.map(figure)));
             row.push(or_none(published.instructions.map(|counts| format!("{:.0}", counts[index]))));
-            row.push(or_none(published.cycles.map(|counts| figure(counts[index]))));
+            if has_cycles {
+                row.push(or_none(published.cycles.map(|counts| figure(counts[index]))));
+            }
         }
         table::row(&mut table, &row);
     }
@@ -97,7 +101,7 @@ fn programs(plan: &Plan, results: &Results) -> String {
     };
     let explanation = format!(
         "without and with a write of the field; per object, medians of {} runs; GB are 2^30 bytes;\n{counting}; \
-         published figures are of another machine (AMD Ryzen 7 PRO 7840U)",
+         *: published, of another machine (AMD Ryzen 7 PRO 7840U)",
         plan.runs
     );
     titled("Objects of 16 bytes, of which the last two are kept", &explanation, &table)
@@ -137,7 +141,7 @@ fn collections(results: &Results, place: usize) -> [String; 3] {
 
 fn nurseries(plan: &Plan, results: &Results) -> String {
     let kept = format!("ns, {} kept", grouped(RING as u64));
-    let head = ["nursery", "ns, 2 kept", &kept, "minor collections", "µs each", "of the time"];
+    let head = ["nursery", "ns, 2 kept", &kept, "minor collections", "µs each"];
     let mut head: Vec<_> = head.iter().map(|&word| word.to_owned()).collect();
     head.push(String::new());
     let mut table = table::new(&head);
@@ -152,7 +156,8 @@ fn nurseries(plan: &Plan, results: &Results) -> String {
         let time = results.median(ring, each);
         row.push(or_none(two.and_then(|place| results.median(place, each)).map(figure)));
         row.push(or_none(time.map(figure)));
-        row.extend(collections(results, ring));
+        let [count, length, _] = collections(results, ring);
+        row.extend([count, length]);
         // To the left, although figures are to the right: a bar begins where the others do.
         let len = time.map_or(0, |time| (time / slowest * BAR).round().max(1.0) as usize);
         row.push(format!("{:<1$}", "▇".repeat(len), BAR as usize));
@@ -177,7 +182,7 @@ mod tests {
         let text = text(&plan, &results, &goals(&plan, &results));
         for expected in [
             "hugeheap 0.1.0",
-            "published: RPython",
+            "* RPython",
             "34.3",
             "0.30",
             "11.0",
