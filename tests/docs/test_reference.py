@@ -86,6 +86,7 @@ def test_every_option_is_documented(command):
         (["pool", "ensure"], "pool"),
         (["pool", "release"], "pool"),
         (["status"], "status"),
+        (["export"], "export"),
         (["doctor"], "doctor"),
         (["explain"], "doctor"),
     ]

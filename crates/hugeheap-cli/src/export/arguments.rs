@@ -39,10 +39,10 @@ pub(crate) struct ExportArguments {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = crate::cli::seconds)]
     pub(crate) budget: f64,
     /// Write the file again and again, this many seconds apart, until ended.
-    #[arg(long, value_name = "SECONDS", value_parser = crate::cli::seconds, requires = "textfile")]
+    #[arg(long, value_name = "SECONDS", value_parser = crate::cli::seconds, conflicts_with_all = ["listen", "once"])]
     pub(crate) every: Option<f64>,
     /// What --once prints. HTTP gives what the client asks for.
-    #[arg(long, value_enum, default_value = "prometheus", value_name = "FORMAT", requires = "once")]
+    #[arg(long, value_enum, default_value = "prometheus", value_name = "FORMAT", conflicts_with_all = ["listen", "textfile"])]
     pub(crate) format: Format,
 }
 

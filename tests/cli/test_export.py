@@ -1,0 +1,455 @@
+"""`hugeheap export`: what it says of real processes, how, within which time, and to whom."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import exposition  # noqa: E402  (beside this file)
+from targets import Target, drop, ended  # noqa: E402
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prometheus"
+MIB = 1 << 20
+ARENA = 2 * MIB
+NOBODY = 65534
+SYS_PTRACE = 19
+CHECKPOINT_RESTORE = 40
+SYS_ADMIN = 21
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+# 40 MB of small objects, then told to stay.
+HEAP = (
+    "rows = [[number] for number in range(400_000)]\n"
+    "print('ready', flush=True)\n"
+    "import sys; sys.stdin.readline(); print('{}')\n"
+)
+FORKS = (
+    "import os, sys\n"
+    "rows = [[number] for number in range(100_000)]\n"
+    "reader, writer = os.pipe()\n"
+    "child = os.fork()\n"
+    "if not child:\n"
+    "    more = [[number] for number in range(200_000)]\n"
+    "    print(os.getpid(), flush=True); os.close(writer); os.read(reader, 1); os._exit(0)\n"
+    "sys.stdin.readline(); os.close(writer); os.waitpid(child, 0); print('{}')\n"
+)
+# More mappings than are made by accident: neighbours differ in what may be done with them.
+MAPPINGS = (
+    "import ctypes, sys\n"
+    "libc = ctypes.CDLL(None)\n"
+    "libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p] + [ctypes.c_size_t] * 5\n"
+    "page = 4096 * 16\n"
+    "base = libc.mmap(None, 10_000 * page, 3, 0x22, 2**64 - 1, 0)\n"
+    "libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]\n"
+    "for index in range(0, 10_000, 2):\n"
+    "    ctypes.memset(base + index * page, 1, 1)\n"
+    "    assert libc.mprotect(base + index * page, page, 1) == 0\n"
+    "print('ready', flush=True); sys.stdin.readline(); print('{}')\n"
+)
+
+
+@pytest.fixture
+def once(hugeheap):
+    """Looks once, with a generous budget."""
+
+    def look(*arguments, **options):
+        result = hugeheap("export", "--once", "--budget", "30", *arguments, **options)
+        assert result.returncode == 0, result.stderr
+        return exposition.read(result.stdout, openmetrics="openmetrics" in arguments)
+
+    return look
+
+
+@pytest.fixture
+def heap(program, environment, python):
+    """A process on hugeheap that has objects and waits; ended after the test."""
+    started = []
+
+    def start(code=HEAP, env=(), **options):
+        command = (program, "run", "--", python, "-c", code)
+        started.append(Target(*command, env={**environment, **dict(env)}, **options))
+        return started[-1]
+
+    yield start
+    for target in started:
+        target.process.kill()
+        target.process.communicate()
+
+
+def skipped(metrics, what, why):
+    return metrics.one("hugeheap_scrape_skipped", what=what, why=why)
+
+
+def test_both_formats_say_the_same(once):
+    prometheus, openmetrics = once(), once("--format", "openmetrics")
+    stem = {name.removesuffix("_total"): kind for name, kind in prometheus.kinds.items()}
+    assert stem == openmetrics.kinds and len(stem) > 40
+    assert prometheus.one("hugeheap_host_memory_bytes") == openmetrics.one("hugeheap_host_memory_bytes") > 0
+    modes = {dict(labels)["mode"]: value for (name, labels), value in prometheus.items() if name.endswith("thp_mode")}
+    assert not modes or sum(modes.values()) == 1
+
+
+def test_a_running_heap_is_found_and_its_numbers_are_right(once, heap, tmp_path):
+    target = heap(env={"HUGEHEAP_TELEMETRY": str(tmp_path)})
+    # It is read without its doing anything.
+    target.process.send_signal(signal.SIGSTOP)
+    metrics = once()
+    record = (tmp_path / f"{target.pid}.hugeheap").read_bytes()
+    live = int.from_bytes(record[152:160], sys.byteorder)
+    arenas = int.from_bytes(record[80:88], sys.byteorder)
+
+    def of(name, /, **labels):
+        return metrics.one(f"hugeheap_heap_{name}", pid=str(target.pid), **labels)
+
+    assert live > 20 * MIB
+    assert abs(of("allocated_bytes") - live) < MIB
+    assert of("allocated_bytes") <= of("active_bytes") <= of("mapped_bytes")
+    assert of("mapped_bytes") == arenas * ARENA + of("metadata_bytes")
+    assert of("resident_bytes") >= of("allocated_bytes") - of("retained_bytes") - ARENA
+    states = sum(of("arenas", state=state) for state in ("full", "partial", "empty"))
+    assert abs(states - arenas) <= 1 + arenas / 16
+    assert of("info", state="hooked", level="arenas", policy="auto") == 1
+    assert of("fallbacks_total", reason="address_space") == 0
+    assert 0 <= of("published_age_seconds") < 3600
+    share = metrics.of("hugeheap_heap_coverage_ratio", pid=str(target.pid))
+    if share:
+        assert share == [pytest.approx(of("huge_bytes") / of("resident_bytes"))]
+
+
+def test_a_forked_child_shows_its_own(once, heap):
+    target = heap(FORKS)
+    child, metrics = target.first, once()
+    parent = metrics.one("hugeheap_heap_allocated_bytes", pid=str(target.pid))
+    assert metrics.one("hugeheap_heap_allocated_bytes", pid=child) > parent + 5 * MIB
+    assert metrics.one("hugeheap_heap_forks_total", pid=child) == 1
+    target.end()
+
+
+def test_publishing_can_be_turned_off_and_takes_no_descriptor(once, heap):
+    silent = heap(env={"HUGEHEAP_PUBLISH": "0"})
+    seen = heap()
+    metrics = once()
+    assert not metrics.of("hugeheap_heap_info", pid=str(silent.pid))
+    assert metrics.of("hugeheap_heap_info", pid=str(seen.pid)) == [1]
+    assert len(os.listdir(f"/proc/{silent.pid}/fd")) == len(os.listdir(f"/proc/{seen.pid}/fd"))
+    assert "hugeheap-numbers" not in Path(f"/proc/{silent.pid}/maps").read_text()
+
+
+def test_a_wrong_word_is_told(heap):
+    target = heap(env={"HUGEHEAP_PUBLISH": "maybe"}, stderr=subprocess.PIPE)
+    _, said = target.process.communicate("\n", timeout=60)
+    assert "HUGEHEAP_PUBLISH must be 0 or 1" in said
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_FSIZE", "RLIMIT_NOFILE"])
+def test_a_program_under_limits_runs_unseen_or_seen_but_runs(heap, limit):
+    low = {"RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 16}[limit]
+    # Every descriptor is in use before the heap has its first event.
+    code = "import os\nif {}:\n try:\n  while True: os.dup(0)\n except OSError: os.close(5)\n".format(
+        limit == "RLIMIT_NOFILE"
+    )
+    number = getattr(resource, limit)
+    target = heap(code + HEAP, preexec_fn=lambda: resource.setrlimit(number, (low, low)))
+    assert target.first == "ready"
+    assert target.end() == {}
+
+
+@root
+def test_what_is_not_allowed_is_counted(once, heap):
+    def blind():
+        for capability in (SYS_PTRACE, CHECKPOINT_RESTORE, SYS_ADMIN):
+            drop(capability)()
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+    target = heap()
+    metrics = once("--process", target.pid, preexec_fn=blind)
+    assert skipped(metrics, "heap", "permission") >= 1
+    assert skipped(metrics, "process", "permission") >= 1
+    assert not metrics.of("hugeheap_heap_info", pid=str(target.pid))
+    assert metrics.of("hugeheap_process_resident_bytes", pid=str(target.pid))
+
+
+def test_chosen_processes_are_told_by_number_name_and_cgroup(once, heap):
+    target = heap()
+    pid = str(target.pid)
+    name = Path(f"/proc/{pid}/comm").read_text().strip()
+    for choice in (pid, f"pid:{pid}", f"name:{name}", f"{name[:4]}*"):
+        metrics = once("--process", choice)
+        assert metrics.one("hugeheap_process_resident_bytes", pid=pid, name=name) > 20 * MIB
+        assert metrics.one("hugeheap_process_huge_bytes", pid=pid) >= 0
+    assert not once().of("hugeheap_process_resident_bytes")
+    assert not once("--process", "no-such-name").of("hugeheap_process_resident_bytes")
+    cgroup = dict(next(labels for (_, labels) in metrics if dict(labels).get("pid") == pid))["cgroup"]
+    if cgroup:
+        metrics = once("--process", f"cgroup:{cgroup}", "--cgroup", cgroup)
+        assert metrics.of("hugeheap_process_resident_bytes", pid=pid)
+        assert metrics.of("hugeheap_cgroup_charge_bytes", cgroup=cgroup)
+        assert all(dict(labels).get("cgroup", cgroup).startswith(cgroup) for name, labels in metrics if "cgroup_" in name)
+
+
+def test_a_name_with_quotes_is_escaped(once, python):
+    code = "import sys; open('/proc/self/comm', 'w').write('a \"b\" \\\\\\n'); print(1, flush=True); sys.stdin.readline(); print('{}')"
+    target = Target(python, "-c", code)
+    metrics = once("--process", target.pid)
+    names = {dict(labels)["name"] for name, labels in metrics if name == "hugeheap_process_resident_bytes"}
+    # The kernel itself writes backslashes and line ends as it does in /proc.
+    assert names == {Path(f"/proc/{target.pid}/status").read_text().split("\n")[0].partition("\t")[2]}
+    target.end()
+
+
+def test_a_process_of_ten_thousand_mappings_keeps_the_budget(hugeheap, once, python):
+    target = Target(python, "-c", MAPPINGS)
+    assert len(Path(f"/proc/{target.pid}/maps").read_text().splitlines()) > 10_000
+    # With time for all of it, all of it is there.
+    whole = once("--process", target.pid)
+    assert skipped(whole, "process", "budget") == 0
+    assert whole.one("hugeheap_process_huge_bytes", pid=str(target.pid)) >= 0
+    # A millisecond is not enough for ten thousand mappings anywhere. It is said, and the rest is whole.
+    result = hugeheap("export", "--once", "--budget", "0.001", "--process", target.pid)
+    target.end()
+    assert result.returncode == 0, result.stderr
+    metrics = exposition.read(result.stdout)
+    left_out = sum(skipped(metrics, what, "budget") for what in ("heap", "process"))
+    assert left_out >= 1
+    assert not metrics.of("hugeheap_process_huge_bytes", pid=str(target.pid))
+    assert metrics.one("hugeheap_host_memory_bytes") > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--listen"),
+        (("--once", "--listen", ":9"), "cannot be used with"),
+        (("--once", "--every", "5"), "cannot be used with"),
+        (("--once", "--process", ""), "name a process"),
+        (("--once", "--process", "pid:x"), "pid:x"),
+        (("--once", "--cgroup", "app"), "begins with /"),
+        (("--listen", "9837"), "127.0.0.1:9837"),
+        (("--once", "--budget", "0"), "seconds"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(hugeheap, arguments, said):
+    result = hugeheap("export", *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+def test_json_is_refused(hugeheap):
+    result = hugeheap("--json", "export", "--once")
+    assert result.returncode == 2 and "not JSON" in result.stderr
+
+
+def test_no_processes_no_metrics(hugeheap, tmp_path):
+    result = hugeheap("--root", tmp_path, "export", "--once")
+    assert result.returncode == 3 and "no list of processes" in result.stderr
+
+
+# A file for node_exporter.
+
+
+def test_the_file_is_replaced_as_a_whole(hugeheap, tmp_path):
+    place = tmp_path / "hugeheap.prom"
+    place.write_text("old")
+    result = hugeheap("export", "--textfile", tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert exposition.read(place.read_text()).one("hugeheap_host_memory_bytes") > 0
+    assert place.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == ["hugeheap.prom"] or sorted(os.listdir(tmp_path)) == ["hugeheap.prom", "tmp"]
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_old_one_stays(hugeheap, tmp_path):
+    missing = hugeheap("export", "--textfile", tmp_path / "nowhere")
+    assert missing.returncode == 2 and "is not there" in missing.stderr
+    place = tmp_path / "hugeheap.prom"
+    place.write_text("old")
+    in_a_file = hugeheap("export", "--textfile", place)
+    assert in_a_file.returncode == 2 and "not a directory" in in_a_file.stderr
+    # As on a full disk: writing fails in the middle.
+    full = hugeheap(
+        "export",
+        "--textfile",
+        tmp_path,
+        restore_signals=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
+    assert full.returncode == 3 and "cannot be written" in full.stderr
+    assert place.read_text() == "old"
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_the_file_is_written_again_and_again(start, tmp_path):
+    process = start("export", "--textfile", tmp_path, "--every", "0.01")
+    place, seen = tmp_path / "hugeheap.prom", set()
+    while len(seen) < 3:
+        assert process.poll() is None
+        if place.exists():
+            exposition.read(place.read_text())
+            seen.add(place.stat().st_ino)
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+# HTTP.
+
+
+class Server:
+    def __init__(self, process):
+        self.process = process
+        line = process.stderr.readline()
+        self.url = re.search(r"http://\S+/metrics", line)[0]
+        host, _, port = self.url.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+        self.address = (host, int(port))
+
+    def get(self, path="/metrics", method="GET", **headers):
+        request = urllib.request.Request(self.url.removesuffix("/metrics") + path, method=method, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.headers, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers, error.read().decode()
+
+    def connect(self):
+        return socket.create_connection(self.address, timeout=60)
+
+
+@pytest.fixture
+def server(start):
+    return Server(start("export", "--listen", "127.0.0.1:0"))
+
+
+def test_a_scrape_gets_the_format_it_likes(server):
+    status, headers, text = server.get()
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert int(headers["Content-Length"]) == len(text.encode())
+    exposition.read(text)
+    # What Prometheus sends.
+    accept = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    status, headers, text = server.get(Accept=accept)
+    assert (status, headers["Content-Type"].split(";")[0]) == (200, "application/openmetrics-text")
+    exposition.read(text, openmetrics=True)
+
+
+def test_other_requests_are_answered_as_what_they_are(server):
+    assert server.get("/")[0] == 200
+    assert server.get("/elsewhere")[0] == 404
+    status, headers, _ = server.get(method="POST")
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+    def raw(request):
+        with server.connect() as client:
+            client.sendall(request)
+            return client.makefile("rb").read().split(b"\r\n")[0]
+
+    assert raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n") == b"HTTP/1.1 400 Bad Request"
+    assert raw(b"GET /" + b"x" * 10_000) == b"HTTP/1.1 431 Request Header Fields Too Large"
+
+
+def test_clients_that_do_nothing_do_not_hold_up_a_scrape(server):
+    # More than there are workers: some send nothing, some half a request, some never read their answer.
+    idle = [server.connect() for _ in range(30)]
+    for client in idle[:10]:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+    for client in idle[10:20]:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert server.get()[0] == 200
+    for client in idle:
+        client.close()
+    # Gone before the answer.
+    with server.connect() as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert server.get()[0] == 200
+
+
+def test_many_scrapes_at_once_are_all_served(server):
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(server.get()[0])) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 24
+
+
+def test_a_server_ends_when_it_is_told_to(server):
+    server.process.terminate()
+    assert server.process.wait(60) == 0
+
+
+def test_an_address_that_cannot_be_had_is_told(hugeheap, server):
+    host, port = server.address
+    taken = hugeheap("export", "--listen", f"{host}:{port}")
+    assert taken.returncode == 3 and "somebody else does already" in taken.stderr
+    foreign = hugeheap("export", "--listen", "192.0.2.1:9837")
+    assert foreign.returncode == 3 and "does not have that address" in foreign.stderr
+
+
+# The reference and the examples.
+
+
+def test_every_metric_is_in_the_reference(once):
+    text = (EXAMPLES.parents[1] / "docs" / "reference" / "export.md").read_text()
+    documented = re.findall(r"^\| `(hugeheap_[a-z_]+)` \| ([^|]*) \|", text, re.M)
+    metrics = once()
+    assert sorted(name for name, _ in documented) == sorted(metrics.kinds)
+    for name, words in documented:
+        named = set(re.findall(r"`(\w+)`", words))
+        assert {label for has in (dict(labels) for found, labels in metrics if found == name) for label in has} <= named
+
+
+def names_in(expression):
+    return set(re.findall(r"\bhugeheap_[a-z_]+", expression))
+
+
+def expressions():
+    for panel in json.loads((EXAMPLES / "dashboard.json").read_text())["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    for variable in json.loads((EXAMPLES / "dashboard.json").read_text())["templating"]["list"]:
+        yield variable["query"] if isinstance(variable["query"], str) else variable["query"]["query"]
+    yield from re.findall(r"^ +expr: (?:>-\n)?((?:.+\n(?: {10,}.+\n)*))", (EXAMPLES / "alerts.yml").read_text(), re.M)
+
+
+def test_dashboard_and_alerts_name_metrics_that_exist(once):
+    kinds = once().kinds
+    used = set()
+    for expression in expressions():
+        used |= names_in(expression)
+    assert used <= set(kinds), sorted(used - set(kinds))
+    assert len(used) > 25
+    panels = json.loads((EXAMPLES / "dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    # Of a counter only its growth says anything.
+    for expression in expressions():
+        for name in names_in(expression):
+            grows = re.search(rf"(?:rate|increase)\({name}\b", expression)
+            assert (kinds[name] == "counter") == bool(grows), expression
+
+
+def test_a_real_prometheus_takes_metrics_and_alerts(hugeheap):
+    promtool = os.environ.get("HUGEHEAP_TEST_PROMTOOL") or shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here (apt install prometheus)")
+    text = hugeheap("export", "--once").stdout
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, ""), checked
+    for kind, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
+        checked = subprocess.run([promtool, "check", kind, EXAMPLES / name], capture_output=True, text=True)
+        assert checked.returncode == 0, checked
+
+
+def test_a_process_that_is_gone_is_left_out(once):
+    gone = ended()
+    assert not once("--process", gone).of("hugeheap_process_resident_bytes", pid=str(gone))
