@@ -5,6 +5,7 @@
 //!     ├──── run      start a command on hugeheap, and say what came of it
 //!     ├──── bench    experiments, side by side with stock and with peers
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
+//!     ├──── stat     whole commands compared
 //!     ├──── record   memory of a command or process over time
 //!     ├──── map      what a process's memory is made of, and why it is not huge
 //!     ├──── ps, top  one line for each process: once; live
@@ -46,6 +47,8 @@ mod record;
 mod release;
 mod reproduce;
 mod run;
+mod significance;
+mod stat;
 mod statistics;
 mod status;
 mod thp;
@@ -108,6 +111,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Map(arguments) => map::map(&context, &arguments, cli.json || arguments.json),
         Command::Ps(arguments) => ps::ps(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
+        Command::Stat(arguments) => stat::stat(&context, &arguments, cli.json),
         Command::Record(arguments) => record::record(&context, &arguments),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
         Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),

@@ -86,10 +86,17 @@ fn combine(ratios: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 }
 
 /// A small generator (splitmix64): draws need no more quality, and every report shall be repeatable.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    /// Draws that begin anew from the same `seed` are the same.
+    #[cfg(test)]
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

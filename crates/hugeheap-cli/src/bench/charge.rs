@@ -80,6 +80,13 @@ impl Group {
         self.directory.join(self.usage)
     }
 
+    /// The most that was charged since it was made; `None` before Linux 5.19 with version 2.
+    pub(crate) fn peak(&self) -> Option<u64> {
+        let files = ["memory.peak", "memory.max_usage_in_bytes"];
+        let text = files.iter().find_map(|file| fs::read_to_string(self.directory.join(file)).ok())?;
+        text.trim().parse().ok()
+    }
+
     /// Whether the charge holds pages of hugetlb pools.
     pub fn counts_hugetlb(&self) -> bool {
         self.counts_hugetlb
