@@ -74,6 +74,7 @@ def test_every_option_is_documented(command):
         (["bench", "stride"], "bench"),
         (["bench", "stranded"], "bench"),
         (["bench", "startup"], "bench"),
+        (["bench", "cgroup"], "bench"),
         (["bench", "list"], "bench"),
         (["collapse"], "collapse"),
         (["release"], "release"),

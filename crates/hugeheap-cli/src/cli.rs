@@ -164,6 +164,7 @@ pub(crate) enum Experiment {
     Worker(crate::bench::worker::WorkerArguments),
     Stranded(Box<crate::bench::stranded::arguments::StrandedArguments>),
     Startup(Box<crate::bench::startup::arguments::StartupArguments>),
+    Cgroup(Box<crate::bench::cgroup::arguments::CgroupArguments>),
 }
 
 /// List the experiments, their workloads, and what they can be compared with here.

@@ -92,9 +92,27 @@ impl Group {
         self.counts_hugetlb
     }
 
-    /// Its directory.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
+    /// The charge now, in bytes.
+    pub(crate) fn charge(&self) -> Option<u64> {
+        fs::read_to_string(self.usage_file()).ok()?.trim().parse().ok()
+    }
+
+    /// Limits the group to `bytes` of memory. The kernel reclaims what it has to; where that is not enough, version 2 kills, and
+    /// version 1 refuses (`EBUSY`).
+    pub(crate) fn limit(&self, bytes: u64) -> io::Result<()> {
+        let file = if self.is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+        fs::write(self.directory.join(file), bytes.to_string())
+    }
+
+    /// Keeps the group's memory out of swap, as far as the host can: a limit is met by killing then, not by swapping.
+    pub(crate) fn without_swap(&self) {
+        let file = if self.is_v2() { "memory.swap.max" } else { "memory.swappiness" };
+        let _ = fs::write(self.directory.join(file), "0");
+    }
+
+    /// Whether it is a group of version 2.
+    pub(crate) fn is_v2(&self) -> bool {
+        self.usage == "memory.current"
     }
 
     /// Enters the group with the process that asks: a child that is to be measured.

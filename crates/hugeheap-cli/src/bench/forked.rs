@@ -65,10 +65,6 @@ impl Forked {
         unsafe { libc::_exit(i32::from(!told)) }
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.pid.unsigned_abs()
-    }
-
     /// The next line that it tells on the way; `None` at its end.
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = Vec::new();
@@ -140,7 +136,8 @@ pub(crate) fn run<T: Serialize + DeserializeOwned>(
     Forked::start(group, work)?.end()
 }
 
-fn pipe() -> io::Result<(File, File)> {
+/// A pipe: what is read from the first was written to the second. Closed on exec.
+pub(crate) fn pipe() -> io::Result<(File, File)> {
     let mut ends = [0; 2];
     // SAFETY: two numbers to be filled.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {

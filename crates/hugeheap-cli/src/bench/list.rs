@@ -71,6 +71,12 @@ pub(crate) const EXPERIMENTS: &[Listed] = &[
         reference: "huge pages for allocators: khugepaged takes hours for 11 GB, MADV_COLLAPSE is deterministic",
         needs: None,
     },
+    Listed {
+        name: "cgroup",
+        summary: "a memory limit squeezed step by step: who is killed first",
+        reference: "huge pages for allocators: memory limits count what is stranded, and kill",
+        needs: Some("a memory cgroup in which groups can be made (root)"),
+    },
 ];
 
 /// Workloads of an experiment that has several: names and what they do.

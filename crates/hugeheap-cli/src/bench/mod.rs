@@ -16,6 +16,7 @@
 //! * [`table`], [`grid`]: tables for a terminal and a report; [`goal`]: claims checked; [`report`]: what is done before and after
 
 pub(crate) mod alloc_rate;
+pub(crate) mod cgroup;
 pub(crate) mod charge;
 pub(crate) mod counters;
 pub(crate) mod cow;
@@ -90,6 +91,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::Startup(mut arguments) => {
             arguments.report.json_too(json);
             startup::startup(context, &arguments)
+        }
+        Experiment::Cgroup(mut arguments) => {
+            arguments.report.json_too(json);
+            cgroup::cgroup(context, &arguments)
         }
     }
 }
