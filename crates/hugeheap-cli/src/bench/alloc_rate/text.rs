@@ -62,9 +62,11 @@ fn figure(value: f64) -> String {
 }
 
 fn programs(plan: &Plan, results: &Results) -> String {
+    let has_cycles = results.counted.iter().flatten().any(|counted| counted.cycles.is_some());
     let head =
         ["program", "bytes", "ns", "GB/s", "instr.", "cycles", "ns, field", "GB/s", "instr.", "cycles"];
-    let mut table = table::new(&head.map(str::to_owned));
+    let head = head.into_iter().filter(|&word| has_cycles || word != "cycles");
+    let mut table = table::new(&head.map(str::to_owned).collect::<Vec<_>>());
     for subject in &plan.subjects {
         let mut row = vec![format!("{} {}", subject.name, subject.version).trim().to_owned()];
         let places = [Kind::Plain, Kind::Field].map(|kind| plan.program(subject.name, kind));
