@@ -215,7 +215,8 @@ unsafe extern "C" fn hh_gc_run_finalizers(handle: *mut Handle) -> usize {
         super::must_be_closed(handle, "hh_gc_run_finalizers");
         while let Some(object) = (*handle).heap.next_finalizable() {
             let number = ((object as *const u64).read() >> hugeheap::gc::TYPE_SHIFT) as usize;
-            let finalizer = (&(*handle).types).get(number.wrapping_sub(1)).and_then(|known| known.finalizer);
+            let types = &(*handle).types;
+            let finalizer = types.get(number.wrapping_sub(1)).and_then(|known| known.finalizer);
             if let Some(finalizer) = finalizer {
                 finalizer(handle, object as *mut c_void);
             }

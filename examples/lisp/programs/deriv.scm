@@ -1,0 +1,13 @@
+; Gabriel's deriv: symbolic derivation, lists that die young.
+(define (deriv a)
+  (cond ((not (pair? a)) (if (eq? a 'x) 1 0))
+        ((eq? (car a) '+) (cons '+ (map deriv (cdr a))))
+        ((eq? (car a) '-) (cons '- (map deriv (cdr a))))
+        ((eq? (car a) '*) (list '* a (cons '+ (map (lambda (a) (list '/ (deriv a) a)) (cdr a)))))
+        ((eq? (car a) '/)
+         `(- (/ ,(deriv (cadr a)) ,(caddr a)) (/ ,(cadr a) (* ,(caddr a) ,(caddr a) ,(deriv (caddr a))))))
+        (else (error "deriv: no rule for" a))))
+(define rounds (if (< 0 small) 100 50000))
+(do ((i 1 (+ i 1))) ((= i rounds)) (deriv '(+ (* 3 x x) (* a x x) (* b x) 5)))
+(write (deriv '(+ (* 3 x x) (* a x x) (* b x) 5))) (newline)
+(write (deriv '(/ x (+ x 1)))) (newline)

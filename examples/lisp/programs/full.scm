@@ -1,0 +1,2 @@
+; Sizes that take a good part of a second.
+(define small 0)

@@ -1,0 +1,2 @@
+; Sizes that take milliseconds.
+(define small 1)

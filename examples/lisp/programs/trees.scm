@@ -1,0 +1,11 @@
+; Binary trees: most die young, one lives long.
+(define (leaf) (cons '() '()))
+(define (bottom-up depth) (if (= depth 0) (leaf) (cons (bottom-up (- depth 1)) (bottom-up (- depth 1)))))
+(define (count tree) (if (null? (car tree)) 1 (+ 1 (count (car tree)) (count (cdr tree)))))
+(define most (if (< 0 small) 6 14))
+(define long-lived (bottom-up most))
+(do ((depth 4 (+ depth 2))) ((> depth most))
+  (let ((rounds (vector-ref (vector 1 4 16 64 256 1024 4096 16384) (quotient (- most depth) 2))))
+    (do ((i 0 (+ i 1)) (sum 0 (+ sum (count (bottom-up depth)))))
+        ((= i rounds) (write (list rounds 'trees 'of depth sum)) (newline)))))
+(write (list 'long 'lived most (count long-lived))) (newline)
