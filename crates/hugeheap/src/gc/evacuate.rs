@@ -20,9 +20,11 @@
 //! An arena with something that cannot move is not chosen: a pinned object, an object with heap pages of its own, a heap page of somebody else.
 //! When there is no memory for what leaves, the rest stays where it is.
 
+use super::events::Event;
 use super::header::{Header, OBJECT_ALIGN};
 use super::heap::Heap;
 use super::lists::List;
+use super::log;
 use super::mark::Phase;
 use super::old::{LEAVING, Old};
 use super::types::{Types, Visit};
@@ -249,6 +251,7 @@ impl<S: Source> Heap<S> {
     /// Packs what lives in sparse arenas, if a major collection is over and nothing is young but what stays. Says whether anything moved.
     pub(super) fn evacuate(&mut self, frame: &mut [usize]) -> bool {
         debug_assert!(self.marker.phase == Phase::Idle);
+        let begin = self.begin_part(log::MAJOR);
         let Self { types, nursery, old, roots, remembered, finalizers, statistics, .. } = self;
         let pinned = roots.old_pins.keys().copied().chain(roots.found.iter().copied());
         if !old.begin_leaving(pinned, self.checks.moving) {
@@ -272,6 +275,11 @@ impl<S: Source> Heap<S> {
         statistics.moved += moved.objects;
         statistics.moved_bytes += moved.bytes;
         statistics.freed_pages += moved.pages;
+        if let Some(begin) = begin {
+            let (took, held) = (self.took(begin), self.old.held());
+            let Moved { objects, bytes, pages } = moved;
+            self.tell(log::MAJOR, Event::Evacuation { took, moved: objects, bytes, pages, held });
+        }
         moved.objects > 0
     }
 }

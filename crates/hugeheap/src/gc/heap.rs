@@ -1,9 +1,12 @@
 //! The heap: one per thread, with types, nursery, old generation and roots of its own.
 
 use super::barrier::Remembered;
+use super::events::{self, Listeners};
 use super::finalizer::Finalizers;
 use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
+use super::log;
 use super::mark::{Marker, Phase};
+use super::minor::Noted;
 use super::nursery::{self, LEAST_NURSERY, Nursery};
 use super::old::Old;
 use super::pacing::{GROWTH, MANY, Pacing, STEP};
@@ -106,11 +109,15 @@ pub struct Heap<S: Source> {
     pub(super) roots: Roots,
     pub(super) remembered: Remembered,
     pub(super) marker: Marker,
+    pub(super) noted: Noted,
     pub(super) finalizers: Finalizers,
     /// Identity hashes made so far.
     pub(super) hashes: u32,
     pub(super) pacing: Pacing,
     pub(super) statistics: Statistics,
+    /// Of these, what is in the sums of the process.
+    pub(super) counted: (u64, u64),
+    pub(super) listeners: Listeners,
     pub(super) evacuate: Option<u32>,
     /// When the collection that is under way began.
     pub(super) begin: Duration,
@@ -144,6 +151,7 @@ impl<S: Source> Heap<S> {
         let maximum = settings.maximum.unwrap_or(usize::MAX);
         let nursery = Nursery::new(space, bytes).ok_or(BadHeap::NoMemory { bytes })?;
         let number = HEAPS.fetch_add(1, Ordering::Relaxed);
+        events::count_heap();
         let mut old = Old::new(space, number, maximum);
         old.poison = settings.checks.poison.then_some(POISON);
         Ok(Self {
@@ -153,11 +161,14 @@ impl<S: Source> Heap<S> {
             roots: Roots::default(),
             remembered: Remembered::default(),
             marker: Marker::default(),
+            noted: Noted::default(),
             finalizers: Finalizers::default(),
             hashes: 0,
             pacing: Pacing::new(growth, bytes, maximum, settings.step.unwrap_or(STEP)),
             evacuate: settings.evacuate,
             statistics: Statistics::default(),
+            counted: (0, 0),
+            listeners: Listeners::new(log::log()),
             begin: Duration::ZERO,
             checks: settings.checks,
             window: Window::EMPTY,
@@ -439,10 +450,14 @@ impl<S: Source> Heap<S> {
     pub(super) fn collect_some(&mut self, window: &mut Window, frame: &mut [usize]) {
         self.pause(window, |heap| {
             let survived = heap.minor(frame);
-            let took = if survived > MANY { heap.elapsed() } else { Duration::ZERO };
             heap.checked("a minor collection");
-            heap.go_on(frame, survived + heap.added);
-            heap.nursery.part = heap.pacing.part(heap.nursery.part, took);
+            if survived > MANY || heap.nursery.part < heap.nursery.bytes() {
+                let took = heap.elapsed();
+                heap.go_on(frame, survived + heap.added);
+                heap.nursery.part = heap.pacing.part(heap.nursery.part, took);
+            } else {
+                heap.go_on(frame, survived + heap.added);
+            }
             if heap.not_moved {
                 // The old generation has no room: it is time to make some, whatever the pace.
                 heap.whole(frame);
@@ -461,9 +476,11 @@ impl<S: Source> Heap<S> {
 
     /// Ends the major collection that is under way, and makes another from beginning to end. Directly after a minor collection.
     fn whole(&mut self, frame: &mut [usize]) {
+        let (begin, from) = (self.begin_part(log::MAJOR), self.marker.phase);
         self.finish(frame);
         self.begin_marking(frame);
         self.finish(frame);
+        self.tell_step(begin, from);
         self.evacuate(frame);
         if self.not_moved {
             self.minor(frame);
@@ -482,7 +499,10 @@ impl<S: Source> Heap<S> {
         collect(self);
         (self.added, self.allocations) = (0, 0);
         self.checked("a collection");
-        self.statistics.pauses.record(os.now().saturating_sub(begin).as_nanos() as u64);
+        let nanoseconds = os.now().saturating_sub(begin).as_nanos() as u64;
+        self.statistics.pauses.record(nanoseconds);
+        self.count(nanoseconds);
+        self.tell_arenas();
     }
 }
 

@@ -20,8 +20,10 @@
 
 use super::barrier::push;
 use super::ephemeron::Waiting;
+use super::events::Event;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::heap::Heap;
+use super::log;
 use super::nursery::Nursery;
 use super::old::Old;
 use super::pacing::CHUNK;
@@ -318,12 +320,14 @@ impl<S: Source> Heap<S> {
     /// Goes on with the major collection, directly after a minor one that added `added` bytes to the old generation.
     pub(super) fn go_on(&mut self, frame: &mut [usize], added: usize) {
         let phase = self.marker.phase;
-        if phase == Phase::Idle {
-            if self.pacing.begins(self.old.used()) {
-                self.begin_marking(frame);
-                self.statistics.steps += 1;
-            }
+        if phase == Phase::Idle && !self.pacing.begins(self.old.used()) {
             return;
+        }
+        let told = self.begin_part(log::MAJOR);
+        if phase == Phase::Idle {
+            self.begin_marking(frame);
+            self.statistics.steps += 1;
+            return self.tell_step(told, phase);
         }
         let mut budget = self.pacing.step(added);
         // The clock is looked at only where there is more than a chunk.
@@ -343,6 +347,7 @@ impl<S: Source> Heap<S> {
         }
         self.pacing.owes(if self.marker.phase == phase { budget } else { 0 });
         self.statistics.steps += 1;
+        self.tell_step(told, phase);
         let most = |percent| (self.old.used() as u128 * u128::from(percent) / 100) as usize;
         if self.marker.phase == Phase::Idle
             && self.evacuate.is_some_and(|percent| self.old.held() > most(percent))
@@ -484,6 +489,11 @@ impl<S: Source> Heap<S> {
         self.marker.phase = Phase::Idle;
         self.pacing.finished(self.old.used());
         self.statistics.major += 1;
+        if self.listeners.want(log::MAJOR) {
+            let (live, held) = (self.old.used(), self.old.held());
+            let (number, finalizable) = (self.statistics.major, self.finalizable());
+            self.tell(log::MAJOR, Event::Major { number, live, held, finalizable });
+        }
     }
 
     /// Ends the major collection that is under way, if one is.

@@ -22,16 +22,27 @@
 
 use super::barrier::{Remembered, push};
 use super::ephemeron::Waiting;
+use super::events::Event;
 use super::finalizer::Finalizers;
 use super::header::{CARDS, Header, OBJECT_ALIGN, STAYS, TRACKED};
 use super::heap::Heap;
 use super::large::CARD_BYTES;
+use super::log;
 use super::mark::{Marker, Phase};
 use super::nursery::Nursery;
 use super::old::Old;
 use super::roots::Roots;
 use super::types::{Types, Visit};
 use crate::object::Source;
+
+/// What a minor collection has to come back to. Kept from one to the next, because making it costs more than a look whether it is empty.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    /// Weak slots that refer to objects not known to live, and whose they are.
+    weak: Vec<(usize, *mut usize)>,
+    /// Ephemerons whose key is not known to live.
+    waiting: Waiting,
+}
 
 /// A minor collection that is under way.
 struct Minor<'a, S: Source> {
@@ -47,10 +58,7 @@ struct Minor<'a, S: Source> {
     marked: bool,
     /// It has weak slots that marking may have to clear.
     has_weak: bool,
-    /// Weak slots that refer to objects not known to live, and whose they are.
-    weak: Vec<(usize, *mut usize)>,
-    /// Ephemerons whose key is not known to live.
-    waiting: Waiting,
+    noted: &'a mut Noted,
     /// It refers to an object that stays in the nursery.
     young: bool,
     survivors: u64,
@@ -75,7 +83,8 @@ impl<S: Source> Visit for Minor<'_, S> {
         let word = unsafe { slot.read() };
         if !self.nursery.contains(word) {
             self.has_weak |= self.marked && self.marker.must_wait(self.nursery, self.old, word);
-        } else if self.is_reached(word) || !push(&mut self.weak, (self.object, slot), self.marker.most) {
+        } else if self.is_reached(word) || !push(&mut self.noted.weak, (self.object, slot), self.marker.most)
+        {
             // Without memory to note it, it is like any other slot.
             self.follow(slot, word);
         }
@@ -85,7 +94,10 @@ impl<S: Source> Visit for Minor<'_, S> {
         // SAFETY: as above.
         let word = unsafe { key.read() };
         let young = self.nursery.contains(word);
-        if young && !self.is_reached(word) && self.waiting.add(self.object, key, value, self.marker.most) {
+        if young
+            && !self.is_reached(word)
+            && self.noted.waiting.add(self.object, key, value, self.marker.most)
+        {
             return;
         }
         if young {
@@ -193,7 +205,14 @@ impl<S: Source> Minor<'_, S> {
     #[inline(always)]
     fn end_object(&mut self) {
         self.marked = false;
-        if core::mem::take(&mut self.has_weak) && !self.marker.add_weak(self.object) {
+        if core::mem::take(&mut self.has_weak) {
+            self.note_weak();
+        }
+    }
+
+    #[inline(never)]
+    fn note_weak(&mut self) {
+        if !self.marker.add_weak(self.object) {
             let mut strong = Strong { marker: self.marker, old: self.old };
             // SAFETY: as in `look_into`.
             unsafe { self.types.of(self.object).each_slot(self.object, &mut strong) };
@@ -225,13 +244,17 @@ impl<S: Source> Minor<'_, S> {
     }
 
     /// Looks into the ephemerons that waited for a key.
-    #[inline]
+    #[inline(always)]
     fn reached(&mut self, remembered: &mut Remembered, key: usize) {
-        if self.waiting.is_empty() {
-            return;
+        if !self.noted.waiting.is_empty() {
+            self.resolve(remembered, key);
         }
-        let mut at = self.waiting.take(key);
-        while let Some((entry, next)) = self.waiting.next(at) {
+    }
+
+    #[inline(never)]
+    fn resolve(&mut self, remembered: &mut Remembered, key: usize) {
+        let mut at = self.noted.waiting.take(key);
+        while let Some((entry, next)) = self.noted.waiting.next(at) {
             at = next;
             if self.is_left(entry.object) {
                 continue;
@@ -259,10 +282,16 @@ impl<S: Source> Minor<'_, S> {
         }
     }
 
+    /// Whether there is something to [`clear`](Self::clear).
+    fn has_noted(&self) -> bool {
+        !self.noted.weak.is_empty() || !self.noted.waiting.is_empty()
+    }
+
     /// Everything reachable is known: clears what refers to anything else. Returns how many slots.
+    #[inline(never)]
     fn clear(&mut self, remembered: &mut Remembered) -> u64 {
         let mut cleared = 0;
-        for (object, slot) in core::mem::take(&mut self.weak) {
+        for (object, slot) in core::mem::take(&mut self.noted.weak) {
             // SAFETY: noted slots are in live objects, or in what is left of one in the nursery; both can be read.
             let word = unsafe { slot.read() };
             if self.is_left(object) || !self.nursery.contains(word) {
@@ -278,7 +307,7 @@ impl<S: Source> Minor<'_, S> {
                 cleared += 1;
             }
         }
-        let mut waiting = core::mem::take(&mut self.waiting);
+        let mut waiting = core::mem::take(&mut self.noted.waiting);
         waiting.drain(|entry| {
             if self.is_left(entry.object) {
                 return;
@@ -385,6 +414,7 @@ fn remember(remembered: &mut Remembered, object: usize) {
 impl<S: Source> Heap<S> {
     /// Empties the nursery, but for what stays. The windows have been retired. Returns the bytes added to the old generation.
     pub(super) fn minor(&mut self, frame: &mut [usize]) -> usize {
+        let begin = self.begin_part(log::MINOR);
         self.move_again();
         let lost = core::mem::take(&mut self.remembered.lost);
         if lost {
@@ -392,7 +422,7 @@ impl<S: Source> Heap<S> {
         }
         let objects = core::mem::take(&mut self.remembered.objects);
         let pages = core::mem::take(&mut self.remembered.pages);
-        let Self { types, nursery, old, marker, roots, remembered, finalizers, .. } = self;
+        let Self { types, nursery, old, marker, roots, remembered, finalizers, noted, .. } = self;
         let mut staying = nursery.next_staying(nursery.start());
         while let Some(object) = staying {
             nursery.queue(object);
@@ -407,8 +437,7 @@ impl<S: Source> Heap<S> {
             object: 0,
             marked: false,
             has_weak: false,
-            weak: Vec::new(),
-            waiting: Waiting::default(),
+            noted,
             young: false,
             survivors: 0,
             bytes: 0,
@@ -427,7 +456,10 @@ impl<S: Source> Heap<S> {
             minor.cards(remembered, page);
         }
         minor.drain(remembered);
-        let (mut cleared, mut finalized) = (minor.clear(remembered), 0);
+        let (mut cleared, mut finalized) = (0, 0);
+        if minor.has_noted() {
+            cleared = minor.clear(remembered);
+        }
         if !finalizers.young.is_empty() {
             finalized = minor.finalize(remembered, finalizers, roots);
             cleared += minor.clear(remembered);
@@ -437,16 +469,26 @@ impl<S: Source> Heap<S> {
         self.statistics.survivors += survivors;
         self.statistics.survived_bytes += bytes as u64;
         self.statistics.not_moved += not_moved;
-        self.statistics.cleared += cleared;
-        self.statistics.finalized += finalized;
+        if cleared | finalized != 0 {
+            self.statistics.cleared += cleared;
+            self.statistics.finalized += finalized;
+        }
         self.statistics.nursery_bytes += self.nursery.used() as u64;
         self.not_moved = not_moved > 0;
         if lost {
             self.remember_what_refers_to_staying();
         }
+        let used = self.nursery.used();
         self.nursery.empty();
         if let Some(word) = self.old.poison {
             self.nursery.poison(&self.types, word);
+        }
+        if let Some(begin) = begin {
+            let (took, staying) = (self.took(begin), self.nursery.staying());
+            let (survived, old, held) = (bytes, self.old.used(), self.old.held());
+            let event =
+                Event::Minor { took, nursery: used, survivors, survived, staying, not_moved, old, held };
+            self.tell(log::MINOR, event);
         }
         bytes
     }

@@ -29,6 +29,7 @@
 //! | `heap` | one heap: settings, allocation, collections |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
 //! | `verify` | finding mistakes |
+//! | `events`, `log` | what happens, told while it happens |
 //! | `statistics` | what a heap tells |
 //!
 //! Terms: *young* is what is in the nursery, *old* what is in the old generation. An object that *stays* is young and not moved. A *slot* is a
@@ -43,12 +44,14 @@
 mod barrier;
 mod ephemeron;
 mod evacuate;
+mod events;
 mod finalizer;
 mod header;
 mod heap;
 mod identity;
 mod large;
 mod lists;
+mod log;
 mod mark;
 mod minor;
 mod nursery;
@@ -66,11 +69,13 @@ mod verify;
 mod weak;
 mod window;
 
+pub use events::{Event, EventHook, counters};
 pub use header::{
     BARRIER, CARDS, FORWARDED, HASH_BITS, HASH_SHIFT, HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT,
     OBJECT_ALIGN, STAYS, TRACKED, TYPE_SHIFT,
 };
 pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
+pub use log::LOG_VARIABLE;
 pub use mark::Phase;
 pub use nursery::{LEAST_NURSERY, nursery_bytes};
 pub use process::{ProcessHeap, space};

@@ -66,6 +66,8 @@ pub(crate) struct Nursery<S: Source> {
     stays: usize,
     /// Of these, those that have to be looked into.
     queued: usize,
+    /// Addresses between which these lie, both included.
+    queue: (usize, usize),
     /// Bytes that were handed out in windows since the last collection.
     handed_out: usize,
 }
@@ -81,7 +83,17 @@ impl<S: Source> Nursery<S> {
             let _ = space.source().with(|arenas_of| arenas_of.free_large(start));
             return None;
         }
-        Some(Self { space, start, bytes, part: bytes, next: start, stays: 0, queued: 0, handed_out: 0 })
+        Some(Self {
+            space,
+            start,
+            bytes,
+            part: bytes,
+            next: start,
+            stays: 0,
+            queued: 0,
+            queue: (0, 0),
+            handed_out: 0,
+        })
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -154,16 +166,30 @@ impl<S: Source> Nursery<S> {
     pub(crate) fn queue(&mut self, object: usize) {
         let (word, bit) = place(object);
         Self::queued_of(self.page(object))[word].fetch_or(bit, Ordering::Relaxed);
+        let (low, high) = if self.queued == 0 { (object, object) } else { self.queue };
+        self.queue = (low.min(object), high.max(object));
         self.queued += 1;
     }
 
-    /// Takes an object that has to be looked into: the first one at or behind `from`, else the first of all.
+    /// Takes an object that has to be looked into: the first one at or behind `from`, else the first of all. Looks only between the ends of
+    /// the queue: a list that grew at its head queues one object at a time, each below the one before, and the search for the next one through
+    /// all of the nursery took seconds.
     pub(crate) fn unqueue(&mut self, from: usize) -> Option<usize> {
         if self.queued == 0 {
             return None;
         }
-        let object =
-            self.next_bit(from, Self::queued_of).or_else(|| self.next_bit(self.start, Self::queued_of))?;
+        let (low, high) = self.queue;
+        let behind = self.next_bit_up_to(from.max(low), high, Self::queued_of);
+        if behind.is_none() {
+            self.queue.1 = high.min(from);
+        }
+        let object = match behind {
+            Some(object) => object,
+            None => self.next_bit_up_to(low, self.queue.1, Self::queued_of)?,
+        };
+        if behind.is_none() {
+            self.queue.0 = object;
+        }
         let (word, bit) = place(object);
         Self::queued_of(self.page(object))[word].fetch_and(!bit, Ordering::Relaxed);
         self.queued -= 1;
@@ -187,8 +213,13 @@ impl<S: Source> Nursery<S> {
     }
 
     fn next_bit(&self, from: usize, bitmap: fn(Page) -> &'static Bitmap) -> Option<usize> {
+        self.next_bit_up_to(from, self.end() - 1, bitmap)
+    }
+
+    /// The first bit at or behind `from`, where none behind `last` is wanted.
+    fn next_bit_up_to(&self, from: usize, last: usize, bitmap: fn(Page) -> &'static Bitmap) -> Option<usize> {
         let mut at = from;
-        while at < self.end() {
+        while at <= last {
             let (word, bit) = place(at);
             let bits = bitmap(self.page(at))[word].load(Ordering::Relaxed) & bit.wrapping_neg();
             let window = at & !(64 * OBJECT_ALIGN - 1);

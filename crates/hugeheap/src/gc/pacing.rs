@@ -95,10 +95,12 @@ impl Pacing {
         }
     }
 
-    /// Whether a step that began with `used` bytes in the old generation ends after this time. It does not while the old generation is twice
-    /// as large as it should be, or at its maximum: what is added faster than it can be marked in short steps would grow without bound.
+    /// Whether a step that began with `used` bytes in the old generation ends after this time. Steps become longer when the old generation is twice
+    /// as large as it should be, three times and so on, and take what they need near its maximum: what is added faster than it can be marked
+    /// would grow without bound.
     pub(crate) fn is_over(&self, took: Duration, used: usize) -> bool {
-        took >= self.step && used < self.threshold.saturating_mul(2) && used < self.maximum / 16 * 15
+        let times = (used / self.threshold.max(1)).clamp(1, 1000) as u32;
+        took >= self.step * times && used < self.maximum / 16 * 15
     }
 
     #[cfg(test)]
@@ -131,7 +133,7 @@ mod tests {
         assert_eq!(pacing.part(512 << 10, STEP / 4), 1 << 20);
         assert_eq!(pacing.part(LEAST_PART, 2 * STEP), LEAST_PART);
         assert!(!pacing.is_over(STEP / 2, 4 << 20) && pacing.is_over(STEP, 7 << 20));
-        assert!(!pacing.is_over(10 * STEP, 8 << 20), "twice the threshold");
+        assert!(!pacing.is_over(STEP, 8 << 20) && pacing.is_over(2 * STEP, 8 << 20), "twice the threshold");
         pacing.owes(1 << 30);
         assert_eq!(pacing.part(1 << 20, STEP / 4), 512 << 10);
         assert_eq!(pacing.step(0), (1 << 30) + LEAST_STEP);

@@ -46,8 +46,11 @@ pub(crate) struct Roots {
 impl Roots {
     /// Names every root.
     pub(crate) fn each<V: Visit>(&mut self, frame: &mut [usize], visit: &mut V) {
-        for slot in self.stack.iter_mut().chain(frame).chain(&mut self.globals).chain(&mut self.ready) {
+        for slot in self.stack.iter_mut().chain(frame).chain(&mut self.globals) {
             visit.slot(slot);
+        }
+        if !self.ready.is_empty() {
+            self.ready.iter_mut().for_each(|slot| visit.slot(slot));
         }
         for callback in &mut self.callbacks {
             callback(&mut Visitor(visit));

@@ -221,19 +221,31 @@ impl<S: Source> Heap<S> {
         result
     }
 
+    #[inline(always)]
     pub(super) fn before_collection(&mut self) {
         if self.checks.barriers {
-            if let Err(mistake) = self.verify_barriers() {
-                crate::complain::abort(format_args!("{mistake}"));
-            }
+            self.check_barriers();
         }
     }
 
+    #[cold]
+    fn check_barriers(&mut self) {
+        if let Err(mistake) = self.verify_barriers() {
+            crate::complain::abort(format_args!("{mistake}"));
+        }
+    }
+
+    #[inline(always)]
     pub(super) fn checked(&mut self, after: &str) {
         if self.checks.verify {
-            if let Err(mistake) = self.verify_after() {
-                crate::complain::abort(format_args!("after {after}: {mistake}"));
-            }
+            self.check(after);
+        }
+    }
+
+    #[cold]
+    fn check(&mut self, after: &str) {
+        if let Err(mistake) = self.verify_after() {
+            crate::complain::abort(format_args!("after {after}: {mistake}"));
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod checks;
 mod evacuate;
+mod events;
 mod exhausted;
 mod finalizers;
 mod major;
