@@ -25,6 +25,7 @@
 //! are those of [`exit`]; each message says what happened, why, and what to do.
 
 mod bench;
+mod cgroup;
 mod change;
 mod cli;
 mod collapse;
@@ -52,8 +53,8 @@ mod stat;
 mod statistics;
 mod status;
 mod thp;
-mod watch;
 mod top;
+mod watch;
 
 use clap::Parser;
 use hugeheap_os::linux::Linux;

@@ -12,6 +12,7 @@ Examples:
   hugeheap ps --sort eligible -n 10            where huge pages would bring most
   hugeheap ps --sort stranded --budget 5
   hugeheap ps 1234 5678
+  hugeheap ps --cgroups --sort stranded        what containers are charged for and nobody maps
   hugeheap ps --json
 
 Processes of other users need CAP_SYS_PTRACE. What is stranded needs CAP_SYS_ADMIN.")]
@@ -19,6 +20,9 @@ pub(crate) struct PsArguments {
     /// Only these processes.
     #[arg(value_name = "PID", value_parser = crate::process::id)]
     pub(crate) processes: Vec<u32>,
+    /// List the memory cgroups of the processes instead: charge, what it is for, and what is stranded.
+    #[arg(long)]
+    pub(crate) cgroups: bool,
     /// What the list is sorted by, largest first (numbers and names: smallest first).
     #[arg(long, value_enum, default_value = "rss", value_name = "COLUMN")]
     pub(crate) sort: Sort,

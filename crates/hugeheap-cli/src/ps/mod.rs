@@ -1,12 +1,14 @@
-//! `hugeheap ps`: one line for each process.
+//! `hugeheap ps`: one line for each process, or with `--cgroups` for each memory cgroup.
 //!
 //! ```text
 //!   gather   what is cheap of all, what is not while there is time ──▶ row   what is known of one
 //!   (here)   the list as text and JSON
+//!   groups   the same of memory cgroups
 //! ```
 
 pub(crate) mod arguments;
 pub(crate) mod gather;
+mod groups;
 pub(crate) mod row;
 
 use crate::columns::{Align, columns};
@@ -25,6 +27,9 @@ pub(crate) const NONE: &str = "–";
 
 pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
     let out = &context.out;
+    if arguments.cgroups {
+        return groups::groups(context, arguments, json);
+    }
     let budget = Duration::from_secs_f64(arguments.budget);
     let mut list = match gather::gather(context.facts, &arguments.processes, budget, !context.root) {
         Ok(list) => list,

@@ -6,6 +6,7 @@
 pub(crate) mod arguments;
 pub(crate) mod facts;
 
+use crate::cgroup::{self, Charge};
 use crate::columns::{Align, columns};
 use crate::output::{bytes, counted, grouped};
 use crate::pool::list::Pools;
@@ -33,6 +34,8 @@ struct Status {
     free: Option<Free>,
     pools: Option<Pools>,
     limits: Result<MemoryLimits, hugeheap_os::Error>,
+    /// Charged to this cgroup, and not mapped by anybody.
+    stranded_here: Option<u64>,
 }
 
 pub(crate) fn status(context: &Context, arguments: &StatusArguments, json: bool) -> u8 {
@@ -58,6 +61,11 @@ impl Status {
         let zones = facts::zones(&text("/proc/buddyinfo"));
         let free =
             huge_page.filter(|_| !zones.is_empty()).map(|huge| facts::free(zones.iter(), os_page, huge));
+        let limits = facts.memory_limits();
+        let directory = facts.memory_group_directory().ok();
+        let stranded_here = limits.ok().zip(directory).and_then(|(limits, (_, directory))| {
+            Charge::read(limits, &directory, cgroup::slack(pages.os)).stranded
+        });
         Self {
             kernel: knobs.text("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()),
             cpu: facts::cpuinfo(&cpuinfo, "model name").map(str::to_owned),
@@ -71,7 +79,8 @@ impl Status {
             sizes: facts::sizes(&knobs),
             free,
             pools: Pools::read(&knobs).ok(),
-            limits: facts.memory_limits(),
+            limits,
+            stranded_here,
         }
     }
 
@@ -135,6 +144,8 @@ impl Status {
                     "charge": limits.charge,
                     "max": limits.max,
                     "high": limits.high,
+                    "stranded": self.stranded_here,
+                    "stranded_from": self.stranded_here.map(|_| cgroup::DERIVATION),
                 }),
                 Err(error) => json!({"unreadable": error.to_string()}),
             },
@@ -274,7 +285,11 @@ impl Status {
                     (Some(max), _) => format!("limit {}", bytes(max)),
                     (None, Some(high)) => format!("throttled above {}", bytes(high)),
                 };
-                format!("charge {}, {limit} ({})", bytes(limits.charge), word(limits.version))
+                let stranded = match self.stranded_here {
+                    None | Some(0) => String::new(),
+                    Some(stranded) => format!(", {} of it stranded", bytes(stranded)),
+                };
+                format!("charge {}{stranded}, {limit} ({})", bytes(limits.charge), word(limits.version))
             }
             Err(error) => format!("not known: {error}"),
         }

@@ -38,6 +38,7 @@ pub use process::{LinuxProcess, SharedMemory};
 
 use crate::Result;
 use read::Root;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Linux. Holds nothing but where /proc and /sys are, so it is cheap to copy and fit for a static.
@@ -59,6 +60,15 @@ impl Linux {
     /// `ENAMETOOLONG` for a path of more than 256 bytes.
     pub fn with_root(dir: &Path) -> Result<Self> {
         Ok(Self { root: Root::new(dir)? })
+    }
+
+    /// Where the files of this process's memory cgroup are, and which version of them.
+    ///
+    /// # Errors
+    /// `Missing` where it cannot be seen from here.
+    pub fn memory_group_directory(&self) -> Result<(crate::CgroupVersion, std::path::PathBuf)> {
+        let (version, path) = cgroup::directory_of(&self.root, b"self")?;
+        Ok((version, std::ffi::OsStr::from_bytes(path.as_bytes()).into()))
     }
 
     /// Time a processor has worked for the calling thread, in the kernel too: what reading really took on a busy host.
