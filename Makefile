@@ -66,8 +66,9 @@ demo: build
 bench: build
 	$(RELEASE)/hugeheap bench obmalloc
 
-## install: the C library, its header, pkg-config and CMake files below PREFIX
+## install: the command with its completions and manual pages, and the C library, below PREFIX
 install: build
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) crates/hugeheap-cli/install.sh $(RELEASE)
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) crates/hugeheap-capi/install.sh $(RELEASE)
 
 ## peers: allocators side by side; about forty minutes on a quiet machine, after minutes of building them
