@@ -415,7 +415,13 @@ impl<S: Source> Heap<S> {
     /// Empties the nursery, but for what stays. The windows have been retired. Returns the bytes added to the old generation.
     pub(super) fn minor(&mut self, frame: &mut [usize]) -> usize {
         let begin = self.begin_part(log::MINOR);
-        self.move_again();
+        if self.roots.scans.is_empty() {
+            self.move_again(&[]);
+        } else {
+            let words = self.scan();
+            self.move_again(&words);
+            self.keep_containing(&words);
+        }
         let lost = core::mem::take(&mut self.remembered.lost);
         if lost {
             self.look_through_old_objects();
@@ -493,14 +499,17 @@ impl<S: Source> Heap<S> {
         bytes
     }
 
-    /// What stayed because there was no room, or is not pinned any more, is moved again.
-    fn move_again(&mut self) {
+    /// What stayed because there was no room, or is not pinned any more, is moved again, unless one of these addresses, in order, is in it.
+    fn move_again(&mut self, words: &[usize]) {
         if self.nursery.staying() == self.roots.pins.len() {
             return;
         }
         let mut next = self.nursery.next_staying(self.nursery.start());
         while let Some(object) = next {
-            if !self.roots.pins.contains_key(&object) {
+            // SAFETY: its bit says that it is an object.
+            let end = object + unsafe { self.types.of(object).size(object) };
+            let word = words.get(words.partition_point(|&word| word < object));
+            if !self.roots.pins.contains_key(&object) && word.is_none_or(|&word| word >= end) {
                 // SAFETY: its bit says that it is one that stays.
                 unsafe { self.nursery.let_go(object) };
             }

@@ -29,6 +29,8 @@
 //! | `heap` | one heap: settings, allocation, collections |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
 //! | `verify` | finding mistakes |
+//! | `scan` | words that may be addresses |
+//! | `fork` | what a forked child goes on sharing |
 //! | `events`, `log` | what happens, told while it happens |
 //! | `statistics` | what a heap tells |
 //!
@@ -46,6 +48,7 @@ mod ephemeron;
 mod evacuate;
 mod events;
 mod finalizer;
+mod fork;
 mod header;
 mod heap;
 mod identity;
@@ -59,6 +62,7 @@ mod old;
 mod pacing;
 mod process;
 mod roots;
+mod scan;
 mod scope;
 mod statistics;
 mod sweep;
@@ -80,6 +84,7 @@ pub use mark::Phase;
 pub use nursery::{LEAST_NURSERY, nursery_bytes};
 pub use process::{ProcessHeap, space};
 pub use roots::{Global, RootCallback};
+pub use scan::ScanCallback;
 pub use scope::{Local, Scope};
 pub use statistics::{BUCKETS, Pauses, Statistics};
 pub use types::{BadLayout, Layout, MAX_PART, MAX_TYPES, TraceFunction, TypeId, Visitor};

@@ -70,6 +70,8 @@ pub(crate) struct Nursery<S: Source> {
     queue: (usize, usize),
     /// Bytes that were handed out in windows since the last collection.
     handed_out: usize,
+    /// What was used of each gap since the last collection, if somebody has to know where objects begin.
+    gaps: Option<Vec<(usize, usize)>>,
 }
 
 impl<S: Source> Nursery<S> {
@@ -93,6 +95,7 @@ impl<S: Source> Nursery<S> {
             queued: 0,
             queue: (0, 0),
             handed_out: 0,
+            gaps: None,
         })
     }
 
@@ -235,6 +238,11 @@ impl<S: Source> Nursery<S> {
     pub(crate) fn gap(&mut self, types: &Types, least: usize) -> Option<Window> {
         while let Some(gap) = self.next_gap(types, self.start + self.part) {
             if gap.room() >= least {
+                if let Some(gaps) = &mut self.gaps {
+                    if !super::barrier::push(gaps, (gap.cursor, gap.cursor), usize::MAX) {
+                        return None;
+                    }
+                }
                 self.handed_out += gap.room();
                 return Some(gap);
             }
@@ -257,6 +265,9 @@ impl<S: Source> Nursery<S> {
     /// Takes the unused rest of a window back.
     pub(crate) fn retire(&mut self, window: &mut Window) {
         self.handed_out -= window.room();
+        if let Some((_, used)) = self.gaps.as_mut().and_then(|gaps| gaps.last_mut()) {
+            *used = window.cursor.max(*used);
+        }
         *window = Window::EMPTY;
     }
 
@@ -269,6 +280,29 @@ impl<S: Source> Nursery<S> {
     pub(crate) fn empty(&mut self) {
         self.next = self.start;
         self.handed_out = 0;
+        if let Some(gaps) = &mut self.gaps {
+            gaps.clear();
+        }
+    }
+
+    /// From now on it is known where objects begin. Before the first allocation, or directly after a collection.
+    pub(crate) fn keep_gaps(&mut self) {
+        self.gaps.get_or_insert_default();
+    }
+
+    /// Gaps of which something was used since the last collection.
+    pub(crate) fn gaps(&self) -> usize {
+        self.gaps.as_ref().map_or(0, Vec::len)
+    }
+
+    /// The used part of a gap: one object behind the other.
+    pub(crate) fn gap_at(&self, index: usize) -> (usize, usize) {
+        self.gaps.as_ref().and_then(|gaps| gaps.get(index).copied()).unwrap_or_default()
+    }
+
+    /// Whether an address is in the nursery, of an object or inside of one.
+    pub(crate) fn has(&self, address: usize) -> bool {
+        address.wrapping_sub(self.start) < self.bytes
     }
 
     /// Overwrites what is free. Only directly after [`empty`](Self::empty).

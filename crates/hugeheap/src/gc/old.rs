@@ -320,6 +320,23 @@ impl<S: Source> Old<S> {
         aligned && starts & bit != 0 && self.live_bits(page, tag, word) & bit != 0
     }
 
+    /// The live object that contains an address: of blocks, or in the first heap page of a large one.
+    pub(crate) fn containing(&self, address: usize) -> Option<usize> {
+        let page = self.space.page(address)?;
+        let tag = page.mark().tag.load(Relaxed);
+        if tag >> HEAP_SHIFT != self.tag >> HEAP_SHIFT {
+            return None;
+        }
+        let class = class_in(tag);
+        let object = if class == LARGE {
+            page.address()
+        } else {
+            let bytes = SHAPES[class].bytes as usize;
+            page.address() + (address - page.address()) / bytes * bytes
+        };
+        self.is_live(object).then_some(object)
+    }
+
     /// Page, word and bit of an object in the bitmaps, if the address is in a page of this heap.
     #[inline(always)]
     fn place(&self, object: usize) -> Option<(Page, usize, u64)> {

@@ -7,8 +7,10 @@
 //! | globals | what outlives scopes: [`Global`] |
 //! | pins | globals whose object must not move |
 //! | the ready | what was found unreachable and waits to be finalized |
+//! | what a scan found | words of a stack that may be addresses |
 //! | callbacks | structures of the program that hold references |
 
+use super::scan::ScanCallback;
 use super::types::{Visit, Visitor};
 use super::{Exhausted, heap::Heap};
 use crate::object::Source;
@@ -41,6 +43,8 @@ pub(crate) struct Roots {
     pub(crate) old_pins: BTreeMap<usize, u32>,
     /// Objects of the old generation that must not move in the collection that is under way.
     pub(crate) found: BTreeSet<usize>,
+    /// Where words lie that may be addresses.
+    pub(crate) scans: Vec<ScanCallback>,
 }
 
 impl Roots {
@@ -51,6 +55,10 @@ impl Roots {
         }
         if !self.ready.is_empty() {
             self.ready.iter_mut().for_each(|slot| visit.slot(slot));
+        }
+        for &object in &self.found {
+            // What is found does not move, so nothing is written back.
+            visit.slot(&mut { object });
         }
         for callback in &mut self.callbacks {
             callback(&mut Visitor(visit));

@@ -58,9 +58,15 @@ impl<S: Source> Old<S> {
                 continue;
             }
             let marks = page.remote()[window].load(Relaxed);
-            let dead = !page.vacant()[window].load(Relaxed) & starts & !marks;
-            page.vacant()[window].store(!marks, Relaxed);
-            page.remote()[window].store(0, Relaxed);
+            let vacant = page.vacant()[window].load(Relaxed);
+            let dead = !vacant & starts & !marks;
+            // Only what changes is written: a forked child that finds nothing dead goes on sharing the bitmap.
+            if vacant != !marks {
+                page.vacant()[window].store(!marks, Relaxed);
+            }
+            if marks != 0 {
+                page.remote()[window].store(0, Relaxed);
+            }
             live += marks.count_ones();
             died += dead.count_ones();
             free |= starts & !marks != 0;

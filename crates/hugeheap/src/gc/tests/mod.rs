@@ -8,6 +8,7 @@ mod finalizers;
 mod major;
 mod minor;
 mod roots;
+mod scan;
 mod weak;
 
 use super::*;
