@@ -8,7 +8,9 @@ pages. There the stand-in answers why nothing is hooked, and every number is 0.
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
+
+from ._errors import HugeheapError
 
 
 class Native(Protocol):
@@ -25,6 +27,13 @@ class Native(Protocol):
     def stats(self, measure: bool) -> dict[str, Any]: ...
     def status(self) -> dict[str, str]: ...
     def hint(self, reason: str) -> str | None: ...
+    def system(self) -> dict[str, Any]: ...
+    def process(self, pid: int, budget: float) -> dict[str, Any]: ...
+    def heaps(self, budget: float) -> list[dict[str, Any]]: ...
+    def collapse(
+        self, pid: int, min_density: float, max_growth: int | None, budget: float, dry_run: bool
+    ) -> dict[str, Any]: ...
+    def release(self, pid: int, budget: float, dry_run: bool) -> dict[str, Any]: ...
 
 
 class StandIn:
@@ -75,6 +84,28 @@ class StandIn:
 
     def hint(self, reason: str) -> str | None:
         return None
+
+    def _refuse(self) -> NoReturn:
+        raise HugeheapError(
+            "this interpreter cannot load the extension module", "unsupported", "use the command hugeheap --json"
+        )
+
+    def system(self) -> dict[str, Any]:
+        self._refuse()
+
+    def process(self, pid: int, budget: float) -> dict[str, Any]:
+        self._refuse()
+
+    def heaps(self, budget: float) -> list[dict[str, Any]]:
+        self._refuse()
+
+    def collapse(
+        self, pid: int, min_density: float, max_growth: int | None, budget: float, dry_run: bool
+    ) -> dict[str, Any]:
+        self._refuse()
+
+    def release(self, pid: int, budget: float, dry_run: bool) -> dict[str, Any]:
+        self._refuse()
 
 
 def _load() -> Native:

@@ -10,6 +10,8 @@
 //! Only CPython with a GIL loads this module: built for the stable ABI, whose objects other builds lay out differently. The
 //! package looks before it imports.
 
+mod observe;
+
 use core::ffi::c_void;
 use hugeheap::arena::Policy;
 use hugeheap::runtime::settings_from_environment;
@@ -120,18 +122,7 @@ fn snapshot(measure: bool) -> Snapshot {
 #[pyfunction]
 fn stats(python: Python<'_>, measure: bool) -> PyResult<Bound<'_, PyDict>> {
     let snapshot = python.detach(|| snapshot(measure));
-    let result = PyDict::new(python);
-    for (name, value) in snapshot.counters() {
-        result.set_item(name, value)?;
-    }
-    let fallbacks = PyDict::new(python);
-    for reason in Fallback::ALL {
-        if snapshot.fallback(reason) > 0 {
-            fallbacks.set_item(reason.name(), snapshot.fallback(reason))?;
-        }
-    }
-    result.set_item("fallbacks", fallbacks)?;
-    Ok(result)
+    observe::counters(python, &snapshot)
 }
 
 /// What this process's heap is: state and its explanation, level, policies, version of the interpreter.
@@ -184,5 +175,10 @@ fn _hugeheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stats, module)?)?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
     module.add_function(wrap_pyfunction!(hint, module)?)?;
+    module.add_function(wrap_pyfunction!(observe::system, module)?)?;
+    module.add_function(wrap_pyfunction!(observe::process, module)?)?;
+    module.add_function(wrap_pyfunction!(observe::heaps, module)?)?;
+    module.add_function(wrap_pyfunction!(observe::collapse, module)?)?;
+    module.add_function(wrap_pyfunction!(observe::release, module)?)?;
     Ok(())
 }
