@@ -64,6 +64,7 @@ pub(crate) enum Command {
     Bench(BenchArguments),
     Stat(crate::stat::arguments::StatArguments),
     Record(crate::record::arguments::RecordArguments),
+    Report(crate::report::arguments::ReportArguments),
     Collapse(crate::collapse::arguments::CollapseArguments),
     Release(crate::release::arguments::ReleaseArguments),
     Map(crate::map::arguments::MapArguments),

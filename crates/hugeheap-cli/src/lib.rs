@@ -7,6 +7,7 @@
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
 //!     ├──── stat     whole commands compared
 //!     ├──── record   memory of a command or process over time
+//!     ├──── report   one page of measurements
 //!     ├──── map      what a process's memory is made of, and why it is not huge
 //!     ├──── ps, top  one line for each process: once; live
 //!     ├──── thp, pool    knobs of the host ──▶ change: all or none, with the way back
@@ -34,8 +35,6 @@ mod completions;
 mod doctor;
 pub mod exit;
 mod export;
-// Read by `report`, and by experiments as they get figures.
-#[allow(dead_code, unused_imports)]
 mod figure;
 mod host;
 mod man;
@@ -46,6 +45,7 @@ mod process;
 mod ps;
 mod record;
 mod release;
+mod report;
 mod reproduce;
 mod run;
 mod significance;
@@ -113,6 +113,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Ps(arguments) => ps::ps(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
         Command::Stat(arguments) => stat::stat(&context, &arguments, cli.json),
+        Command::Report(arguments) => report::report(&context, &arguments),
         Command::Record(arguments) => record::record(&context, &arguments),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
         Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),

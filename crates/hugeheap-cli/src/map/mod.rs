@@ -12,6 +12,9 @@ pub(crate) mod text;
 pub(crate) mod view;
 pub(crate) mod why;
 
+pub(crate) use svg::colour;
+pub(crate) use view::State;
+
 use crate::process::{self, Doing};
 use crate::{Context, exit};
 use arguments::MapArguments;

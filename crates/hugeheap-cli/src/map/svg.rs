@@ -4,6 +4,7 @@
 
 use super::text::mode;
 use super::view::{Piece, Row, State, View, pieces};
+use crate::figure::svg::escaped;
 use crate::output::bytes;
 use crate::process::{named, words};
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ const HEAD: usize = 52;
 const LINE: usize = 17;
 
 /// Told apart by lightness, too, for those who see no colours: huge is darkest.
-const fn colour(state: State) -> &'static str {
+pub(crate) const fn colour(state: State) -> &'static str {
     match state {
         State::Huge => "#0b6e4f",
         State::Hugetlb => "#0b4f6e",
@@ -34,21 +35,6 @@ const fn colour(state: State) -> &'static str {
         State::Swapped => "#8d99ae",
         State::Empty => "#eeeeee",
     }
-}
-
-fn escaped(text: &str) -> String {
-    let mut result = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => result.push_str("&amp;"),
-            '<' => result.push_str("&lt;"),
-            '>' => result.push_str("&gt;"),
-            // Names of mappings are bytes of anybody's choice; XML has no control characters.
-            character if character.is_control() => result.push('\u{fffd}'),
-            character => result.push(character),
-        }
-    }
-    result
 }
 
 /// Mappings with at least a unit in memory. Others would be a title without a picture.

@@ -12,6 +12,8 @@ pub(crate) mod arguments;
 mod data;
 mod file;
 
+pub(crate) use data::SCHEMA;
+
 use crate::bench::charge::Group;
 use crate::bench::interrupt;
 use crate::output::{Output, bytes, counted, seconds};

@@ -1,0 +1,64 @@
+//! `hugeheap report`: one page of measurements.
+//!
+//! ```text
+//!   files ──▶ read ──▶ section ──▶ page (HTML), plots (SVG)
+//!                       ├── figures that the measurement brought along
+//!                       └── recordings, squares, measured: figures made of what it tells
+//! ```
+
+pub(crate) mod arguments;
+mod measured;
+mod page;
+mod read;
+mod recordings;
+mod section;
+mod squares;
+
+use crate::figure::svg;
+use crate::output::counted;
+use crate::{Context, exit, reproduce};
+use arguments::ReportArguments;
+use page::Names;
+use section::Section;
+use std::path::Path;
+
+pub(crate) fn report(context: &Context, arguments: &ReportArguments) -> u8 {
+    let out = &context.out;
+    match made(arguments) {
+        Ok((sections, plots)) => {
+            let figures: usize = sections.iter().map(|section| section.figures.len()).sum();
+            let also = match plots {
+                0 => String::new(),
+                plots => format!("; {}", counted(plots, "plot beside it", "plots beside it")),
+            };
+            let parts = counted(figures as u64, "figure", "figures");
+            out.progress(&format!("{}: {parts}{also}", arguments.output.display()), true);
+            exit::OK
+        }
+        Err(why) => {
+            out.error(&why);
+            exit::USAGE
+        }
+    }
+}
+
+/// Makes the page and the plots. An error is one line; nothing was written then but for a full disk.
+fn made(arguments: &ReportArguments) -> Result<(Vec<Section>, u64), String> {
+    let inputs = arguments.files.iter().map(|file| read::read(file)).collect::<Result<Vec<_>, _>>()?;
+    let sections = section::sections(&inputs)?;
+    let page = page::page(&arguments.title, &sections, &reproduce::command());
+    let failed = |path: &Path, error| format!("{} could not be written: {error}", path.display());
+    let mut written = 0;
+    if let Some(directory) = &arguments.plots {
+        std::fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
+        let mut names = Names::default();
+        for figure in sections.iter().flat_map(|section| &section.figures) {
+            let Some(picture) = svg::picture(figure) else { continue };
+            let path = directory.join(format!("{}.svg", names.of(&figure.title)));
+            std::fs::write(&path, picture).map_err(|error| failed(&path, error))?;
+            written += 1;
+        }
+    }
+    std::fs::write(&arguments.output, page).map_err(|error| failed(&arguments.output, error))?;
+    Ok((sections, written))
+}
