@@ -10,6 +10,7 @@ use super::minor::Noted;
 use super::nursery::{self, LEAST_NURSERY, Nursery};
 use super::old::Old;
 use super::pacing::{GROWTH, MANY, Pacing, STEP};
+use super::protect::Forbid;
 use super::roots::Roots;
 use super::statistics::Statistics;
 use super::types::{BadLayout, Layout, TypeId, Types};
@@ -21,7 +22,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
-use hugeheap_os::Facts;
+use hugeheap_os::{AddressRange, Facts};
 
 /// Largest object, in bytes, that is allocated in the nursery; larger ones begin in the old generation, in heap pages of their own.
 pub const MAX_YOUNG: usize = MAX_BLOCK;
@@ -110,6 +111,7 @@ pub struct Heap<S: Source> {
     pub(super) remembered: Remembered,
     pub(super) marker: Marker,
     pub(super) noted: Noted,
+    pub(super) protected: Vec<(AddressRange, Forbid)>,
     pub(super) finalizers: Finalizers,
     /// Identity hashes made so far.
     pub(super) hashes: u32,
@@ -162,6 +164,7 @@ impl<S: Source> Heap<S> {
             remembered: Remembered::default(),
             marker: Marker::default(),
             noted: Noted::default(),
+            protected: Vec::new(),
             finalizers: Finalizers::default(),
             hashes: 0,
             pacing: Pacing::new(growth, bytes, maximum, settings.step.unwrap_or(STEP)),
@@ -495,10 +498,16 @@ impl<S: Source> Heap<S> {
         self.nursery.retire(window);
         let mut own = self.take_window();
         self.nursery.retire(&mut own);
+        if !self.protected.is_empty() {
+            self.lift_protections();
+        }
         self.before_collection();
         collect(self);
         (self.added, self.allocations) = (0, 0);
         self.checked("a collection");
+        if !self.protected.is_empty() {
+            self.set_protections();
+        }
         let nanoseconds = os.now().saturating_sub(begin).as_nanos() as u64;
         self.statistics.pauses.record(nanoseconds);
         self.count(nanoseconds);
@@ -508,6 +517,7 @@ impl<S: Source> Heap<S> {
 
 impl<S: Source> Drop for Heap<S> {
     fn drop(&mut self) {
+        self.lift_protections();
         self.nursery.release();
         self.old.release_all();
     }

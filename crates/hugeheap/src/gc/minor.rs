@@ -489,6 +489,9 @@ impl<S: Source> Heap<S> {
         if let Some(word) = self.old.poison {
             self.nursery.poison(&self.types, word);
         }
+        if self.checks.rotate {
+            self.statistics.rotated += u64::from(self.nursery.rotate());
+        }
         if let Some(begin) = begin {
             let (took, staying) = (self.took(begin), self.nursery.staying());
             let (survived, old, held) = (bytes, self.old.used(), self.old.held());

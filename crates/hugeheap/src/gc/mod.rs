@@ -31,6 +31,7 @@
 //! | `verify` | finding mistakes |
 //! | `scan` | words that may be addresses |
 //! | `fork` | what a forked child goes on sharing |
+//! | `protect`, `fault` | heap pages whose next use is told |
 //! | `events`, `log` | what happens, told while it happens |
 //! | `statistics` | what a heap tells |
 //!
@@ -47,6 +48,7 @@ mod barrier;
 mod ephemeron;
 mod evacuate;
 mod events;
+mod fault;
 mod finalizer;
 mod fork;
 mod header;
@@ -61,6 +63,7 @@ mod nursery;
 mod old;
 mod pacing;
 mod process;
+mod protect;
 mod roots;
 mod scan;
 mod scope;
@@ -74,6 +77,7 @@ mod weak;
 mod window;
 
 pub use events::{Event, EventHook, counters};
+pub use fault::{Fault, FaultHook, set_fault_hook};
 pub use header::{
     BARRIER, CARDS, FORWARDED, HASH_BITS, HASH_SHIFT, HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT,
     OBJECT_ALIGN, STAYS, TRACKED, TYPE_SHIFT,
@@ -83,6 +87,7 @@ pub use log::LOG_VARIABLE;
 pub use mark::Phase;
 pub use nursery::{LEAST_NURSERY, nursery_bytes};
 pub use process::{ProcessHeap, space};
+pub use protect::{CannotProtect, Forbid};
 pub use roots::{Global, RootCallback};
 pub use scan::ScanCallback;
 pub use scope::{Local, Scope};

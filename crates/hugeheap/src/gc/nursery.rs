@@ -9,6 +9,7 @@
 //! An object *stays* when it is pinned, or when the old generation had no room for it. The bits are those of `Space` for the nursery's heap
 //! pages. Gaps are handed out from below as windows. Without an object that stays there is one gap: everything.
 
+use super::fault::{self, Kind};
 use super::header::{Header, OBJECT_ALIGN, STAYS};
 use super::types::Types;
 use super::window::Window;
@@ -16,7 +17,8 @@ use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use crate::object::space::{Bitmap, Page};
 use crate::object::{Source, Space};
 use core::sync::atomic::Ordering;
-use hugeheap_os::{Cache, Facts};
+use hugeheap_os::{AddressRange, Cache, Facts, Pages, Protection};
+use std::collections::VecDeque;
 
 /// Least bytes of a nursery that is chosen here. A minor collection has costs that do not depend on what survives, and what survives is a
 /// smaller share of what was allocated the more time it had to die.
@@ -28,6 +30,9 @@ const MOST: usize = 32 << 20;
 
 /// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
 pub const LEAST_NURSERY: usize = 64 << 10;
+
+/// Nurseries that are protected at once where they are rotated: so many collections later an address that was kept is still found.
+const NURSERIES: usize = 3;
 
 /// Part of a memory limit that a nursery has at most, as a divisor: it is memory without a live object most of the time.
 const LIMIT_PART: u64 = 16;
@@ -72,19 +77,14 @@ pub(crate) struct Nursery<S: Source> {
     handed_out: usize,
     /// What was used of each gap since the last collection, if somebody has to know where objects begin.
     gaps: Option<Vec<(usize, usize)>>,
+    /// Nurseries that were used before and are protected, the oldest first.
+    before: VecDeque<usize>,
 }
 
 impl<S: Source> Nursery<S> {
     /// Takes `bytes` bytes, a multiple of a heap page, in whole arenas. `None`: no memory.
     pub(crate) fn new(space: &'static Space<S>, bytes: usize) -> Option<Self> {
-        let arenas = bytes.next_multiple_of(ARENA_BYTES);
-        // "Growing", so that its last arena may be a huge page as well.
-        let block = space.source().with(|arenas_of| arenas_of.allocate_large(arenas, true))?;
-        let start = block.address.get();
-        if space.page_or_add(start).is_none() {
-            let _ = space.source().with(|arenas_of| arenas_of.free_large(start));
-            return None;
-        }
+        let start = Self::block(space, bytes)?;
         Some(Self {
             space,
             start,
@@ -96,7 +96,64 @@ impl<S: Source> Nursery<S> {
             queue: (0, 0),
             handed_out: 0,
             gaps: None,
+            before: VecDeque::new(),
         })
+    }
+
+    fn block(space: &'static Space<S>, bytes: usize) -> Option<usize> {
+        let arenas = bytes.next_multiple_of(ARENA_BYTES);
+        // "Growing", so that its last arena may be a huge page as well.
+        let block = space.source().with(|arenas_of| arenas_of.allocate_large(arenas, true))?;
+        let start = block.address.get();
+        if space.page_or_add(start).is_none() {
+            let _ = space.source().with(|arenas_of| arenas_of.free_large(start));
+            return None;
+        }
+        Some(start)
+    }
+
+    /// Uses another nursery from now on, and protects this one, if nothing stays in it. Directly after [`empty`](Self::empty). Says no when it goes on
+    /// with the same.
+    pub(crate) fn rotate(&mut self) -> bool {
+        let os = self.space.source().os();
+        let range = |start| AddressRange { start, len: self.bytes };
+        if self.stays > 0 || self.before.try_reserve(1).is_err() {
+            return false;
+        }
+        let next = if self.before.len() < NURSERIES {
+            Self::block(self.space, self.bytes)
+        } else {
+            self.before.front().copied()
+        };
+        let Some(next) = next else { return false };
+        let reused = self.before.front() == Some(&next);
+        // SAFETY: nothing lives in this nursery. Who accesses it has an address that is wrong.
+        let protected = fault::add(self.start, self.bytes, Kind::OldNursery)
+            && unsafe { os.protect(range(self.start), Protection::None) }.is_ok();
+        if !protected {
+            fault::remove(self.start);
+            if !reused {
+                let _ = self.space.source().with(|arenas| arenas.free_large(next));
+            }
+            return false;
+        }
+        if reused {
+            self.before.pop_front();
+            self.open(next);
+        }
+        self.before.push_back(self.start);
+        (self.start, self.next) = (next, next);
+        true
+    }
+
+    /// Lifts the protection of a nursery.
+    fn open(&self, start: usize) {
+        fault::remove(start);
+        let range = AddressRange { start, len: self.bytes };
+        // SAFETY: a nursery of this heap, in which nothing lives.
+        if let Err(error) = unsafe { self.space.source().os().protect(range, Protection::ReadWrite) } {
+            crate::complain::abort(format_args!("the protection of a nursery cannot be lifted: {error}"));
+        }
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -323,8 +380,12 @@ impl<S: Source> Nursery<S> {
                 }
             }
         }
-        let freed = self.space.source().with(|arenas| arenas.free_large(self.start));
-        debug_assert!(freed.is_ok(), "the nursery is a large block");
+        let before = core::mem::take(&mut self.before);
+        before.iter().for_each(|&start| self.open(start));
+        for start in before.into_iter().chain([self.start]) {
+            let freed = self.space.source().with(|arenas| arenas.free_large(start));
+            debug_assert!(freed.is_ok(), "a nursery is a large block");
+        }
     }
 }
 

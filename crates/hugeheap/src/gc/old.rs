@@ -320,6 +320,12 @@ impl<S: Source> Old<S> {
         aligned && starts & bit != 0 && self.live_bits(page, tag, word) & bit != 0
     }
 
+    /// Whether an address is in a heap page of blocks of this heap, or in the first one of a large object.
+    pub(super) fn has_page(&self, address: usize) -> bool {
+        let tag = self.space.page(address).map_or(0, |page| page.mark().tag.load(Relaxed));
+        tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT
+    }
+
     /// The live object that contains an address: of blocks, or in the first heap page of a large one.
     pub(crate) fn containing(&self, address: usize) -> Option<usize> {
         let page = self.space.page(address)?;

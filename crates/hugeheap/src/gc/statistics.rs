@@ -62,6 +62,8 @@ pub struct Statistics {
     pub moved_bytes: u64,
     /// Heap pages that became free thereby.
     pub freed_pages: u64,
+    /// Times that another nursery was used than before, where that is asked for.
+    pub rotated: u64,
     /// Times that the mutator waited for a collection, whatever it consisted of.
     pub pauses: Pauses,
 }

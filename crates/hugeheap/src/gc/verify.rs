@@ -6,6 +6,7 @@
 //! | barriers | before each collection | a reference into the nursery in an object that is not remembered |
 //! | poison | in each collection | what is used after its end: free memory is no object, and no number that anyone wrote |
 //! | moving | in each whole collection | addresses that are held where the collector does not see them |
+//! | rotate | after each minor collection | addresses in the nursery that are kept over a collection |
 //! | stress | every n allocations a collection | references that are held where the collector does not see them |
 //!
 //! A mistake ends the process with one line that says what, where and which type.
@@ -35,6 +36,8 @@ pub struct Checks {
     pub poison: bool,
     /// Move all objects of the old generation that can move in each whole collection.
     pub moving: bool,
+    /// Use another nursery after each collection, and protect the last three: an address in them that was kept is a fault at once.
+    pub rotate: bool,
     /// Collect every so many allocations; the window is kept empty, so that each allocation is counted.
     pub stress: Option<NonZeroU32>,
 }
