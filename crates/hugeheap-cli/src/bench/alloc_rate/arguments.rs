@@ -34,6 +34,9 @@ pub(crate) struct AllocRateArguments {
     /// Nursery sizes of the sweep, each 64K to 1G. Default: 64K to 64M, doubling, and the one hugeheap chooses here.
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = bytes)]
     pub(crate) nurseries: Vec<u64>,
+    /// Do not count instructions: callgrind takes some seconds for each program.
+    #[arg(long)]
+    pub(crate) no_instructions: bool,
     #[command(flatten)]
     pub(crate) report: ReportArguments,
 }

@@ -186,7 +186,10 @@ fn plan(context: &Context, arguments: &AllocRateArguments, workshop: &Workshop) 
         jobs,
         runs: options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS }),
         chosen,
-        counting: Counting::here(),
+        counting: match arguments.no_instructions {
+            true => Err("--no-instructions".to_owned()),
+            false => Counting::here(),
+        },
     })
 }
 
