@@ -166,6 +166,7 @@ catalogue! {
     HEAP_FREES = Counter "hugeheap_heap_frees" "" "Page runs and large blocks taken back since the start";
     HEAP_GIVEN_BACK = Counter "hugeheap_heap_given_back" "bytes" "Memory given back to the system since the start";
     HEAP_ARENAS_GIVEN_BACK = Counter "hugeheap_heap_arenas_given_back" "" "Whole arenas given back since the start";
+    HEAP_ARENAS_AHEAD = Counter "hugeheap_heap_arenas_ahead" "" "Arenas made ahead while the heap grew quickly";
     HEAP_BREAKS = Counter "hugeheap_heap_breaks" "" "Sparse arenas broken since the start";
     HEAP_REGRETTED = Counter "hugeheap_heap_regretted" "bytes" "Memory needed again soon after it was given back";
     HEAP_COLLAPSES = Counter "hugeheap_heap_collapses" "" "Arenas collapsed since the start";

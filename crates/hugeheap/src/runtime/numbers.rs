@@ -6,7 +6,7 @@
 //!      └──────────▶ Off ◀───────────┘
 //! ```
 //!
-//! When it is written: always after a pass of maintenance; after an event when the number of arenas changed, when live memory moved by
+//! When it is written: when maintenance comes to rest after passes; after an event when the number of arenas changed, when live memory moved by
 //! [`STEP`], or when it is the [`EVENTS`]th since. Not by time: the last events before a process falls idle would stay unseen, or need a
 //! thread. Between two of those an event costs some ten instructions. Which state the arenas are in needs a walk over their
 //! records; it is made once per as many writes as there are [`WALKED`] arenas, so that it costs a write the same however large the heap is.

@@ -243,7 +243,8 @@ fn pass(runtime: &Runtime) -> Wait {
         Wait::For(time) => heap.now().saturating_add(time),
     };
     runtime.thread.wakes_at.store(wakes_at, Ordering::Relaxed);
-    runtime.publish(&mut heap, true);
+    // Counting the states of all arenas walks over them with the lock held: when it rests, not between passes that follow at once.
+    runtime.publish(&mut heap, wait != Wait::For(0));
     wait
 }
 
