@@ -78,6 +78,7 @@ def test_every_option_is_documented(command):
         (["bench", "alloc-rate"], "bench"),
         (["bench", "gc"], "bench"),
         (["bench", "cow"], "bench"),
+        (["bench", "heap-pages"], "bench"),
         (["bench", "list"], "bench"),
         (["collapse"], "collapse"),
         (["release"], "release"),

@@ -166,6 +166,7 @@ pub(crate) enum Experiment {
     Stranded(Box<crate::bench::stranded::arguments::StrandedArguments>),
     Startup(Box<crate::bench::startup::arguments::StartupArguments>),
     Cgroup(Box<crate::bench::cgroup::arguments::CgroupArguments>),
+    HeapPages(Box<crate::bench::heap_pages::arguments::HeapPagesArguments>),
 }
 
 /// List the experiments, their workloads, and what they can be compared with here.

@@ -77,6 +77,12 @@ pub(crate) const EXPERIMENTS: &[Listed] = &[
         reference: "huge pages for allocators: memory limits count what is stranded, and kill",
         needs: Some("a memory cgroup in which groups can be made (root)"),
     },
+    Listed {
+        name: "heap-pages",
+        summary: "a real Ruby program on several allocators, heap pages of 16 to 128 KiB, bytes lost by rounding",
+        reference: "extend heap pages to exactly 16 KiB (CRuby): less memory on jemalloc, the same on glibc",
+        needs: Some("Ruby with RDoc"),
+    },
 ];
 
 /// Workloads of an experiment that has several: names and what they do.

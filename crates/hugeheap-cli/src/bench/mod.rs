@@ -25,6 +25,7 @@ pub(crate) mod gc;
 mod give_back;
 mod goal;
 mod grid;
+pub(crate) mod heap_pages;
 mod instructions;
 pub(crate) mod interrupt;
 mod list;
@@ -95,6 +96,10 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::Cgroup(mut arguments) => {
             arguments.report.json_too(json);
             cgroup::cgroup(context, &arguments)
+        }
+        Experiment::HeapPages(mut arguments) => {
+            arguments.report.json_too(json);
+            heap_pages::heap_pages(context, &arguments)
         }
     }
 }
