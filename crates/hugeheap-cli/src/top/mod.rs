@@ -15,6 +15,7 @@
 pub(crate) mod arguments;
 mod batch;
 mod draw;
+mod heap;
 mod history;
 mod host;
 mod live;

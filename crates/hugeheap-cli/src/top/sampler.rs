@@ -8,6 +8,7 @@
 //!
 //! A kernel thread has no memory and never gets any, so it is looked at once. A process that ends takes what is known of it along.
 
+use super::heap::Heap;
 use super::host::Host;
 use super::schedule::{Credit, Due, Turn, order};
 use crate::map::view::View;
@@ -21,7 +22,8 @@ use hugeheap_os::{ErrorKind, Facts, MemoryLimits, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Time for one map of the watched process. What is not seen until then is said.
+/// Time for one map of the watched process, or as long as a process may take at all, if that is longer. What is not seen until then
+/// is said.
 const MAP_BUDGET: Duration = Duration::from_millis(500);
 /// The next map is made after this many times what the last took: maps take at most a tenth of one core.
 const MAP_PAUSE: u32 = 10;
@@ -52,6 +54,8 @@ pub(crate) struct Watched {
     pub(crate) view: std::result::Result<View, String>,
     /// Limits and charge of its memory cgroup.
     pub(crate) limits: Option<MemoryLimits>,
+    /// What it shows of its heap, when it is on hugeheap.
+    pub(crate) heap: Option<Heap>,
 }
 
 /// A process that was seen before.
@@ -266,7 +270,8 @@ impl Sampler {
                 Ok(process) => watch.process = Some(process),
                 Err(error) => {
                     let why = why(watch.id, status, error);
-                    watch.found = Some(Arc::new(Watched { id: watch.id, view: Err(why), limits: None }));
+                    watch.found =
+                        Some(Arc::new(Watched { id: watch.id, view: Err(why), limits: None, heap: None }));
                     watch.next = now + Duration::from_secs(1);
                     return;
                 }
@@ -274,18 +279,20 @@ impl Sampler {
         }
         let Some(process) = &watch.process else { return };
         let work = self.linux.thread_time();
-        let view = View::gather(process, status, mode, MAP_BUDGET);
+        let budget = MAP_BUDGET.max(self.limit);
+        let view = View::gather(process, status, mode, budget);
         let limits = process.memory_limits().ok();
         let id = watch.id;
+        let heap = Heap::of(self.linux, id, self.linux.now() + budget);
         let stranded = match self.sees_folios {
-            Some(true) => look(process, self.linux.now() + MAP_BUDGET).ok().filter(|(_, complete)| *complete),
+            Some(true) => look(process, self.linux.now() + budget).ok().filter(|(_, complete)| *complete),
             _ => None,
         };
         let view = view.map_err(|error| why(id, status, error));
         if view.is_err() {
             watch.process = None;
         }
-        watch.found = Some(Arc::new(Watched { id, view, limits }));
+        watch.found = Some(Arc::new(Watched { id, view, limits, heap }));
         if let (Some((plan, _)), Some(known)) = (stranded, self.known.get_mut(&id)) {
             if !matches!(known.row.stranded, Some((_, Source::Host))) {
                 known.row.stranded = Some((plan.stranded + plan.shared_stranded, Source::Folios));

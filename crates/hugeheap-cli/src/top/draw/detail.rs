@@ -79,11 +79,12 @@ fn facts(
             None => "cgroup without a limit".to_owned(),
         });
     }
-    let lines = flow(pieces, usize::from(area.width), 2);
+    let mut lines = flow(pieces, usize::from(area.width), 2);
+    lines.extend(watched.and_then(|watched| watched.heap).map(|heap| heap.words(write)));
     for (index, line) in lines.iter().enumerate().take(usize::from(area.height)) {
         let place = Rect { y: area.y + index as u16, height: 1, ..area };
         let style = if index == 0 { look.strong() } else { Style::new() };
-        frame.render_widget(Line::styled(line.as_str(), style), place);
+        frame.render_widget(Line::styled(cut(line, usize::from(area.width)), style), place);
     }
     lines.len() as u16
 }
@@ -137,15 +138,25 @@ fn history(frame: &mut Frame, area: Rect, state: &State, id: u32, look: Look) ->
 /// Draws why memory is not huge, and answers how many lines that took.
 fn reasons(frame: &mut Frame, area: Rect, view: &View, state: &State, look: Look) -> u16 {
     let most = usize::from(area.height) / 3;
-    let reasons = view.reasons();
-    for (index, (why, sum)) in reasons.iter().take(most).enumerate() {
+    let width = usize::from(area.width);
+    let mut lines = Vec::new();
+    for (why, sum) in view.reasons() {
         let remedy = why.remedy(view.id);
-        let arrow = if remedy.is_empty() { "" } else { "  → " };
-        let text = format!("{:>10} not huge: {}{arrow}{remedy}", state.units.write(*sum), why.text());
-        let place = Rect { y: area.y + index as u16, height: 1, ..area };
-        frame.render_widget(Line::styled(cut(&text, usize::from(area.width)), look.notable()), place);
+        let text = format!("{:>10} not huge: {}", state.units.write(sum), why.text());
+        let whole = format!("{text}  → {remedy}");
+        match remedy.is_empty() {
+            true => lines.push(text),
+            false if whole.width() <= width => lines.push(whole),
+            // What helps must not be what is cut off.
+            false => lines.extend([text, format!("{:>10} → {remedy}", "")]),
+        }
     }
-    reasons.len().min(most) as u16
+    lines.truncate(most);
+    for (index, line) in lines.iter().enumerate() {
+        let place = Rect { y: area.y + index as u16, height: 1, ..area };
+        frame.render_widget(Line::styled(cut(line, width), look.notable()), place);
+    }
+    lines.len() as u16
 }
 
 fn style(state: CellState, look: Look) -> Style {
@@ -227,8 +238,13 @@ fn map_lines<'a>(view: &View, width: usize, look: Look) -> Vec<Line<'a>> {
 
 /// What the marks mean: those that there are.
 fn legend<'a>(view: &View, width: usize, look: Look) -> Vec<Line<'a>> {
-    let states: BTreeSet<CellState> =
-        view.rows.iter().flat_map(|row| &row.cells).map(|cell| cell.state).collect();
+    let states: BTreeSet<CellState> = view
+        .rows
+        .iter()
+        .flat_map(|row| &row.cells)
+        .map(|cell| cell.state)
+        .chain([CellState::Empty])
+        .collect();
     let mut lines = vec![Vec::new()];
     let begin = format!("{} each, mode {}:", bytes(view.unit as u64), mode(view.mode));
     let mut used = begin.width();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::map::view::tests::view;
 use crate::ps::row::tests::row;
+use crate::top::heap::tests::HEAP;
 use crate::top::host::Host;
 use crate::top::sampler::{Sample, Watched};
 use crate::top::state::tests::{press, state, three};
@@ -42,7 +43,7 @@ fn watching() -> State {
     };
     for charge in [100, 200] {
         let limits = Some(hugeheap_os::MemoryLimits { charge: charge * MIB, ..limits });
-        let watched = Some(Arc::new(Watched { id: 7, view: Ok(view()), limits }));
+        let watched = Some(Arc::new(Watched { id: 7, view: Ok(view()), limits, heap: Some(HEAP) }));
         let rows = vec![row(7, 64 * MIB, Some(2 * MIB), Some(4 * MIB))];
         state.refresh(Sample { rows, watched, complete: true, ..Sample::default() });
     }
@@ -113,6 +114,8 @@ fn a_process_has_its_history_reasons_and_map() {
     for part in [
         "app (7)   user 0   THP on",
         "cgroup limit 512 MiB",
+        "on hugeheap, policy thp: 3.0 MiB allocated, 3 arenas",
+        "· nothing in memory",
         "charge    200 MiB (100 MiB to 200 MiB)",
         "4.0 MiB not huge: not advised",
         "→ hugeheap collapse 0, where dense",
@@ -124,6 +127,9 @@ fn a_process_has_its_history_reasons_and_map() {
         assert!(all.contains(part), "{part}:\n{all}");
     }
     assert!(wide.iter().any(|line| line.starts_with("RSS       64.0 MiB") && line.ends_with('█')), "{all}");
+    let narrow = lines(&mut state, 60, 40);
+    let line = narrow.iter().position(|line| line.contains("not huge: not advised")).unwrap();
+    assert_eq!(narrow[line + 1].trim(), "→ hugeheap collapse 0, where dense", "{narrow:#?}");
     // Scrolling ends where the map does.
     press(&mut state, &[KeyCode::End]);
     let small = lines(&mut state, 60, 14).join("\n");
@@ -139,8 +145,12 @@ fn a_process_that_ends_or_is_closed_is_said_so() {
     state.refresh(Sample { complete: true, ..Sample::default() });
     assert!(lines(&mut state, 80, 20).join("\n").contains("process 7 has ended (Esc: back to the list)"));
     let mut state = watching();
-    let watched =
-        Some(Arc::new(Watched { id: 7, view: Err("needs CAP_SYS_PTRACE".to_owned()), limits: None }));
+    let watched = Some(Arc::new(Watched {
+        id: 7,
+        view: Err("needs CAP_SYS_PTRACE".to_owned()),
+        limits: None,
+        heap: None,
+    }));
     let rows = vec![row(7, 64 * MIB, None, None)];
     state.refresh(Sample { rows, watched, complete: true, ..Sample::default() });
     assert!(lines(&mut state, 80, 20).join("\n").contains("needs CAP_SYS_PTRACE"));
