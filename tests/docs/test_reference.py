@@ -80,6 +80,7 @@ def test_every_option_is_documented(command):
         (["bench", "cow"], "bench"),
         (["bench", "heap-pages"], "bench"),
         (["bench", "list"], "bench"),
+        (["bench", "all"], "bench"),
         (["collapse"], "collapse"),
         (["release"], "release"),
         (["map"], "map"),

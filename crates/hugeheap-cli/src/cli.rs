@@ -155,6 +155,7 @@ pub(crate) struct BenchArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
     List(ListArguments),
+    All(Box<crate::bench::all::arguments::AllArguments>),
     Obmalloc(Box<ObmallocArguments>),
     GiveBack(Box<GiveBackArguments>),
     AllocRate(Box<crate::bench::alloc_rate::arguments::AllocRateArguments>),

@@ -15,6 +15,8 @@ pub struct Output {
     colour_on_stdout: bool,
     /// Whether standard error is a terminal: progress rewrites its line only there.
     terminal: bool,
+    /// Data goes nowhere: it is written to files.
+    mute: bool,
 }
 
 impl Output {
@@ -26,7 +28,12 @@ impl Output {
             || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let colour_on_stdout = std::io::stdout().is_terminal() && !refused;
-        Self { quiet, verbose, colour: terminal && !refused, colour_on_stdout, terminal }
+        Self { quiet, verbose, colour: terminal && !refused, colour_on_stdout, terminal, mute: false }
+    }
+
+    /// The same, but data goes nowhere: for a command that another runs for the files it writes.
+    pub(crate) fn without_data(&self) -> Self {
+        Self { mute: true, ..self.clone() }
     }
 
     /// Whether data on standard output may have colours.
@@ -82,6 +89,9 @@ impl Output {
 
     /// Data on standard output. `false` when the reader is gone: stop producing.
     pub fn data(&self, text: &str) -> bool {
+        if self.mute {
+            return true;
+        }
         let mut stdout = std::io::stdout().lock();
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
     }

@@ -15,6 +15,7 @@
 //! * [`instructions`]: instructions and cycles per object
 //! * [`table`], [`grid`]: tables for a terminal and a report; [`goal`]: claims checked; [`report`]: what is done before and after
 
+pub(crate) mod all;
 pub(crate) mod alloc_rate;
 pub(crate) mod cgroup;
 pub(crate) mod charge;
@@ -59,6 +60,12 @@ pub(crate) fn bench(context: &Context, arguments: BenchArguments, json: bool) ->
         Experiment::List(mut arguments) => {
             arguments.json |= json;
             list::list(context, &arguments)
+        }
+        Experiment::All(mut arguments) => {
+            if json && arguments.json.is_none() {
+                arguments.json = Some(None);
+            }
+            all::all(context, &arguments)
         }
         Experiment::Obmalloc(mut arguments) => {
             arguments.report.json_too(json);
