@@ -119,7 +119,7 @@ enum hh_status {
     HH_BAD_ARGUMENT = 4, /* an argument was NULL */
     /* hugeheap_gc.h */
     HH_NO_MEMORY = 5,
-    HH_BAD_CHECKS = 6,     /* a check that this version does not know, or `unused` is not 0 */
+    HH_BAD_CHECKS = 6,     /* a check that this version does not know */
     HH_BAD_NURSERY = 7,    /* less than 65536 bytes */
     HH_BAD_GROWTH = 8,     /* less than 110 percent */
     HH_LAYOUT_SMALL = 9,   /* no room for the header, and the length where there is one */

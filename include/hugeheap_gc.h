@@ -108,7 +108,8 @@ HH_GC_ASSERT(HH_GC_VARIABLE_BYTES == HH_GC_LENGTH_OFFSET + 8, "items begin behin
 enum hh_gc_check {
     HH_GC_VERIFY = 1,   /* verify the whole heap after each collection */
     HH_GC_BARRIERS = 2, /* look for missing barriers before each collection */
-    HH_GC_POISON = 4    /* overwrite what is freed */
+    HH_GC_POISON = 4,   /* overwrite what is freed */
+    HH_GC_MOVING = 8    /* move all old objects that can move in each whole collection */
 };
 
 /* What can be set; 0 leaves a setting to the library. */
@@ -119,10 +120,12 @@ typedef struct hh_gc_options {
     uint32_t growth; /* percent of what was alive at which the next major collection begins, at least 110; 0: 182 */
     uint32_t checks; /* of enum hh_gc_check */
     uint32_t stress; /* collect every so many allocations; 0: off */
-    uint32_t unused; /* 0 */
+    uint32_t evacuate; /* percent of what lives, above which the memory of the old generation is evacuated after a major collection in steps;
+                          0: only whole collections evacuate */
+    uint64_t step;   /* nanoseconds that a step of a major collection may take; 0: 2 ms */
 } hh_gc_options;
 
-#define HH_GC_OPTIONS_INIT { sizeof(hh_gc_options), 0, 0, 0, 0, 0, 0 }
+#define HH_GC_OPTIONS_INIT { sizeof(hh_gc_options), 0, 0, 0, 0, 0, 0, 0 }
 
 int hh_gc_layout_1_new(const hh_gc_options *options, hh_gc **heap) HH_NOEXCEPT HH_RESULT;
 
@@ -223,6 +226,14 @@ typedef void (*hh_gc_roots)(void *data, hh_gc_visitor *visitor);
 /* Adds a callback; returns HH_OK or another hh_status. Removes what was added with the same arguments; nothing happens when there is none. */
 int hh_gc_add_roots(hh_gc *heap, hh_gc_roots roots, void *data) HH_NOEXCEPT HH_RESULT;
 void hh_gc_remove_roots(hh_gc *heap, hh_gc_roots roots, void *data) HH_NOEXCEPT;
+
+/* Says where words lie that may be addresses of objects, or of places inside them: `begin` and `end`, multiples of 8. What they refer to
+ * stays alive and where it is. Calls nothing of the heap. */
+typedef void (*hh_gc_range)(void *data, const void **begin, const void **end);
+
+/* Adds words that are looked at in every collection, a stack for instance; the registers are no part of it until setjmp writes them there. For as
+ * long as the heap lives. A minor collection then costs what was allocated, not what survives. Returns HH_OK or another hh_status. */
+int hh_gc_add_scan(hh_gc *heap, hh_gc_range range, void *data) HH_NOEXCEPT HH_RESULT;
 
 /* A handle that keeps an object alive until it is released; never 0. */
 typedef uint64_t hh_gc_global;
@@ -418,6 +429,10 @@ int hh_gc_collect_minor(hh_gc *heap) HH_NOEXCEPT;
 /* A whole collection: afterwards everything dead is free, and heap pages without live objects are the arenas' again. Collects. */
 void hh_gc_collect(hh_gc *heap) HH_NOEXCEPT;
 
+/* A whole collection after which the old generation takes no new objects into its pages, so that a child goes on sharing them. Before fork.
+ * Collects. */
+void hh_gc_prepare_fork(hh_gc *heap) HH_NOEXCEPT;
+
 /* Verifies the heap now. Returns HH_OK, or HH_MISTAKE and its text in `buffer`, cut to `size` bytes with the NUL. Does not collect. */
 int hh_gc_verify(hh_gc *heap, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
 
@@ -442,6 +457,10 @@ typedef struct hh_gc_stats_t {
     uint64_t not_moved;       /* objects that had to stay in the nursery because the old generation had no room */
     uint64_t cleared;         /* weak slots that became 0, and ephemerons */
     uint64_t finalized;       /* objects that became ready to be finalized */
+    uint64_t evacuations;     /* evacuations of the old generation */
+    uint64_t moved;           /* objects that these moved */
+    uint64_t moved_bytes;     /* bytes of these */
+    uint64_t freed_pages;     /* heap pages that became free thereby */
     uint64_t pauses;          /* times that the program waited for a collection */
     uint64_t pause_total;
     uint64_t pause_longest;

@@ -271,6 +271,57 @@ static void test_traced(void) {
     }
 }
 
+static void words_of(void *data, const void **begin, const void **end) {
+    *begin = data;
+    *end = (char *)data + 4 * sizeof(void *);
+}
+
+/* Words that nobody says to be references keep objects, young and old, where they are. */
+static void test_scan(void) {
+    void *words[4] = {NULL};
+    CHECK(hh_gc_add_scan(heap, NULL, NULL) == HH_BAD_ARGUMENT && hh_gc_add_scan(heap, words_of, words) == HH_OK);
+    struct node *old = list(10);
+    words[0] = old;
+    words[1] = (char *)new_node(77, NULL) + 8;
+    words[2] = (void *)(uintptr_t)0x1234567890;
+    for (int round = 0; round < 3; round++) {
+        list(3000);
+        hh_gc_collect(heap);
+        CHECK(words[0] == old);
+        check_list(old, 10);
+        CHECK(((struct node *)(void *)((char *)words[1] - 8))->number == 77);
+    }
+    memset(words, 0, sizeof words);
+    hh_gc_collect(heap);
+    hh_gc_collect(heap);
+    CHECK(numbers().old == 0);
+}
+
+/* What is sparse is moved together; what is pinned stays. */
+static void test_evacuation(void) {
+    enum { COUNT = 200000, KEPT = 100 };
+    struct table *table = hh_gc_zalloc_items(heap, table_type, sizeof *table, sizeof table->items[0], COUNT);
+    HH_GC_ROOTS(heap, table);
+    for (size_t n = 0; n < COUNT; n++) {
+        struct node *node = hh_gc_alloc_old(heap, node_type, 0);
+        CHECK(node != NULL);
+        node->number = n;
+        hh_gc_write(heap, table, &table->items[n].node, node);
+    }
+    struct node *stays = table->items[1000].node;
+    hh_gc_global pinned = hh_gc_pin(heap, stays);
+    for (size_t n = 0; n < COUNT; n++)
+        if (n % KEPT != 0)
+            hh_gc_write(heap, table, &table->items[n].node, NULL);
+    hh_gc_collect(heap);
+    hh_gc_stats_t now = numbers();
+    CHECK(now.evacuations > 0 && now.moved > 0 && now.freed_pages > 0 && now.held < hh_gc_length(table) * 16 + (1 << 20));
+    hh_gc_prepare_fork(heap);
+    for (size_t n = 0; n < COUNT; n += KEPT)
+        CHECK(table->items[n].node->number == n);
+    CHECK(table->items[1000].node == stays && hh_gc_get(heap, pinned) == stays);
+}
+
 /* A program goes on after memory ended. */
 static void test_exhausted(void) {
     hh_gc_drop(heap);
@@ -479,7 +530,8 @@ int main(int count, char **words) {
         void (*run)(void);
     } sections[] = {
         SECTION(frames), SECTION(sizes), SECTION(window), SECTION(handles), SECTION(callbacks), SECTION(traced), SECTION(exhausted), SECTION(statistics),
-        SECTION(refused), SECTION(heaps), SECTION(weak),
+        SECTION(refused), SECTION(heaps), SECTION(weak), SECTION(scan),
+        SECTION(evacuation),
     };
     hh_gc_options options = settings();
     for (unsigned n = 0; n < sizeof sections / sizeof sections[0]; n++) {

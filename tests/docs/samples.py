@@ -43,8 +43,8 @@ class Sample:
 
 
 def documents():
-    """README.md, the other documents at the top, and everything below docs/."""
-    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+    """README.md, the other documents at the top, everything below docs/, and what examples of several files say of themselves."""
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/lisp/README.md")]
     return top + sorted((ROOT / "docs").rglob("*.md"))
 
 

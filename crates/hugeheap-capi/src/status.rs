@@ -57,7 +57,7 @@ impl Status {
             Self::BadArgument => c"the argument must not be NULL",
             Self::NoMemory => c"there is no memory for it",
             Self::BadChecks => {
-                c"checks has a bit, or unused a value, that this version of hugeheap does not know; set them to 0"
+                c"checks has a bit that this version of hugeheap does not know"
             }
             Self::BadNursery => c"a nursery must have at least 65536 bytes; 0 leaves its size to hugeheap",
             Self::BadGrowth => c"a growth must be at least 110 percent; 0 leaves it to hugeheap",

@@ -55,13 +55,15 @@ struct Options {
     growth: u32,
     checks: u32,
     stress: u32,
-    unused: u32,
+    evacuate: u32,
+    step: u64,
 }
 
 /// `enum hh_gc_check`.
 const VERIFY: u32 = 1;
 const BARRIERS: u32 = 2;
 const POISON: u32 = 4;
+const MOVING: u32 = 8;
 
 impl Options {
     #[allow(clippy::needless_update, reason = "a setting that is added is off here until the header has it")]
@@ -69,7 +71,7 @@ impl Options {
         if self.size != size_of::<Self>() {
             return Err(Status::BadSize);
         }
-        if self.checks & !(VERIFY | BARRIERS | POISON) != 0 || self.unused != 0 {
+        if self.checks & !(VERIFY | BARRIERS | POISON | MOVING) != 0 {
             return Err(Status::BadChecks);
         }
         let has = |check| self.checks & check != 0;
@@ -78,6 +80,7 @@ impl Options {
             verify: has(VERIFY),
             barriers: has(BARRIERS),
             poison: has(POISON),
+            moving: has(MOVING),
             stress: core::num::NonZeroU32::new(self.stress),
             ..Checks::default()
         };
@@ -85,6 +88,8 @@ impl Options {
             nursery: set(self.nursery),
             maximum: set(self.maximum),
             growth: (self.growth != 0).then_some(self.growth),
+            evacuate: (self.evacuate != 0).then_some(self.evacuate),
+            step: (self.step != 0).then_some(core::time::Duration::from_nanos(self.step)),
             checks,
             ..Settings::default()
         })
@@ -204,6 +209,15 @@ unsafe extern "C" fn hh_gc_collect(handle: *mut Handle) {
     unsafe {
         must_be_closed(handle, "hh_gc_collect");
         with_window(handle, own_window(handle), |heap, window| heap.collect(window, &mut []));
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_prepare_fork(handle: *mut Handle) {
+    // SAFETY: as above.
+    unsafe {
+        must_be_closed(handle, "hh_gc_prepare_fork");
+        with_window(handle, own_window(handle), |heap, window| heap.prepare_fork(window, &mut []));
     }
 }
 

@@ -87,6 +87,27 @@ unsafe extern "C" fn hh_gc_remove_roots(
     }
 }
 
+/// `hh_gc_range`.
+type RangeFunction = unsafe extern "C" fn(data: *mut c_void, begin: *mut usize, end: *mut usize);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_add_scan(
+    handle: *mut Handle,
+    function: Option<RangeFunction>,
+    data: *mut c_void,
+) -> c_int {
+    let Some(function) = function else { return Status::BadArgument as c_int };
+    let range = move || {
+        let (mut begin, mut end) = (0, 0);
+        // SAFETY: by the header's contract it says a range, and uses nothing of the heap.
+        unsafe { function(data, &raw mut begin, &raw mut end) };
+        (begin, end)
+    };
+    // SAFETY: by the header's contract the range can be read in each collection.
+    unsafe { (*handle).heap.add_scan(Box::new(range)) };
+    Status::Ok as c_int
+}
+
 /// The handles of a heap.
 pub(super) struct Globals {
     places: Vec<Place>,

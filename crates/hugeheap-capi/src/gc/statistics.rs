@@ -29,13 +29,17 @@ struct Numbers {
     not_moved: u64,
     cleared: u64,
     finalized: u64,
+    evacuations: u64,
+    moved: u64,
+    moved_bytes: u64,
+    freed_pages: u64,
     pauses: u64,
     pause_total: u64,
     pause_longest: u64,
     pause_histogram: [u64; BUCKETS],
 }
 
-const _: () = assert!(BUCKETS == 36 && size_of::<Numbers>() == 8 * (1 + 17 + BUCKETS));
+const _: () = assert!(BUCKETS == 36 && size_of::<Numbers>() == 8 * (1 + 21 + BUCKETS));
 
 /// `enum hh_gc_phase`.
 pub(super) fn phase(heap: &ProcessHeap) -> u64 {
@@ -67,6 +71,10 @@ impl Numbers {
             not_moved: statistics.not_moved,
             cleared: statistics.cleared,
             finalized: statistics.finalized,
+            evacuations: statistics.evacuations,
+            moved: statistics.moved,
+            moved_bytes: statistics.moved_bytes,
+            freed_pages: statistics.freed_pages,
             pauses: statistics.pauses.count,
             pause_total: statistics.pauses.total,
             pause_longest: statistics.pauses.longest,
@@ -91,6 +99,10 @@ impl Numbers {
             ("not_moved", self.not_moved),
             ("cleared", self.cleared),
             ("finalized", self.finalized),
+            ("evacuations", self.evacuations),
+            ("moved", self.moved),
+            ("moved_bytes", self.moved_bytes),
+            ("freed_pages", self.freed_pages),
             ("pauses", self.pauses),
             ("pause_total", self.pause_total),
             ("pause_longest", self.pause_longest),
