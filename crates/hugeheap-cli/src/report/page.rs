@@ -94,7 +94,7 @@ fn section(section: &Section, place: &str, with_host: bool, names: &mut Names) -
             @if let Some(started) = section.started { (date(started)) " · " }
             "from " (files(&section.files))
         }
-        @for command in &section.reproduce { pre { (command) } }
+        (commands(&section.reproduce))
         @if !section.remarks.is_empty() {
             ul.remarks { @for remark in &section.remarks { li { (remark) } } }
         }
@@ -104,6 +104,15 @@ fn section(section: &Section, place: &str, with_host: bool, names: &mut Names) -
             (facts(&section.host))
         }
     }
+}
+
+/// Commands to repeat; many are folded away.
+fn commands(commands: &[String]) -> Markup {
+    let all = html! { @for command in commands { pre { (command) } } };
+    if commands.len() <= 3 {
+        return all;
+    }
+    html! { details { summary { (format!("The {} commands to repeat it", commands.len())) } (all) } }
 }
 
 /// Names of files; of many the first and their number.

@@ -218,16 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_all_there_is_to_see() {
-        let mut watch = Watch::new(Tree::new(std::process::id(), false), Linux::new(), None);
+    fn costly_sources_are_asked_when_there_was_time_enough() {
+        // A small process: what it costs to look at this one depends on what other tests do to it.
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut watch = Watch::new(Tree::new(child.id(), false), Linux::new(), None);
         let mut sample = watch.look().unwrap();
-        // The costly sources are asked when there was time enough; how much depends on the machine.
         while sample.pss.is_none() {
             std::thread::sleep(Duration::from_millis(5));
             sample = watch.look().unwrap();
         }
+        child.kill().unwrap();
+        child.wait().unwrap();
         assert!(sample.pss.unwrap() <= sample.resident.unwrap());
-        assert!(sample.minor_faults > 100 && sample.page_tables > 0 && sample.peak > 0, "{sample:?}");
+        assert!(sample.minor_faults > 0 && sample.page_tables > 0 && sample.peak > 0, "{sample:?}");
         assert!(sample.coverage().is_some_and(|share| (0.0..=1.0).contains(&share)));
     }
 }
