@@ -22,7 +22,7 @@ fn cases(count: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(30))]
+    #![proptest_config(cases(20))]
 
     #[test]
     fn objects_agree_with_a_plain_model((start, codes) in programs(400)) {
@@ -32,6 +32,12 @@ proptest! {
     #[test]
     fn failing_calls_lose_nothing((start, codes) in programs(400)) {
         run(start, &codes, true);
+    }
+
+    #[test]
+    fn every_mode_at_once_changes_nothing(codes in proptest::collection::vec(any::<Code>(), 1..200), faulty: bool) {
+        // Poison, moving, rotated nurseries, a collection every third allocation, steps without time, a small maximum.
+        run([0, 3, 0], &codes, faulty);
     }
 
     #[test]

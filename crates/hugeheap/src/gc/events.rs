@@ -144,6 +144,11 @@ impl Listeners {
         Self { hook: None, log, held: 0 }
     }
 
+    /// Whether somebody wants any events.
+    pub(crate) fn wants_any(&self) -> bool {
+        self.hook.is_some() || self.log.is_some()
+    }
+
     /// Whether somebody wants such events.
     #[inline(always)]
     pub(crate) fn want(&self, section: u8) -> bool {
@@ -156,6 +161,7 @@ impl<S: Source> Heap<S> {
     /// the heap.
     pub fn set_hook(&mut self, hook: Option<EventHook>) {
         self.listeners.hook = hook;
+        self.watch();
     }
 
     pub(super) fn tell(&mut self, section: u8, event: Event) {
@@ -170,7 +176,7 @@ impl<S: Source> Heap<S> {
     /// When a part of a collection begins, if somebody wants to know how long it takes.
     #[inline(always)]
     pub(super) fn begin_part(&self, section: u8) -> Option<Duration> {
-        self.listeners.want(section).then(|| self.old.space().source().os().now())
+        (self.watched && self.listeners.want(section)).then(|| self.old.space().source().os().now())
     }
 
     pub(super) fn took(&self, begin: Duration) -> Duration {
@@ -208,23 +214,30 @@ impl<S: Source> Heap<S> {
         self.tell(log::ARENA, event);
     }
 
-    /// Adds a pause to the sums of the process.
-    pub(super) fn count(&mut self, nanoseconds: u64) {
-        let now = &self.statistics;
-        let before = core::mem::replace(&mut self.counted, (now.minor, now.major));
-        if now.minor != before.0 {
-            SUMS.minor.fetch_add(now.minor - before.0, Relaxed);
-        }
-        if now.major != before.1 {
-            SUMS.major.fetch_add(now.major - before.1, Relaxed);
-        }
-        SUMS.pauses.fetch_add(1, Relaxed);
-        SUMS.pause_total.fetch_add(nanoseconds, Relaxed);
-        if nanoseconds > SUMS.longest_pause.load(Relaxed) {
-            SUMS.longest_pause.fetch_max(nanoseconds, Relaxed);
+    /// After a pause: brings the sums of the process up to date, once in a while.
+    #[inline(always)]
+    pub(super) fn count(&mut self) {
+        if self.statistics.pauses.count % EVERY == 0 || self.statistics.major != self.counted.1 {
+            self.count_all();
         }
     }
+
+    /// Adds what is new to the sums of the process.
+    #[cold]
+    pub(super) fn count_all(&mut self) {
+        let now = &self.statistics;
+        let all = (now.minor, now.major, now.pauses.count, now.pauses.total);
+        let before = core::mem::replace(&mut self.counted, all);
+        SUMS.minor.fetch_add(all.0 - before.0, Relaxed);
+        SUMS.major.fetch_add(all.1 - before.1, Relaxed);
+        SUMS.pauses.fetch_add(all.2 - before.2, Relaxed);
+        SUMS.pause_total.fetch_add(all.3 - before.3, Relaxed);
+        SUMS.longest_pause.fetch_max(now.pauses.longest, Relaxed);
+    }
 }
+
+/// Pauses after which the sums of the process are brought up to date: an atomic addition each would be a fiftieth of the least pause.
+const EVERY: u64 = 16;
 
 /// Sums over all heaps of the process.
 struct Sums {
@@ -246,7 +259,8 @@ pub(super) fn count_heap() {
     SUMS.heaps.fetch_add(1, Relaxed);
 }
 
-/// Name and value of what all heaps of the process did, ended ones too: in the form of the telemetry's counters. Times are nanoseconds.
+/// Name and value of what all heaps of the process did, ended ones too: in the form of the telemetry's counters. Times are
+/// nanoseconds. The last few minor collections of a heap may be missing.
 pub fn counters() -> [(&'static str, u64); 6] {
     [
         ("gc_heaps", SUMS.heaps.load(Relaxed)),

@@ -112,13 +112,15 @@ pub struct Heap<S: Source> {
     pub(super) marker: Marker,
     pub(super) noted: Noted,
     pub(super) protected: Vec<(AddressRange, Forbid)>,
+    /// A check, a listener or a protected page wants something in collections: one look instead of ten.
+    pub(super) watched: bool,
     pub(super) finalizers: Finalizers,
     /// Identity hashes made so far.
     pub(super) hashes: u32,
     pub(super) pacing: Pacing,
     pub(super) statistics: Statistics,
     /// Of these, what is in the sums of the process.
-    pub(super) counted: (u64, u64),
+    pub(super) counted: (u64, u64, u64, u64),
     pub(super) listeners: Listeners,
     pub(super) evacuate: Option<u32>,
     /// When the collection that is under way began.
@@ -156,7 +158,7 @@ impl<S: Source> Heap<S> {
         events::count_heap();
         let mut old = Old::new(space, number, maximum);
         old.poison = settings.checks.poison.then_some(POISON);
-        Ok(Self {
+        let mut heap = Self {
             types: Types::default(),
             nursery,
             old,
@@ -165,12 +167,13 @@ impl<S: Source> Heap<S> {
             marker: Marker::default(),
             noted: Noted::default(),
             protected: Vec::new(),
+            watched: true,
             finalizers: Finalizers::default(),
             hashes: 0,
             pacing: Pacing::new(growth, bytes, maximum, settings.step.unwrap_or(STEP)),
             evacuate: settings.evacuate,
             statistics: Statistics::default(),
-            counted: (0, 0),
+            counted: (0, 0, 0, 0),
             listeners: Listeners::new(log::log()),
             begin: Duration::ZERO,
             checks: settings.checks,
@@ -179,7 +182,20 @@ impl<S: Source> Heap<S> {
             not_moved: false,
             added: 0,
             allocations: 0,
-        })
+        };
+        heap.watch();
+        Ok(heap)
+    }
+
+    /// Finds out whether something is wanted in collections.
+    pub(super) fn watch(&mut self) {
+        let checks = self.checks;
+        self.watched = checks.verify
+            || checks.barriers
+            || checks.poison
+            || checks.rotate
+            || !self.protected.is_empty()
+            || self.listeners.wants_any();
     }
 
     /// Registers a type.
@@ -453,7 +469,9 @@ impl<S: Source> Heap<S> {
     pub(super) fn collect_some(&mut self, window: &mut Window, frame: &mut [usize]) {
         self.pause(window, |heap| {
             let survived = heap.minor(frame);
-            heap.checked("a minor collection");
+            if heap.watched {
+                heap.checked("a minor collection");
+            }
             if survived > MANY || heap.nursery.part < heap.nursery.bytes() {
                 let took = heap.elapsed();
                 heap.go_on(frame, survived + heap.added);
@@ -496,27 +514,30 @@ impl<S: Source> Heap<S> {
         let begin = os.now();
         self.begin = begin;
         self.nursery.retire(window);
-        let mut own = self.take_window();
-        self.nursery.retire(&mut own);
-        if !self.protected.is_empty() {
-            self.lift_protections();
+        if self.window.cursor != 0 {
+            let mut own = self.take_window();
+            self.nursery.retire(&mut own);
         }
-        self.before_collection();
+        if self.watched {
+            self.lift_protections();
+            self.before_collection();
+        }
         collect(self);
         (self.added, self.allocations) = (0, 0);
-        self.checked("a collection");
-        if !self.protected.is_empty() {
+        if self.watched {
+            self.checked("a collection");
             self.set_protections();
+            self.tell_arenas();
         }
         let nanoseconds = os.now().saturating_sub(begin).as_nanos() as u64;
         self.statistics.pauses.record(nanoseconds);
-        self.count(nanoseconds);
-        self.tell_arenas();
+        self.count();
     }
 }
 
 impl<S: Source> Drop for Heap<S> {
     fn drop(&mut self) {
+        self.count_all();
         self.lift_protections();
         self.nursery.release();
         self.old.release_all();

@@ -34,6 +34,7 @@ use super::old::Old;
 use super::roots::Roots;
 use super::types::{Types, Visit};
 use crate::object::Source;
+use core::time::Duration;
 
 /// What a minor collection has to come back to. Kept from one to the next, because making it costs more than a look whether it is empty.
 #[derive(Debug, Default)]
@@ -235,6 +236,9 @@ impl<S: Source> Minor<'_, S> {
                 }
                 self.reached(remembered, object);
             }
+            if !self.nursery.has_queued() {
+                return;
+            }
             from = from.max(self.nursery.start());
             let Some(object) = self.nursery.unqueue(from) else { return };
             from = object;
@@ -416,7 +420,9 @@ impl<S: Source> Heap<S> {
     pub(super) fn minor(&mut self, frame: &mut [usize]) -> usize {
         let begin = self.begin_part(log::MINOR);
         if self.roots.scans.is_empty() {
-            self.move_again(&[]);
+            if self.nursery.staying() != self.roots.pins.len() {
+                self.move_again(&[]);
+            }
         } else {
             let words = self.scan();
             self.move_again(&words);
@@ -486,27 +492,37 @@ impl<S: Source> Heap<S> {
         }
         let used = self.nursery.used();
         self.nursery.empty();
+        if self.watched {
+            let event = Event::Minor {
+                took: begin.map_or(Duration::ZERO, |begin| self.took(begin)),
+                nursery: used,
+                survivors,
+                survived: bytes,
+                staying: self.nursery.staying(),
+                not_moved,
+                old: self.old.used(),
+                held: self.old.held(),
+            };
+            self.after_minor(begin.map(|_| event));
+        }
+        bytes
+    }
+
+    #[cold]
+    fn after_minor(&mut self, event: Option<Event>) {
         if let Some(word) = self.old.poison {
             self.nursery.poison(&self.types, word);
         }
         if self.checks.rotate {
             self.statistics.rotated += u64::from(self.nursery.rotate());
         }
-        if let Some(begin) = begin {
-            let (took, staying) = (self.took(begin), self.nursery.staying());
-            let (survived, old, held) = (bytes, self.old.used(), self.old.held());
-            let event =
-                Event::Minor { took, nursery: used, survivors, survived, staying, not_moved, old, held };
+        if let Some(event) = event {
             self.tell(log::MINOR, event);
         }
-        bytes
     }
 
     /// What stayed because there was no room, or is not pinned any more, is moved again, unless one of these addresses, in order, is in it.
     fn move_again(&mut self, words: &[usize]) {
-        if self.nursery.staying() == self.roots.pins.len() {
-            return;
-        }
         let mut next = self.nursery.next_staying(self.nursery.start());
         while let Some(object) = next {
             // SAFETY: its bit says that it is an object.

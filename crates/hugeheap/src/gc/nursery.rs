@@ -127,33 +127,37 @@ impl<S: Source> Nursery<S> {
         };
         let Some(next) = next else { return false };
         let reused = self.before.front() == Some(&next);
+        if reused && !self.open(next) {
+            return false;
+        }
         // SAFETY: nothing lives in this nursery. Who accesses it has an address that is wrong.
         let protected = fault::add(self.start, self.bytes, Kind::OldNursery)
             && unsafe { os.protect(range(self.start), Protection::None) }.is_ok();
-        if !protected {
-            fault::remove(self.start);
-            if !reused {
-                let _ = self.space.source().with(|arenas| arenas.free_large(next));
-            }
-            return false;
-        }
         if reused {
             self.before.pop_front();
-            self.open(next);
+        }
+        if !protected {
+            fault::remove(self.start);
+            // SAFETY: as above. A call that failed may have protected a part.
+            let _ = unsafe { os.protect(range(self.start), Protection::ReadWrite) };
+            let freed = self.space.source().with(|arenas| arenas.free_large(next));
+            debug_assert!(freed.is_ok(), "a nursery is a large block");
+            return false;
         }
         self.before.push_back(self.start);
         (self.start, self.next) = (next, next);
         true
     }
 
-    /// Lifts the protection of a nursery.
-    fn open(&self, start: usize) {
-        fault::remove(start);
+    /// Lifts the protection of a nursery. Says no when the system refuses.
+    fn open(&self, start: usize) -> bool {
         let range = AddressRange { start, len: self.bytes };
         // SAFETY: a nursery of this heap, in which nothing lives.
-        if let Err(error) = unsafe { self.space.source().os().protect(range, Protection::ReadWrite) } {
-            crate::complain::abort(format_args!("the protection of a nursery cannot be lifted: {error}"));
+        let opened = unsafe { self.space.source().os().protect(range, Protection::ReadWrite) }.is_ok();
+        if opened {
+            fault::remove(start);
         }
+        opened
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -256,7 +260,14 @@ impl<S: Source> Nursery<S> {
         Some(object)
     }
 
+    /// Whether objects that stay have to be looked into.
+    #[inline(always)]
+    pub(crate) fn has_queued(&self) -> bool {
+        self.queued > 0
+    }
+
     /// Objects that stay.
+    #[inline(always)]
     pub(crate) fn staying(&self) -> usize {
         self.stays
     }
@@ -380,9 +391,9 @@ impl<S: Source> Nursery<S> {
                 }
             }
         }
+        // One that stays protected is lost: whoever got it next could not use it.
         let before = core::mem::take(&mut self.before);
-        before.iter().for_each(|&start| self.open(start));
-        for start in before.into_iter().chain([self.start]) {
+        for start in before.into_iter().filter(|&start| self.open(start)).chain([self.start]) {
             let freed = self.space.source().with(|arenas| arenas.free_large(start));
             debug_assert!(freed.is_ok(), "a nursery is a large block");
         }

@@ -81,6 +81,7 @@ impl<S: Source> Heap<S> {
         self.protected.try_reserve(1).map_err(|_| CannotProtect::TooMany)?;
         self.set_protection(range, forbid)?;
         self.protected.push((range, forbid));
+        self.watch();
         Ok((range.start, range.len))
     }
 

@@ -56,9 +56,9 @@ impl Roots {
         if !self.ready.is_empty() {
             self.ready.iter_mut().for_each(|slot| visit.slot(slot));
         }
-        for &object in &self.found {
+        if !self.found.is_empty() {
             // What is found does not move, so nothing is written back.
-            visit.slot(&mut { object });
+            self.found.iter().for_each(|&object| visit.slot(&mut { object }));
         }
         for callback in &mut self.callbacks {
             callback(&mut Visitor(visit));

@@ -88,6 +88,7 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
             barriers: true,
             poison: a % 2 == 0,
             moving: c % 2 == 0,
+            rotate: a % 5 == 0,
             stress: NonZeroU32::new(u32::from(b) % 8),
         };
         let settings = Settings {
@@ -318,7 +319,8 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
 
     fn fail(&mut self, a: u8, b: u8) {
         let Some(kernel) = &self.kernel else { return };
-        let calls = [Call::Reserve, Call::Map, Call::Unmap, Call::Decommit, Call::Advise, Call::Name];
+        let calls =
+            [Call::Reserve, Call::Map, Call::Unmap, Call::Decommit, Call::Advise, Call::Name, Call::Protect];
         let call = calls[a as usize % calls.len()];
         match b % 4 {
             0 => kernel.fail_no_more(),

@@ -116,7 +116,7 @@ fn pinned_objects_do_not_move() {
 
 #[test]
 fn everything_that_refers_to_what_moved_follows() {
-    let checks = Checks { verify: true, barriers: true, poison: true, moving: true, stress: None };
+    let checks = Checks { verify: true, barriers: true, poison: true, moving: true, ..Checks::default() };
     let mut test = Test::new(Settings { checks, ..Settings::default() });
     let weak =
         test.heap.register(Layout::fixed(40).weak_slots(&[16]).ephemerons(&[(24, 32)])).expect("right");
