@@ -128,7 +128,11 @@ enum hh_status {
     HH_LAYOUT_ITEMS = 12,  /* items with slots do not begin at whole words, or do not consist of them */
     HH_LAYOUT_MANY = 13,   /* a heap has 2^20 types at most */
     HH_LAYOUT_TWICE = 14,  /* a word is named as a slot twice */
-    HH_MISTAKE = 15        /* hh_gc_verify found one */
+    HH_MISTAKE = 15,       /* hh_gc_verify found one */
+    HH_NOT_OURS = 16,      /* the address is in no heap page that can be protected */
+    HH_PROTECTED = 17,     /* it is protected already */
+    HH_TOO_MANY = 18,      /* too many pages are protected */
+    HH_REFUSED = 19        /* by the system */
 };
 
 /* One line for a status, for any number. */

@@ -31,6 +31,7 @@
 #define HUGEHEAP_GC_H
 
 #include "hugeheap.h"
+#include <stdbool.h>
 
 #if !defined(__GNUC__) && !defined(__clang__)
 #error "hugeheap_gc.h needs GCC or Clang"
@@ -109,7 +110,8 @@ enum hh_gc_check {
     HH_GC_VERIFY = 1,   /* verify the whole heap after each collection */
     HH_GC_BARRIERS = 2, /* look for missing barriers before each collection */
     HH_GC_POISON = 4,   /* overwrite what is freed */
-    HH_GC_MOVING = 8    /* move all old objects that can move in each whole collection */
+    HH_GC_MOVING = 8,   /* move all old objects that can move in each whole collection */
+    HH_GC_ROTATE = 16   /* use another nursery after each collection; an address in the last three is a fault at once */
 };
 
 /* What can be set; 0 leaves a setting to the library. */
@@ -432,6 +434,32 @@ void hh_gc_collect(hh_gc *heap) HH_NOEXCEPT;
 /* A whole collection after which the old generation takes no new objects into its pages, so that a child goes on sharing them. Before fork.
  * Collects. */
 void hh_gc_prepare_fork(hh_gc *heap) HH_NOEXCEPT;
+
+/* ---- Protection ----------------------------------------------------------------------------------------------------- */
+
+enum hh_gc_forbid { HH_GC_FORBID_WRITE = 0, HH_GC_FORBID_ACCESS = 1 };
+
+/* A range of addresses, a heap page of 16 KiB or a larger OS page; of a fault, what was read or written as well. */
+typedef struct hh_gc_fault {
+    uintptr_t address, start;
+    size_t bytes;
+} hh_gc_fault;
+
+/* Protects the heap page of an address in the old generation: the first access that is forbidden is told to the hook. Fills `range` unless
+ * that is NULL. Collections lift protections and set them again. Returns HH_OK or another hh_status. */
+int hh_gc_protect(hh_gc *heap, const void *address, int forbid, hh_gc_fault *range) HH_NOEXCEPT HH_RESULT;
+
+/* Lifts the protection of the heap page of an address. Returns 0 when it had none. */
+int hh_gc_unprotect(hh_gc *heap, const void *address) HH_NOEXCEPT;
+
+/* Is told in the signal handler of the thread that made the access: does only what a handler may. true: the protection is lifted, the
+ * thread goes on; false: the process ends with one line, as it does without a hook. */
+typedef bool (*hh_gc_fault_hook)(const hh_gc_fault *fault);
+
+/* Sets the hook of all heaps of the process; NULL: none. */
+void hh_gc_set_fault_hook(hh_gc_fault_hook hook) HH_NOEXCEPT;
+
+/* ---- Numbers -------------------------------------------------------------------------------------------------------- */
 
 /* Verifies the heap now. Returns HH_OK, or HH_MISTAKE and its text in `buffer`, cut to `size` bytes with the NUL. Does not collect. */
 int hh_gc_verify(hh_gc *heap, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;

@@ -111,7 +111,7 @@ static void from_terminal(void) {
 }
 
 static void usage(void) {
-    fputs("usage: lisp [--gc-stats] [--check verify,barriers,poison,moving] [--stress N] [--nursery BYTES] [--maximum BYTES] [FILE...]\n"
+    fputs("usage: lisp [--gc-stats] [--check verify,barriers,poison,moving,rotate] [--stress N] [--nursery BYTES] [--maximum BYTES] [FILE...]\n"
           "  Runs the files, - for the standard input, or without one what is typed.\n",
           stderr);
     exit(2);
@@ -126,13 +126,13 @@ static size_t number(const char *text) {
 }
 
 static uint32_t checks(const char *list) {
-    static const char *const names[] = {"verify", "barriers", "poison", "moving"};
+    static const char *const names[] = {"verify", "barriers", "poison", "moving", "rotate"};
     uint32_t found = 0;
     while (list != NULL && *list != 0) {
         size_t length = strcspn(list, ","), n = 0;
-        while (n < 4 && (strlen(names[n]) != length || memcmp(names[n], list, length) != 0))
+        while (n < 5 && (strlen(names[n]) != length || memcmp(names[n], list, length) != 0))
             n++;
-        if (n == 4)
+        if (n == 5)
             usage();
         found |= 1U << n;
         list += length + (list[length] == ',');

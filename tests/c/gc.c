@@ -297,6 +297,39 @@ static void test_scan(void) {
     CHECK(numbers().old == 0);
 }
 
+/* Volatile, as the node below: a fault is no call that the compiler knows of. */
+static volatile uintptr_t fault_address, fault_start;
+static volatile size_t faults;
+
+static bool count_fault(const hh_gc_fault *fault) {
+    fault_address = fault->address;
+    fault_start = fault->start;
+    faults = faults + 1;
+    return true;
+}
+
+static void test_protection(void) {
+    hh_gc_global handle;
+    struct node *made = hh_gc_alloc_pinned(heap, node_type, 0, &handle);
+    volatile struct node *node = made;
+    hh_gc_fault range;
+    CHECK(node != NULL);
+    hh_gc_set_fault_hook(count_fault);
+    CHECK(hh_gc_protect(heap, &range, HH_GC_FORBID_WRITE, NULL) == HH_NOT_OURS && hh_gc_protect(heap, made, 2, NULL) == HH_BAD_ARGUMENT);
+    CHECK(hh_gc_protect(heap, made, HH_GC_FORBID_WRITE, &range) == HH_OK && hh_gc_protect(heap, made, HH_GC_FORBID_WRITE, NULL) == HH_PROTECTED);
+    CHECK(range.start <= (uintptr_t)node && range.start + range.bytes > (uintptr_t)node && range.bytes % 16384 == 0);
+    CHECK(node->number == 0 && faults == 0);
+    node->number = 7;
+    CHECK(node->number == 7 && faults == 1 && fault_address == (uintptr_t)&node->number && fault_start == range.start);
+    node->number = 8;
+    CHECK(faults == 1);
+    CHECK(hh_gc_protect(heap, made, HH_GC_FORBID_ACCESS, NULL) == HH_OK);
+    CHECK(node->number == 8 && faults == 2);
+    CHECK(hh_gc_protect(heap, made, HH_GC_FORBID_ACCESS, NULL) == HH_OK);
+    CHECK(hh_gc_unprotect(heap, made) == 1 && hh_gc_unprotect(heap, made) == 0 && node->number == 8 && faults == 2);
+    hh_gc_set_fault_hook(NULL);
+}
+
 /* What is sparse is moved together; what is pinned stays. */
 static void test_evacuation(void) {
     enum { COUNT = 200000, KEPT = 100 };
@@ -531,7 +564,7 @@ int main(int count, char **words) {
     } sections[] = {
         SECTION(frames), SECTION(sizes), SECTION(window), SECTION(handles), SECTION(callbacks), SECTION(traced), SECTION(exhausted), SECTION(statistics),
         SECTION(refused), SECTION(heaps), SECTION(weak), SECTION(scan),
-        SECTION(evacuation),
+        SECTION(evacuation), SECTION(protection),
     };
     hh_gc_options options = settings();
     for (unsigned n = 0; n < sizeof sections / sizeof sections[0]; n++) {

@@ -18,7 +18,7 @@ MODES = {
     "checks": ["--check", "verify,barriers,poison"],
     "stress": ["--stress", "1"],
     "poison and stress": ["--check", "poison", "--stress", "13"],
-    "everything": ["--check", "verify,barriers,poison,moving", "--stress", "100"],
+    "everything": ["--check", "verify,barriers,poison,moving,rotate", "--stress", "100"],
 }
 
 

@@ -22,10 +22,14 @@ pub(crate) enum Status {
     LayoutMany = 13,
     LayoutTwice = 14,
     Mistake = 15,
+    NotOurs = 16,
+    Protected = 17,
+    TooMany = 18,
+    Refused = 19,
 }
 
 impl Status {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 20] = [
         Self::Ok,
         Self::BadSize,
         Self::BadPolicy,
@@ -42,6 +46,10 @@ impl Status {
         Self::LayoutMany,
         Self::LayoutTwice,
         Self::Mistake,
+        Self::NotOurs,
+        Self::Protected,
+        Self::TooMany,
+        Self::Refused,
     ];
 
     const fn message(self) -> &'static CStr {
@@ -72,6 +80,12 @@ impl Status {
             Self::LayoutMany => c"the heap has 1048576 types, which is the most",
             Self::LayoutTwice => c"a word of the type is named as a slot twice",
             Self::Mistake => c"the heap was used wrongly; the buffer says how",
+            Self::NotOurs => c"the address is in no heap page of this heap's old generation",
+            Self::Protected => c"the heap page is protected already",
+            Self::TooMany => c"too many heap pages are protected",
+            Self::Refused => {
+                c"the system refused to protect the heap page: memory of the hugetlb pool cannot be protected in parts"
+            }
         }
     }
 }

@@ -13,6 +13,7 @@
 //! collect without knowing it ends the process with one line.
 
 mod allocation;
+mod protection;
 mod roots;
 mod statistics;
 mod types;
@@ -64,6 +65,7 @@ const VERIFY: u32 = 1;
 const BARRIERS: u32 = 2;
 const POISON: u32 = 4;
 const MOVING: u32 = 8;
+const ROTATE: u32 = 16;
 
 impl Options {
     #[allow(clippy::needless_update, reason = "a setting that is added is off here until the header has it")]
@@ -71,7 +73,7 @@ impl Options {
         if self.size != size_of::<Self>() {
             return Err(Status::BadSize);
         }
-        if self.checks & !(VERIFY | BARRIERS | POISON | MOVING) != 0 {
+        if self.checks & !(VERIFY | BARRIERS | POISON | MOVING | ROTATE) != 0 {
             return Err(Status::BadChecks);
         }
         let has = |check| self.checks & check != 0;
@@ -81,6 +83,7 @@ impl Options {
             barriers: has(BARRIERS),
             poison: has(POISON),
             moving: has(MOVING),
+            rotate: has(ROTATE),
             stress: core::num::NonZeroU32::new(self.stress),
             ..Checks::default()
         };
