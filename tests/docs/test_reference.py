@@ -173,6 +173,7 @@ def test_scripts_of_the_measurements_run(tmp_path):
     for script, arguments in (
         ("stranded.py", ["8"]),
         ("neighbours.py", ["8"]),
+        ("ahead.py", ["4"]),
         ("retouch.py", ["4", "0"]),
         ("calls.py", ["4"]),
         ("cycle.py", ["10000", "2", "0"]),
@@ -184,7 +185,7 @@ def test_scripts_of_the_measurements_run(tmp_path):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "calls.py", "common.py", "cycle.py", "neighbours.py", "retouch.py", "startup.py", "stranded.py",
+        "ahead.py", "calls.py", "common.py", "cycle.py", "neighbours.py", "retouch.py", "startup.py", "stranded.py",
     }  # fmt: skip
 
 
