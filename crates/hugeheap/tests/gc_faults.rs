@@ -33,6 +33,7 @@ fn a_protected_page_is_told_once_and_the_program_goes_on() {
     set_fault_hook(Some(allow));
     // SAFETY: a word of a live object.
     let read = || unsafe { word.read_volatile() };
+    // SAFETY: as above.
     let write = |value| unsafe { word.write_volatile(value) };
     let faults = || FAULTS.load(Ordering::Relaxed);
 

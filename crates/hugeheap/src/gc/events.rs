@@ -249,10 +249,14 @@ struct Sums {
     longest_pause: AtomicU64,
 }
 
-const ZERO: AtomicU64 = AtomicU64::new(0);
-
-static SUMS: Sums =
-    Sums { heaps: ZERO, minor: ZERO, major: ZERO, pauses: ZERO, pause_total: ZERO, longest_pause: ZERO };
+static SUMS: Sums = Sums {
+    heaps: AtomicU64::new(0),
+    minor: AtomicU64::new(0),
+    major: AtomicU64::new(0),
+    pauses: AtomicU64::new(0),
+    pause_total: AtomicU64::new(0),
+    longest_pause: AtomicU64::new(0),
+};
 
 /// A heap was made.
 pub(super) fn count_heap() {

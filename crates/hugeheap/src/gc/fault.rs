@@ -148,7 +148,8 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void
     // SAFETY: written once, before this handler could run. A handler is called as it asked to be; without one the default is set, and the access
     // that is made again after the return ends the process as it would have.
     unsafe {
-        let before = (*(&raw const BEFORE)).assume_init_ref();
+        let before = &raw const BEFORE;
+        let before = (*before).assume_init_ref();
         match before.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => {
                 libc::signal(signal, libc::SIG_DFL);
