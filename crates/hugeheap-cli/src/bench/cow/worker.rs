@@ -113,7 +113,7 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
     child(&mut machine, Action::Collects)?;
     // A whole collection drops what died and moves what lives together: there is no freeing without it.
     child(&mut machine, Action::Compacts)?;
-    machine.collect();
+    machine.prepare_fork();
     child(&mut machine, Action::CollectsPrepared)?;
     Ok(Told { heap, children })
 }

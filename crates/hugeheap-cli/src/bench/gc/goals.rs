@@ -1,7 +1,7 @@
 //! The goals: what hugeheap claims about its collector, checked against what was just measured.
 
 use super::workload::Workload;
-use super::{OURS, Plan, Results, known};
+use super::{OURS, Plan, Results, known, pause};
 use crate::bench::goal::Goal;
 use crate::output::{bytes, seconds};
 use crate::statistics::ratio_of_medians;
@@ -40,7 +40,7 @@ pub(super) fn goals(plan: &Plan, results: &Results) -> Vec<Goal> {
         }
         let ours = &row[OURS];
         if task.workload == Workload::Churn {
-            if let Some(longest) = known(ours, |told| told.pauses.as_ref().map(|pauses| pauses.longest)) {
+            if let Some(longest) = pause(ours, |pauses| pauses.longest) {
                 goals.push(Goal::new(
                     longest <= PAUSE,
                     format!("longest pause of {name}, {}", bytes(task.size)),

@@ -156,6 +156,12 @@ impl Machine {
         // SAFETY: everything that is needed is on the stack, and all slots of all objects are written between allocations.
         unsafe { self.heap.collect(&mut self.window, &mut []) };
     }
+
+    /// Prepares for a fork.
+    pub(crate) fn prepare_fork(&mut self) {
+        // SAFETY: as in `collect`.
+        unsafe { self.heap.prepare_fork(&mut self.window, &mut []) };
+    }
 }
 
 /// A word of an object.

@@ -33,7 +33,7 @@ use arguments::GcArguments;
 use hugeheap_os::Facts;
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
-use worker::{Memory, Told};
+use worker::{Memory, Pauses, Told};
 use workload::Workload;
 
 const SCHEMA: &str = "hugeheap.bench.gc/1";
@@ -226,20 +226,23 @@ fn known(trial: &Trial<Told>, figure: impl Fn(&Told) -> Option<f64>) -> Option<f
     median(&trial.runs.iter().filter_map(figure).collect::<Vec<_>>())
 }
 
+/// The median of a figure of the pauses; `None` where nobody waited, or nobody tells.
+fn pause(trial: &Trial<Told>, figure: impl Fn(&Pauses) -> f64) -> Option<f64> {
+    known(trial, |told| told.pauses.as_ref().filter(|pauses| pauses.count > 0).map(&figure))
+}
+
 fn particular(plan: &Plan, results: &Results) -> Value {
     let program = |row: &[Trial<Told>], trial: &Trial<Told>| {
         let seconds = trial.values(|told| told.seconds);
-        let pause =
-            |share: f64| known(trial, |told| told.pauses.as_ref().map(|pauses| pauses.quantile(share)));
         let time = ratio_of_medians(&seconds, &row[OURS].values(|told| told.seconds));
         json!({
             "failure": trial.failure,
             "median_seconds": median(&seconds),
             "half_spread_seconds": half_spread(&seconds),
             "time_of_hugeheap": time.map(report::estimate),
-            "pause_median_seconds": pause(0.5),
-            "pause_99_seconds": pause(0.99),
-            "pause_longest_seconds": known(trial, |told| told.pauses.as_ref().map(|pauses| pauses.longest)),
+            "pause_median_seconds": pause(trial, |pauses| pauses.quantile(0.5)),
+            "pause_99_seconds": pause(trial, |pauses| pauses.quantile(0.99)),
+            "pause_longest_seconds": pause(trial, |pauses| pauses.longest),
             "coverage": known(trial, |told| Some(told.memory.coverage())),
             "runs": trial.runs,
         })
@@ -263,7 +266,6 @@ fn particular(plan: &Plan, results: &Results) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::worker::Pauses;
     use super::*;
 
     /// Two workloads of trees, the churn and the evacuation, on three programs: hugeheap is five times as fast as the others.

@@ -2,7 +2,7 @@
 
 use super::worker::Told;
 use super::workload::Workload;
-use super::{OURS, Plan, Results, known};
+use super::{OURS, Plan, Results, known, pause};
 use crate::bench::goal::{self, Goal};
 use crate::bench::subject::Absent;
 use crate::bench::table::{self, or_none, titled};
@@ -57,8 +57,6 @@ fn figures(trial: &Trial<Told>, ours: &Trial<Told>, compared: bool, evacuated: b
         (None, None) => "–".to_owned(),
     };
     let times = ratio_of_medians(&seconds, &ours.values(|told| told.seconds)).filter(|_| compared);
-    let pause = |share: f64| known(trial, |told| told.pauses.as_ref().map(|pauses| pauses.quantile(share)));
-    let longest = known(trial, |told| told.pauses.as_ref().map(|pauses| pauses.longest));
     let charge = if evacuated {
         known(trial, |told| Some(told.memory.charged()? / told.live as f64))
             .map(|ratio| format!("{ratio:.2}"))
@@ -68,9 +66,9 @@ fn figures(trial: &Trial<Told>, ours: &Trial<Told>, compared: bool, evacuated: b
     vec![
         time,
         or_none(times.map(|times| format!("{:.1}", times.value))),
-        or_none(pause(0.5).map(length)),
-        or_none(pause(0.99).map(length)),
-        or_none(longest.map(length)),
+        or_none(pause(trial, |pauses| pauses.quantile(0.5)).map(length)),
+        or_none(pause(trial, |pauses| pauses.quantile(0.99)).map(length)),
+        or_none(pause(trial, |pauses| pauses.longest).map(length)),
         or_none(known(trial, |told| Some(told.memory.peak_rss as f64)).map(|rss| bytes(rss as u64))),
         or_none(charge),
         or_none(
