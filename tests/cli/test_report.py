@@ -1,0 +1,102 @@
+"""`hugeheap report` end to end: one page out of measurements of every kind."""
+
+import json
+import re
+import xml.dom.minidom
+
+import pytest
+
+
+def recording(name, peak):
+    rss = [1 << 20, peak, peak // 2]
+    return {"schema": "hugeheap.record/1", "name": name, "samples": {"seconds": [0, 0.5, 1], "rss": rss}}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A file of each kind; results of experiments carry their figures."""
+    figure = {"title": "Bars <of> an experiment", "kind": "bars", "unit": "ratio", "reference": 1.0,
+              "groups": [{"name": "g", "bars": [{"name": "auto", "value": 0.9, "low": 0.8, "high": 0.95}]}]}  # fmt: skip
+    kinds = {
+        "glibc_1.json": recording("glibc", 60 << 20),
+        "glibc_2.json": recording("glibc", 62 << 20),
+        "bench.json": {"schema": "hugeheap.bench.stride/1", "figures": [figure], "host": {"kernel": "6.1"}},
+    }
+    for name, value in kinds.items():
+        (tmp_path / name).write_text(json.dumps(value))
+    # As mstat writes them, too.
+    (tmp_path / "jemalloc_1.tsv").write_text("time\trss\tkernel\n0\t1048576\t0\n900000000\t50000000\t0\n")
+    return [*(tmp_path / name for name in kinds), tmp_path / "jemalloc_1.tsv"]
+
+
+def test_a_page_has_everything_in_it(hugeheap, files, tmp_path):
+    page, plots = tmp_path / "report.html", tmp_path / "plots"
+    result = hugeheap("report", *files, "-o", page, "--plots", plots, "--title", "A & B")
+    assert result.returncode == 0, result.stderr
+    text = page.read_text()
+    assert "<title>A &amp; B</title>" in text and "Bars &lt;of&gt; an experiment" in text
+    for words in ("RSS over time", "Maximum of RSS", "glibc (2)", "jemalloc (1)", "prefers-color-scheme: dark", "@media print"):
+        assert words in text, words
+    # Nothing is fetched: no address but the name of SVG's language.
+    assert set(re.findall(r"https?://[^\"' <]*", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(link|img|iframe)\b|<script[^>]*src", text)
+    names = sorted(path.name for path in plots.iterdir())
+    assert names == ["bars-of-an-experiment.svg", "maximum-of-rss.svg", "rss-over-time.svg"]
+    for path in plots.iterdir():
+        xml.dom.minidom.parse(str(path))
+
+
+def test_measurements_of_this_program_are_understood(hugeheap, tmp_path):
+    stat, record = tmp_path / "stat.json", tmp_path / "record.json"
+    assert hugeheap("stat", "--runs", "2", "--warmup", "0", "--json", stat, "--", "true", ":::", "true").returncode == 0
+    assert hugeheap("record", "-o", record, "--", "sleep", "0.3").returncode == 0
+    page = tmp_path / "report.html"
+    result = hugeheap("report", stat, record, "-o", page)
+    assert result.returncode == 0, result.stderr
+    text = page.read_text()
+    assert "Commands compared" in text and "Memory over time" in text and "hugeheap stat --runs 2" in text
+
+
+def test_a_map_is_drawn_in_squares(hugeheap, tmp_path):
+    unit = 2 << 20
+    units = [
+        {"start": hex(0x7F0000000000 + place * unit), "state": state, "resident": unit, "zero": 0, "swapped": 0, "why": why}
+        for place, (state, why) in enumerate([("huge", None), ("broken", "broken"), ("dense", "waiting")])
+    ]
+    mapping = {"start": "0x7f0000000000", "bytes": 3 * unit, "kind": "anonymous", "name": "", "resident": 3 * unit,
+               "huge": unit, "units": units}  # fmt: skip
+    value = {"schema": "hugeheap.map/1", "process": {"id": 7, "name": "<b>"}, "host": {"mode": "always", "huge_page": unit},
+             "resident": 3 * unit, "huge": unit, "why": {"broken": unit}, "mappings": [mapping]}  # fmt: skip
+    (tmp_path / "map.json").write_text(json.dumps(value))
+    result = hugeheap("report", "map.json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / "report.html").read_text()
+    assert "Memory of &lt;b&gt; (7)" in text and text.count("2.0 MiB of 2.0 MiB in memory") == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is empty"),
+        ("{", "is neither JSON"),
+        ('{"a": 1}', "JSON of something else"),
+        ('{"schema": "hugeheap.ps/1"}', "nothing of schema hugeheap.ps/1 can be drawn"),
+        ('{"schema": "hugeheap.bench.x/1", "figures": [{"kind": "pie"}]}', "its figures are not understood"),
+        ('{"schema": "hugeheap.bench.obmalloc/1"}', "it has no workloads"),
+        ("time\trss\nsoon\t1\n", "line 2: 'soon' is no whole number"),
+        ("time\trss\n", "nothing was recorded"),
+    ],
+)
+def test_files_that_are_none_are_told(hugeheap, tmp_path, content, words):
+    file = tmp_path / "file.json"
+    file.write_text(content)
+    result = hugeheap("report", file, "-o", tmp_path / "report.html")
+    assert result.returncode == 2 and words in result.stderr and "file.json" in result.stderr, result.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_what_cannot_be_written_is_told(hugeheap, files):
+    result = hugeheap("report", files[0], "-o", "/dev/full")
+    assert result.returncode == 2 and "/dev/full could not be written" in result.stderr
+    result = hugeheap("report", "/no/such/file")
+    assert result.returncode == 2 and "/no/such/file cannot be read" in result.stderr
