@@ -16,6 +16,8 @@ pub(super) fn text(plan: &Plan, results: &Results, goals: &[Goal]) -> String {
          of powers of two. Memory in the end, while everything that lives still does; charge: of the process's own cgroup.\n",
         plan.runs
     );
+    let programs = plan.subjects.iter().map(|subject| format!("{} {}", subject.name, subject.version));
+    text += &format!("Programs: {}\n", programs.collect::<Vec<_>>().join(", "));
     if let Some(why) = &results.no_charge {
         text += &format!("Charges are missing: {why}\n");
     }
@@ -37,7 +39,7 @@ fn workload(task: &super::Task, plan: &Plan, row: &[Trial<Told>]) -> String {
     let mut table = table::new(&head.map(str::to_owned));
     for (place, trial) in row.iter().enumerate() {
         let subject = &plan.subjects[place];
-        let mut cells = vec![format!("{} {}", subject.name, subject.version)];
+        let mut cells = vec![subject.name.to_owned()];
         cells.extend(figures(trial, &row[OURS], place != OURS, evacuated));
         table::row(&mut table, &cells);
     }
