@@ -134,8 +134,8 @@ catalogue! {
         "Limit of a memory cgroup and its parents, where there is one: max or high";
     CGROUP_ANONYMOUS = Gauge "hugeheap_cgroup_anonymous" "bytes" "Of the charge, memory without a file";
     CGROUP_HUGE = Gauge "hugeheap_cgroup_huge" "bytes" "Of the charge, memory on transparent huge pages, by kind";
-    CGROUP_UNMAPPED = Gauge "hugeheap_cgroup_unmapped" "bytes"
-        "Anonymous charge that none of the processes in the cgroup maps: stranded, and what is about to be freed";
+    CGROUP_STRANDED = Gauge "hugeheap_cgroup_stranded" "bytes"
+        "Of the charge, what the kernel holds for huge pages of which a part is mapped only";
     CGROUP_PROCESSES = Gauge "hugeheap_cgroup_processes" "" "Processes with memory in a cgroup";
 
     PROCESS_RESIDENT = Gauge "hugeheap_process_resident" "bytes" "Resident memory of a process, hugetlb pages too";
