@@ -7,7 +7,7 @@
 //! Who tests twenty figures finds one that differs by chance at the usual one in twenty: [`holm`] makes a probability as large as it is
 //! for all tests together.
 
-/// Runs of both series together up to which choices are counted: 0.2 ms at most.
+/// Runs of both series together up to which choices are counted: some twenty million additions at most.
 const COUNTED: usize = 80;
 
 /// The probability of a difference in ranks as large as this, in either direction, between series from one distribution. `None`
