@@ -81,6 +81,7 @@ def test_every_option_is_documented(command):
         (["bench", "heap-pages"], "bench"),
         (["bench", "list"], "bench"),
         (["bench", "all"], "bench"),
+        (["tlb"], "tlb"),
         (["collapse"], "collapse"),
         (["release"], "release"),
         (["map"], "map"),

@@ -71,6 +71,7 @@ pub(crate) enum Command {
     Ps(crate::ps::arguments::PsArguments),
     Top(Box<crate::top::arguments::TopArguments>),
     Thp(crate::thp::arguments::ThpArguments),
+    Tlb(crate::tlb::arguments::TlbArguments),
     Pool(crate::pool::arguments::PoolArguments),
     Export(crate::export::arguments::ExportArguments),
     Status(crate::status::arguments::StatusArguments),

@@ -53,6 +53,7 @@ mod stat;
 mod statistics;
 mod status;
 mod thp;
+mod tlb;
 mod top;
 mod watch;
 
@@ -124,5 +125,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Command::Man(arguments) => man::man(&context, &arguments, cli.json),
         Command::Top(arguments) => top::top(&context, &arguments, cli.json || arguments.json),
         Command::Thp(arguments) => thp::thp(&context, &arguments, cli.json),
+        Command::Tlb(arguments) => tlb::tlb(&context, &arguments, cli.json),
     }
 }

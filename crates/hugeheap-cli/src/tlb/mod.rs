@@ -1,0 +1,178 @@
+//! `hugeheap tlb`: what-if TLB misses without hardware counters.
+//!
+//! ```text
+//!   geometry  a CPU's data TLB ──▶  model  two runs under valgrind  ──▶  here: table, JSON
+//! ```
+
+pub(crate) mod arguments;
+mod geometry;
+mod model;
+
+use crate::columns::{Align, columns};
+use crate::output::{change, grouped};
+use crate::{Context, exit};
+use arguments::TlbArguments;
+use geometry::{Cpu, Level, Levels};
+use model::Counts;
+use serde_json::{Value, json};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+const SCHEMA: &str = "hugeheap.tlb/1";
+/// The two page sizes that geometries are given for.
+const SMALL: u64 = 4 << 10;
+const HUGE: u64 = 2 << 20;
+/// Taken where this machine's own CPU is not known.
+const FALLBACK: &str = "skylake";
+
+/// Computes and prints.
+pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8 {
+    let out = &context.out;
+    if arguments.cpu.as_ref().is_some_and(|cpu| cpu.name == "list") {
+        out.data(&list());
+        return exit::OK;
+    }
+    if arguments.command.is_empty() {
+        out.error(
+            "a command is needed: hugeheap tlb -- COMMAND (and --cpu list for the CPUs that are known)",
+        );
+        return exit::USAGE;
+    }
+    let mut cpu = arguments.cpu.clone().unwrap_or_else(|| own(context));
+    let whole = cpu.huge;
+    cpu.huge = whole.map(|level| level.fitted(HUGE));
+    if cpu.huge != whole {
+        out.progress(
+            &format!(
+                "{} has {} entries for 2 MiB; valgrind's model holds {} of them: misses there are an upper bound",
+                cpu.name, whole[1].entries, cpu.huge[1].entries
+            ),
+            true,
+        );
+    }
+    let mut computed = Vec::new();
+    for (levels, page, name) in [(cpu.small, SMALL, "4 KiB"), (cpu.huge, HUGE, "2 MiB")] {
+        out.progress(&format!("running on pages of {name} under valgrind: slow"), false);
+        match model::compute(levels, page, arguments.children, &arguments.command, computed.is_empty()) {
+            Ok(one) => computed.push(one),
+            Err(error) => {
+                out.progress_end();
+                return refused(context, &error);
+            }
+        }
+    }
+    out.progress_end();
+    let counts = [computed[0].counts, computed[1].counts];
+    let status = computed[0].status;
+    if !status.success() {
+        out.warning(&format!("the command failed ({status}); the figures are of what it did until then"));
+    }
+    let value = value(&cpu, arguments, counts, status);
+    match (&arguments.json, json) {
+        (Some(Some(file)), _) => {
+            if let Err(error) = std::fs::write(file, format!("{value:#}\n")) {
+                out.error(&format!("{} could not be written: {error}", file.display()));
+                return exit::USAGE;
+            }
+            out.data(&text(&cpu, counts));
+        }
+        (Some(None), _) | (None, true) => {
+            out.data(&format!("{value:#}\n"));
+        }
+        (None, false) => {
+            out.data(&text(&cpu, counts));
+        }
+    }
+    passed_through(status)
+}
+
+/// The command's own status; of one that was killed, the number shells use.
+fn passed_through(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn refused(context: &Context, error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound {
+        context.out.error("valgrind was not found, whose cache model this needs: apt install valgrind");
+    } else {
+        context.out.error(&error.to_string());
+    }
+    exit::UNSUPPORTED
+}
+
+/// This machine's CPU, or the one that is taken for it.
+fn own(context: &Context) -> Cpu {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    geometry::of(&cpuinfo).unwrap_or_else(|| {
+        context.out.warning(&format!(
+            "this machine's CPU is not known here: computed for {FALLBACK}; --cpu names another, or gives its geometry"
+        ));
+        geometry::parse(FALLBACK).expect("it is in the list")
+    })
+}
+
+fn entries(levels: Levels) -> String {
+    let one = |Level { entries, ways }: Level| {
+        if ways == entries { format!("{entries} full") } else { format!("{entries} {ways}-way") }
+    };
+    format!("{} + {}", one(levels[0]), one(levels[1]))
+}
+
+fn list() -> String {
+    let head = ["name", "4 KiB", "2 MiB", "from"].map(str::to_owned).to_vec();
+    let rows = geometry::known().map(|cpu| vec![cpu.name, entries(cpu.small), entries(cpu.huge), cpu.source]);
+    columns(&[Align::Left; 4], &std::iter::once(head).chain(rows).collect::<Vec<_>>())
+}
+
+fn text(cpu: &Cpu, [small, huge]: [Counts; 2]) -> String {
+    let per_thousand = |misses: u64, counts: Counts| misses as f64 * 1e3 / counts.accesses.max(1) as f64;
+    let row = |title: &str, a: u64, b: u64| {
+        let changed = if a == 0 { String::new() } else { change(b as f64 / a as f64) };
+        vec![title.to_owned(), grouped(a), grouped(b), changed]
+    };
+    let rows = [
+        ["", "4 KiB pages", "2 MiB pages", "change"].map(str::to_owned).to_vec(),
+        vec!["data TLB, entries".to_owned(), entries(cpu.small), entries(cpu.huge)],
+        row("data accesses", small.accesses, huge.accesses),
+        row("misses of the first level", small.first, huge.first),
+        row("misses of the second level", small.second, huge.second),
+        vec![
+            "the same per 1,000 accesses".to_owned(),
+            format!("{:.3}", per_thousand(small.second, small)),
+            format!("{:.3}", per_thousand(huge.second, huge)),
+        ],
+    ];
+    format!(
+        "Computed, not counted, for {} ({})\n{}\
+         Every access of user code, all of its memory on pages of one size. Not in it: the kernel, other\n\
+         programs, prefetching, entries for several neighbours, the time of a page walk.\n",
+        cpu.name,
+        cpu.source,
+        columns(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows)
+    )
+}
+
+fn value(cpu: &Cpu, arguments: &TlbArguments, counts: [Counts; 2], status: ExitStatus) -> Value {
+    let level = |Level { entries, ways }: Level| json!({"entries": entries, "ways": ways});
+    let page = |page: u64, levels: Levels, counts: Counts| {
+        json!({
+            "page": page,
+            "levels": levels.map(level),
+            "accesses": counts.accesses,
+            "first_level_misses": counts.first,
+            "second_level_misses": counts.second,
+        })
+    };
+    let words = arguments.command.iter().map(|word| word.to_string_lossy());
+    json!({
+        "schema": SCHEMA,
+        "hugeheap": env!("CARGO_PKG_VERSION"),
+        "command": words.collect::<Vec<_>>(),
+        "children": arguments.children,
+        "status": passed_through(status),
+        "cpu": {"name": cpu.name, "source": cpu.source},
+        "pages": [page(SMALL, cpu.small, counts[0]), page(HUGE, cpu.huge, counts[1])],
+    })
+}

@@ -1,0 +1,118 @@
+//! A run under valgrind's cache model (cachegrind), with the lines of a cache as large as a page.
+
+use super::geometry::{Level, Levels};
+use std::ffi::OsString;
+use std::io;
+use std::ops::AddAssign;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+/// What was computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Reads and writes of data.
+    pub(crate) accesses: u64,
+    /// Of those, in no entry of the first level.
+    pub(crate) first: u64,
+    /// In none of the second level either: a page walk.
+    pub(crate) second: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.accesses += other.accesses;
+        self.first += other.first;
+        self.second += other.second;
+    }
+}
+
+/// A run: its counts, and how the command ended.
+pub(crate) struct Computed {
+    pub(crate) counts: Counts,
+    pub(crate) status: ExitStatus,
+}
+
+/// Runs `command`. Its standard output goes to standard error (`shown`) or nowhere.
+///
+/// # Errors
+/// What the kernel says when valgrind cannot be started; one line when it computed nothing.
+pub(crate) fn compute(
+    levels: Levels,
+    page: u64,
+    children: bool,
+    command: &[OsString],
+    shown: bool,
+) -> Result<Computed, io::Error> {
+    let directory = tempfile::tempdir()?;
+    let mut valgrind = Command::new("valgrind");
+    let size = |Level { entries, ways }: Level| format!("{},{ways},{page}", u64::from(entries) * page);
+    valgrind
+        .args(["-q", "--tool=cachegrind", "--cache-sim=yes"])
+        .arg(format!("--trace-children={}", if children { "yes" } else { "no" }))
+        // Code shares the second level with data; its first level has the geometry of data's, and its misses are not told.
+        .args([format!("--I1={}", size(levels[0])), format!("--D1={}", size(levels[0]))])
+        .arg(format!("--LL={}", size(levels[1])))
+        .arg(format!("--cachegrind-out-file={}/%p", directory.path().display()))
+        .arg(format!("--log-file={}/log.%p", directory.path().display()))
+        .args(command)
+        .stdin(Stdio::null());
+    if shown {
+        valgrind.stdout(Stdio::from(io::stderr()));
+    } else {
+        valgrind.stdout(Stdio::null()).stderr(Stdio::null());
+    }
+    let status = valgrind.status()?;
+    let mut counts = None;
+    for entry in std::fs::read_dir(directory.path())?.flatten() {
+        let text = read(&entry.path());
+        if let Some(found) = text.as_deref().and_then(summary) {
+            *counts.get_or_insert_with(Counts::default) += found;
+        }
+    }
+    match counts {
+        Some(counts) => Ok(Computed { counts, status }),
+        None => Err(io::Error::other(match status.signal() {
+            Some(signal) => format!("the command was killed by signal {signal} before anything was computed"),
+            None => format!("nothing was computed, {status}: {}", said(directory.path())),
+        })),
+    }
+}
+
+fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// The last thing valgrind wrote to its log.
+fn said(directory: &Path) -> String {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let logs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("log."));
+    let text: Vec<_> = logs.filter_map(|entry| read(&entry.path())).collect();
+    let last = text.iter().flat_map(|text| text.lines()).filter(|line| !line.trim().is_empty()).last();
+    last.unwrap_or("valgrind says nothing about it").trim().to_owned()
+}
+
+/// The sums of an output file: `events: Ir …` and `summary: 12 …` have the same order.
+fn summary(text: &str) -> Option<Counts> {
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let (events, sums) = (line("events:")?, line("summary:")?);
+    let value = |event: &str| {
+        let place = events.split_whitespace().position(|one| one == event)?;
+        sums.split_whitespace().nth(place)?.parse::<u64>().ok()
+    };
+    let both = |read: &str, write: &str| Some(value(read)? + value(write)?);
+    Some(Counts { accesses: both("Dr", "Dw")?, first: both("D1mr", "D1mw")?, second: both("DLmr", "DLmw")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_found_by_name() {
+        let text = "desc: x\nevents: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw\nfn=a\n1 2\nsummary: 9 1 1 100 20 3 50 10 2\n";
+        assert_eq!(summary(text), Some(Counts { accesses: 150, first: 30, second: 5 }));
+        assert_eq!(summary("events: Ir\nsummary: 9\n"), None);
+        assert_eq!(summary(""), None);
+    }
+}

@@ -1,0 +1,75 @@
+"""`hugeheap tlb`: computed misses of a small program, and what it answers when it cannot compute."""
+
+import json
+import shutil
+
+import pytest
+
+needs_valgrind = pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind here")
+
+# Reads one byte of each of 4,096 OS pages, several times: more than a second level of 2,048 entries holds.
+WALK = """
+#include <stdlib.h>
+int main(int count, char **words) {
+    volatile char *memory = malloc(4096L * 4096);
+    for (int pass = 0; pass < 10; pass++)
+        for (long page = 0; page < 4096; page++) memory[page * 4096] += 1;
+    return count > 1 ? atoi(words[1]) : 0;
+}
+"""
+
+
+@needs_valgrind
+def test_a_walk_misses_on_small_pages_and_not_on_huge_ones(hugeheap, compiled, tmp_path):
+    walk = compiled("walk", source=WALK)
+    file = tmp_path / "tlb.json"
+    result = hugeheap("tlb", "--cpu", "zen3", "--json", file, "--", walk, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "Computed, not counted, for zen3" in result.stdout and "second level" in result.stdout
+    report = json.loads(file.read_text())
+    assert report["schema"] == "hugeheap.tlb/1"
+    small, huge = report["pages"]
+    assert (small["page"], huge["page"]) == (4096, 2 << 20)
+    assert small["accesses"] == huge["accesses"] > 40_960
+    assert small["second_level_misses"] >= 40_960 > 1000 > huge["second_level_misses"]
+    again = json.loads(hugeheap("--json", "tlb", "--cpu", "zen3", "--", walk, timeout=300).stdout)
+    assert again["pages"] == report["pages"]
+
+
+@needs_valgrind
+def test_the_status_of_a_command_that_fails_passes_through(hugeheap, compiled):
+    walk = compiled("walk", source=WALK)
+    result = hugeheap("tlb", "--cpu", "64:4,2048:16", "--", walk, "7", timeout=300)
+    assert result.returncode == 7
+    assert "the command failed" in result.stderr and "misses of the second level" in result.stdout
+
+
+def test_without_valgrind_it_says_what_to_install(hugeheap, tmp_path):
+    result = hugeheap("tlb", "--cpu", "zen3", "--", "/bin/true", env={"PATH": str(tmp_path)})
+    assert result.returncode == 3
+    assert "apt install valgrind" in result.stderr
+
+
+@needs_valgrind
+def test_a_command_that_does_not_exist_computes_nothing(hugeheap):
+    result = hugeheap("tlb", "--cpu", "zen3", "--", "/no/such/command", timeout=300)
+    assert result.returncode == 3 and "nothing was computed" in result.stderr
+
+
+def test_the_list_names_its_sources(hugeheap):
+    text = hugeheap("tlb", "--cpu", "list").stdout
+    assert "zen4" in text and "Intel 64 and IA-32" in text and "Arm Neoverse N1" in text
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--cpu", "pentium", "--", "true"], ["skylake", "64:4"]),
+        (["--cpu", "64:5,2048:16", "--", "true"], ["multiple of the ways"]),
+        ([], ["a command is needed"]),
+    ],
+)
+def test_wrong_input_is_refused_with_what_is_possible(hugeheap, arguments, words):
+    result = hugeheap("tlb", *arguments)
+    assert result.returncode == 2
+    assert all(word in result.stderr for word in words), result.stderr
