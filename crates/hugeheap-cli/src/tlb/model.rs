@@ -88,7 +88,8 @@ fn said(directory: &Path) -> String {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let logs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("log."));
     let text: Vec<_> = logs.filter_map(|entry| read(&entry.path())).collect();
-    let last = text.iter().flat_map(|text| text.lines()).filter(|line| !line.trim().is_empty()).last();
+    let mut lines = text.iter().flat_map(|text| text.lines()).rev();
+    let last = lines.find(|line| !line.trim().is_empty());
     last.unwrap_or("valgrind says nothing about it").trim().to_owned()
 }
 

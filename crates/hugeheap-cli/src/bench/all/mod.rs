@@ -134,7 +134,7 @@ fn one(
     let start = Instant::now();
     let quietly = Context {
         out: context.out.without_data(),
-        facts: context.facts.clone(),
+        facts: context.facts,
         root: context.root,
         library: context.library.clone(),
     };
