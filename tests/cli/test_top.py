@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -98,6 +99,23 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(top, number):
     os.kill(view.pid, number)
     assert view.ended() == -number
     assert view.is_as_before()
+
+
+def test_a_connection_that_is_cut_ends_it(program, environment):
+    """Without a session's signal: only reading and writing say so."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [program, "top"], stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, **UTF8}, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while b"COVERAGE" not in seen:
+            seen += os.read(ours, 1 << 16)
+        os.close(ours)
+        try:
+            assert process.wait(PATIENCE) != 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("by", ["key", "signal"])

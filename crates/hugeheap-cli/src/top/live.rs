@@ -84,7 +84,9 @@ pub(crate) fn run(sampler: Sampler, mut state: State, look: Look) -> io::Result<
             }
         });
         let ended = Arc::clone(&over);
-        scope.spawn(move || keys(&sender, &ended));
+        // Not waited for: when the terminal is gone, the library looks for its next key for ever. Before, a view whose connection
+        // was cut used a processor until it was killed.
+        thread::spawn(move || keys(&sender, &ended));
         let result = show(&mut screen, &mut state, look, &messages, &requests);
         over.store(true, Ordering::Relaxed);
         handle.close();
