@@ -7,10 +7,15 @@
 //! two bit scans. Within a list the first [`LOOK`] members are compared exactly (runs, then age): O(1), and
 //! exact for lists that short. tcmalloc stops at the class; looking a little further costs a few
 //! cache lines once per page run and keeps old arenas full.
+//!
+//! Of arenas that are no huge page, those with free pages that are resident come before their like. Before, a program that
+//! had many broken arenas and freed what it allocated went from one to the next: each burst touched pages that were given back, and
+//! left as many behind.
 
 use super::bitmap;
 use super::layout::HEAP_PAGES;
 use super::list::{ArenaId, List};
+use super::record::Arena;
 use super::table::Table;
 
 /// Members of a list that are compared exactly.
@@ -53,7 +58,12 @@ impl Order {
             "only arenas with runs and room are ordered"
         );
         arena.listed = (length * CLASSES + class) as u16;
-        self.lists[length][class].push_back(table, id);
+        let list = &mut self.lists[length][class];
+        if table.arena(id).has_pages_at_hand() {
+            list.push_front(table, id);
+        } else {
+            list.push_back(table, id);
+        }
         self.lengths |= 1 << length;
         self.classes[length] |= 1 << class;
     }
@@ -87,7 +97,8 @@ impl Order {
                 break;
             }
             let (one, other) = (table.arena(next), table.arena(best));
-            if (one.runs(), other.serial) > (other.runs(), one.serial) {
+            let key = |arena: &Arena, rival: &Arena| (arena.runs(), arena.has_pages_at_hand(), rival.serial);
+            if key(one, other) > key(other, one) {
                 best = next;
             }
             next = one.next;

@@ -123,6 +123,11 @@ impl Arena {
         (self.touched & !self.in_use).count_ones()
     }
 
+    /// Whether it is no huge page, and some free pages are resident all the same.
+    pub(crate) const fn has_pages_at_hand(&self) -> bool {
+        !self.huge && self.touched & !self.in_use != 0
+    }
+
     /// Length of the run that begins at `page`; `None` when none does.
     pub(crate) const fn run_length(&self, page: u32) -> Option<u32> {
         if self.starts >> page & 1 == 0 {

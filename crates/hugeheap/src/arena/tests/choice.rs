@@ -182,3 +182,20 @@ fn wrong_frees_are_told_apart_and_change_nothing() {
     assert_eq!(world.heap.free(run, 64), Err(BadFree::NotLive));
     world.check();
 }
+
+#[test]
+fn bursts_in_broken_arenas_reuse_what_the_last_one_left() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.sparse_arenas(40, 1);
+    world.run(5.0);
+    assert_eq!(world.heap.snapshot().arenas_broken, 40);
+    let mut charges = Vec::new();
+    for _ in 0..10 {
+        let burst: Vec<_> = (0..4 * HEAP_PAGES).map(|_| world.take(1)).collect();
+        charges.push(world.kernel.charge());
+        burst.into_iter().for_each(|page| world.free(page, 1));
+        // Sooner than anything is given back.
+        world.run(0.05);
+    }
+    assert_eq!(charges, [charges[0]; 10]);
+}
