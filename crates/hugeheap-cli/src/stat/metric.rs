@@ -128,8 +128,8 @@ impl Metric {
     /// A value for people.
     pub(crate) fn shown(self, value: f64) -> String {
         match self.unit() {
-            Unit::Seconds if value >= 0.1 && value < 100.0 => format!("{value:.3} s"),
-            Unit::Seconds if value >= 0.001 && value < 0.1 => format!("{:.1} ms", value * 1e3),
+            Unit::Seconds if (0.1..100.0).contains(&value) => format!("{value:.3} s"),
+            Unit::Seconds if (0.001..0.1).contains(&value) => format!("{:.1} ms", value * 1e3),
             Unit::Seconds => seconds(value),
             Unit::Bytes => bytes(value as u64),
             Unit::Share => format!("{:.1} %", value * 100.0),
