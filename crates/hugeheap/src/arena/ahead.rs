@@ -12,7 +12,7 @@
 //!       └──────────────── empty arenas ◀───────────────────── complete (locked)   account for it
 //! ```
 //!
-//! What it may cost: one arena in 32 of the live ones, two at most, and they count as retained. When the heap stops growing they are kept
+//! What it may cost: one arena beside 32 live ones or more, two beside 128, and they count as retained. When the heap stops growing they are kept
 //! for the decay time like what was in use last, then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the
 //! program's own touches decide how much is resident), or with one processor.
 
@@ -22,12 +22,13 @@ use super::supply::{Making, Touched};
 use super::{ARENA_BYTES, Arenas};
 use hugeheap_os::{AddressRange, Os};
 
-/// Arenas made ahead at most. With one, the thread has as long for a huge page as the program for an arena, and is late every time that it
-/// wakes slowly; a third brought nothing (`docs/measurements/ahead.py`).
-pub(super) const MOST: u64 = 2;
+/// Live arenas from which on one is made ahead: it is 3 % of the memory then. With the rest of the arena at hand and what the library
+/// itself takes, the peak stays within 5 % of the interpreter's own.
+pub(super) const ONE_FROM: u64 = 32;
 
-/// Live arenas per arena made ahead: 3 % of the memory, so that the peak stays within 5 % of the interpreter's own.
-pub(super) const SHARE: u64 = 32;
+/// And two. With one, the thread has as long for a huge page as the program for an arena, and is late every time that it wakes slowly;
+/// a third brought nothing (`docs/measurements/ahead.py`).
+pub(super) const TWO_FROM: u64 = 128;
 
 /// Longest time between two arenas of a heap that grows quickly, in nanoseconds. Clearing a page takes 0.2 ms: of a slower growth less than 3 % can be won.
 pub(super) const QUICK: u64 = 8_000_000;
@@ -81,7 +82,8 @@ impl Growth {
 }
 
 fn allowed(live: u64) -> u64 {
-    (live / (SHARE * ARENA_BYTES as u64)).min(MOST)
+    let arenas = live / ARENA_BYTES as u64;
+    u64::from(arenas >= ONE_FROM) + u64::from(arenas >= TWO_FROM)
 }
 
 /// An arena that is being made ahead: begun by [`Arenas::begin_ahead`], touched without the heap's lock, and handed to

@@ -1,10 +1,11 @@
 //! Arenas made before they are needed: when, how many, and where they go when growth stops.
 
 use super::*;
-use crate::arena::ahead::{LEAST, MOST, QUICK, SHARE};
+use crate::arena::ahead::{LEAST, ONE_FROM, QUICK, TWO_FROM};
 use hugeheap_os::simulated::Call;
 
-const LARGE: usize = (MOST * SHARE) as usize;
+const LARGE: usize = TWO_FROM as usize;
+const MOST: u64 = 2;
 
 /// A heap that took so many arenas in quick succession.
 fn grown(policy: Policy, config: Config, arenas: usize) -> World {
@@ -36,8 +37,8 @@ fn what_was_made_ahead_is_what_the_program_gets_next() {
 
 #[test]
 fn of_a_small_heap_no_arena_is_made_ahead_and_of_a_medium_one_one() {
-    assert_eq!(grown(Policy::Thp, Config::default(), SHARE as usize - 1).make_ahead(), 0);
-    assert_eq!(grown(Policy::Thp, Config::default(), SHARE as usize).make_ahead(), 1);
+    assert_eq!(grown(Policy::Thp, Config::default(), ONE_FROM as usize - 1).make_ahead(), 0);
+    assert_eq!(grown(Policy::Thp, Config::default(), ONE_FROM as usize).make_ahead(), 1);
     assert_eq!(grown(Policy::Thp, Config::default(), 4 * LARGE).make_ahead(), MOST);
 }
 
@@ -163,7 +164,7 @@ fn any_order_of_events_with_calls_that_fail_loses_nothing() {
             random % bound
         };
         let policy = [Policy::Thp, Policy::Auto, Policy::Hugetlb][seed as usize % 3];
-        let mut world = grown(policy, Config::default().with_pool(90), LARGE);
+        let mut world = grown(policy, Config::default().with_pool(190), LARGE);
         let mut live = Vec::new();
         let mut begun = Vec::new();
         world.kernel.fail_randomly(seed, 30);
