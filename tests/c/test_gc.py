@@ -24,7 +24,7 @@ def test_the_sections_are_known():
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("section", SECTIONS)
 def test_functions(section, mode, compiled, clean):
-    if section == "statistics" and mode == "rotate" or mode == "stress" and section in ("statistics", "exhausted", "evacuation"):
+    if section == "statistics" and mode == "rotate" or mode == "stress" and section in ("statistics", "evacuation"):
         pytest.skip("the section is about when collections happen by themselves")
     run(compiled(SOURCE), section, clean, **MODES[mode])
 

@@ -27,6 +27,10 @@ use hugeheap_os::{AddressRange, Facts};
 /// Largest object, in bytes, that is allocated in the nursery; larger ones begin in the old generation, in heap pages of their own.
 pub const MAX_YOUNG: usize = MAX_BLOCK;
 
+/// Whole collections before an allocation fails. In a full heap the first finds old objects dead that young ones were alive for, and
+/// those ones' referents were marked in it: only the second finds these dead, too. With one, an allocation failed though nothing was live.
+const WHOLE: u32 = 2;
+
 /// Least growth in percent: with less a major collection would follow the other.
 const LEAST_GROWTH: u32 = 110;
 
@@ -318,7 +322,7 @@ impl<S: Source> Heap<S> {
         bytes: usize,
         frame: &mut [usize],
     ) -> Result<NonNull<u8>, Exhausted> {
-        for attempt in 0.. {
+        for attempt in 0_u32.. {
             let mut own = Window::EMPTY;
             // Where every allocation is counted, the caller's window stays empty, so that each comes here.
             let stressed = self.checks.stress.is_some();
@@ -341,7 +345,7 @@ impl<S: Source> Heap<S> {
             match (taken, attempt) {
                 (Some(object), _) => return Ok(object),
                 (None, 0) => self.collect_some(window, frame),
-                (None, 1) => self.collect_all(window, frame),
+                (None, 1..=WHOLE) => self.collect_all(window, frame),
                 _ => break,
             }
         }
@@ -409,13 +413,14 @@ impl<S: Source> Heap<S> {
         bytes: usize,
         frame: &mut [usize],
     ) -> Result<NonNull<u8>, Exhausted> {
-        let placed = match self.place(ty, bytes) {
-            None => {
-                self.collect_all(window, frame);
-                self.place(ty, bytes)
+        let mut placed = self.place(ty, bytes);
+        for _ in 0..WHOLE {
+            if placed.is_some() {
+                break;
             }
-            placed => placed,
-        };
+            self.collect_all(window, frame);
+            placed = self.place(ty, bytes);
+        }
         let (address, header) = placed.ok_or(Exhausted { bytes })?;
         let object = NonNull::new(address as *mut u8).ok_or(Exhausted { bytes })?;
         self.initialise(object, ty, length, header)?;
