@@ -37,7 +37,7 @@ lint:
 	tests/setup.sh oldest-compiler
 
 rust-tests:
-	cargo test --locked --workspace --exclude hugeheap-python
+	cargo test --locked --workspace --exclude hugeheap-python --no-fail-fast
 
 # The lock-free parts, all interleavings.
 model:

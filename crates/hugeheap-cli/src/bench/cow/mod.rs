@@ -153,7 +153,7 @@ fn text(
         table::row(&mut table, &row);
     }
     let explanation = "share of the parent's memory that the child has for itself afterwards;\n\
-                       prepared: the parent collected before it forked, CPython froze its objects too; \
+                       prepared: the parent collected before it forked, CPython froze its objects too;\n\
                        –: there is no such thing";
     let title = format!("What a forked child un-shares, heaps of about {}", bytes(size));
     let mut text = titled(&title, explanation, &table);

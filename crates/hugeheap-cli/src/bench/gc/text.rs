@@ -12,8 +12,9 @@ use crate::statistics::{half_spread, median, ratio_of_medians};
 
 pub(super) fn text(plan: &Plan, results: &Results, goals: &[Goal]) -> String {
     let mut text = format!(
-        "Medians of {} runs. times: the seconds of hugeheap's. 50 %, 99 %, longest: pauses; the first two are upper ends\n\
-         of powers of two. Memory in the end, while everything that lives still does; charge: of the process's own cgroup.\n",
+        "Medians of {} runs. times: the seconds of hugeheap's. 50 %, 99 %, longest: pauses;\n\
+         the first two are upper ends of powers of two. Memory in the end, while everything that lives\n\
+         still does; charge: of the process's own cgroup.\n",
         plan.runs
     );
     let programs = plan.subjects.iter().map(|subject| format!("{} {}", subject.name, subject.version));
