@@ -23,16 +23,16 @@ int main(int count, char **words) {
 def test_a_walk_misses_on_small_pages_and_not_on_huge_ones(hugeheap, compiled, tmp_path):
     walk = compiled("walk", source=WALK)
     file = tmp_path / "tlb.json"
-    result = hugeheap("tlb", "--cpu", "zen3", "--json", file, "--", walk, timeout=300)
+    result = hugeheap("tlb", "--cpu", "zen4", "--json", file, "--", walk, timeout=300)
     assert result.returncode == 0, result.stderr
-    assert "Computed, not counted, for zen3" in result.stdout and "second level" in result.stdout
+    assert "Computed, not counted, for zen4" in result.stdout and "second level" in result.stdout
     report = json.loads(file.read_text())
     assert report["schema"] == "hugeheap.tlb/1"
     small, huge = report["pages"]
     assert (small["page"], huge["page"]) == (4096, 2 << 20)
     assert small["accesses"] == huge["accesses"] > 40_960
     assert small["second_level_misses"] >= 40_960 > 1000 > huge["second_level_misses"]
-    again = json.loads(hugeheap("--json", "tlb", "--cpu", "zen3", "--", walk, timeout=300).stdout)
+    again = json.loads(hugeheap("--json", "tlb", "--cpu", "zen4", "--", walk, timeout=300).stdout)
     assert again["pages"] == report["pages"]
 
 
@@ -45,14 +45,14 @@ def test_the_status_of_a_command_that_fails_passes_through(hugeheap, compiled):
 
 
 def test_without_valgrind_it_says_what_to_install(hugeheap, tmp_path):
-    result = hugeheap("tlb", "--cpu", "zen3", "--", "/bin/true", env={"PATH": str(tmp_path)})
+    result = hugeheap("tlb", "--cpu", "zen4", "--", "/bin/true", env={"PATH": str(tmp_path)})
     assert result.returncode == 3
     assert "apt install valgrind" in result.stderr
 
 
 @needs_valgrind
 def test_a_command_that_does_not_exist_computes_nothing(hugeheap):
-    result = hugeheap("tlb", "--cpu", "zen3", "--", "/no/such/command", timeout=300)
+    result = hugeheap("tlb", "--cpu", "zen4", "--", "/no/such/command", timeout=300)
     assert result.returncode == 3 and "nothing was computed" in result.stderr
 
 

@@ -21,7 +21,7 @@ A geometry is ENTRIES:WAYS of the first and the second level for 4 KiB pages, an
 Modelled: data accesses of user code, least-recently-used sets, all memory on pages of one size. Not modelled: the kernel, other
 programs, prefetching, entries that hold several neighbours, the time of a page walk.")]
 pub(crate) struct TlbArguments {
-    /// The CPU: a name, a geometry, or list. Default: this machine's, if it is known.
+    /// The CPU: a name, a geometry, or list. Default: this machine's.
     #[arg(long, value_name = "NAME|GEOMETRY", value_parser = geometry::parse)]
     pub(crate) cpu: Option<Cpu>,
     /// Count the processes that the command starts, too.

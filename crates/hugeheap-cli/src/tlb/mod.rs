@@ -1,11 +1,13 @@
 //! `hugeheap tlb`: what-if TLB misses without hardware counters.
 //!
 //! ```text
-//!   geometry  a CPU's data TLB ──▶  model  two runs under valgrind  ──▶  here: table, JSON
+//!   geometry  a CPU's data TLB  ──┬──▶  model  two runs under valgrind  ──▶  here: table, JSON
+//!   machine   what this one says ─┘
 //! ```
 
 pub(crate) mod arguments;
 mod geometry;
+mod machine;
 mod model;
 
 use crate::columns::{Align, columns};
@@ -105,9 +107,9 @@ fn refused(context: &Context, error: &io::Error) -> u8 {
 /// This machine's CPU, or the one that is taken for it.
 fn own(context: &Context) -> Cpu {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    geometry::of(&cpuinfo).unwrap_or_else(|| {
+    geometry::of(&cpuinfo).or_else(machine::own).unwrap_or_else(|| {
         context.out.warning(&format!(
-            "this machine's CPU is not known here: computed for {FALLBACK}; --cpu names another, or gives its geometry"
+            "this machine's CPU is not known here and does not tell its TLB: computed for {FALLBACK}; --cpu names another, or gives its geometry"
         ));
         geometry::parse(FALLBACK).expect("it is in the list")
     })
