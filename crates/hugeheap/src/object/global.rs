@@ -229,12 +229,13 @@ impl GlobalHeap {
 unsafe impl GlobalAlloc for GlobalHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match NonNull::new(slot::get()) {
-            Some(core) if layout.align() <= 16 => {
-                ManuallyDrop::new(Heap { core }).allocate(layout.size()).map_or(null_mut(), NonNull::as_ptr)
+        if let Some(core) = NonNull::new(slot::get()) {
+            if layout.align() <= 16 {
+                let block = ManuallyDrop::new(Heap { core }).allocate(layout.size());
+                return block.map_or(null_mut(), NonNull::as_ptr);
             }
-            _ => Self::allocate(layout),
         }
+        Self::allocate(layout)
     }
 
     #[inline]

@@ -41,7 +41,7 @@ pub(crate) struct Own<S: Source> {
     pub(crate) bins: [Bin; CLASSES],
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,
-    /// Granules of 16 bytes in that region.
+    /// Granules of 16 bytes in that region, of its first 64 GiB: bins remember them in 32 bits. Blocks beyond take the longer way.
     pub(super) granules: usize,
     pub(super) marks: *const Mark,
     pub(super) vacant: *const AtomicU64,
@@ -165,11 +165,14 @@ impl<S: Source> Heap<S> {
         let class = class_of(bytes);
         match heap.own().bins[class].current.take(SHAPES[class].shift) {
             Some(address) => NonNull::new(address as *mut u8),
-            None => Self::refill(core, class),
+            None => match heap.own().retake_any(class) {
+                Some(address) => NonNull::new(address as *mut u8),
+                None => Self::refill_from_page(core, class),
+            },
         }
     }
 
-    /// The current window has no free block: takes the block freed last. That it does no more is what keeps it from saving registers.
+    /// The current window of small blocks has no free one: takes the block freed last. That it does no more is what keeps it from saving registers.
     #[inline(never)]
     fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
@@ -252,7 +255,7 @@ impl<S: Source> Heap<S> {
         match own.way_to(granule) {
             Some((way, mark)) if way <= tag::tag(0, SMALL) as usize => {
                 // SAFETY: the granule lies in the first region, in a page of this heap of small blocks, with that mark.
-                Self::is_freed(core, granule, unsafe { own.free_in_word(granule, way, mark) })
+                Self::is_freed(core, granule, unsafe { own.free_in_word::<true>(granule, way, mark) })
             }
             _ => false,
         }
@@ -308,7 +311,7 @@ impl<S: Source> Heap<S> {
         if let Some((way, mark)) = heap.own().way_to(granule) {
             if way == tag::tag(0, class) as usize {
                 // SAFETY: by the contract above, and because the page has this heap's tag and the class.
-                let freed = unsafe { heap.own().free_in_word(granule, way, mark) };
+                let freed = unsafe { heap.own().free_in_word::<false>(granule, way, mark) };
                 if Self::is_freed(core, granule, freed) {
                     return;
                 }
@@ -446,7 +449,12 @@ impl<S: Source> Own<S> {
     /// # Safety
     /// The granule lies in the first region, in a page of this heap with that mark, and `way` leads to the bin of its class.
     #[inline(always)]
-    unsafe fn free_in_word(&mut self, granule: usize, way: usize, mark: &Mark) -> InWord {
+    unsafe fn free_in_word<const CURRENT: bool>(
+        &mut self,
+        granule: usize,
+        way: usize,
+        mark: &Mark,
+    ) -> InWord {
         let number = granule / 64;
         // SAFETY: by the contract above; tags hold multiples of a bin's size.
         let (word, bin) = unsafe { (&*self.vacant.add(number), &mut *self.bins.as_mut_ptr().byte_add(way)) };
@@ -456,7 +464,7 @@ impl<S: Source> Own<S> {
         }
         let vacant = with_bit(vacant, granule);
         word.store(vacant, Ordering::Relaxed);
-        if number == bin.current.number {
+        if CURRENT && number == bin.current.number {
             return InWord::Freed;
         }
         if bin.note_free(mark, granule, number, vacant) { InWord::Settle } else { InWord::Freed }
@@ -467,7 +475,7 @@ impl<S: Source> Own<S> {
         if let (0, None, Some(first)) = (self.granules, self.preset, self.space.regions().first()) {
             let Region { start, bytes, marks, vacant, remote, .. } = *first;
             self.base = start;
-            self.granules = bytes >> SMALL_SHIFT;
+            self.granules = (bytes >> SMALL_SHIFT).min(1 << u32::BITS);
             self.marks = marks;
             self.vacant = vacant.cast::<AtomicU64>();
             self.remote = remote.cast::<AtomicU64>();

@@ -240,7 +240,7 @@ impl<S: Source> Own<S> {
             page.filter(|page| page.tag() & !tag::PENDING == self.tag_of(class))
         };
         for &granule in bin.recent.iter().filter(|&&granule| granule != 0) {
-            if page(granule / 64).is_none() {
+            if page(granule as usize / 64).is_none() {
                 let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");
             }
         }

@@ -3,7 +3,7 @@
 //! A page's mark has no bit for the open window: nobody else has to find it. The bit is back when the bin leaves the window with free
 //! blocks, or when a block is freed there later.
 
-use super::bin::{NO_NUMBER, Window, with_bit};
+use super::bin::{NO_NUMBER, Window, with_bit, without_bit};
 use super::class::{CLASSES, Class, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
 use super::heap::{Core, Heap, Own};
 use super::space::{Page, Source};
@@ -74,22 +74,31 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Own<S> {
-    /// Takes the block that a bin remembers last, if it is still free. It is not in the current window, which has none.
+    /// Takes the block that a bin of small blocks remembers last, if it is still free. It is not in the current window, which has none.
     #[inline(always)]
     pub(super) fn retake(&mut self, class: Class) -> Option<usize> {
+        self.retake_at(class, |granule| (granule / 64, granule % 64))
+    }
+
+    /// The same for any class.
+    pub(super) fn retake_any(&mut self, class: Class) -> Option<usize> {
+        self.retake_at(class, |granule| bit_of(class, granule))
+    }
+
+    #[inline(always)]
+    fn retake_at(&mut self, class: Class, place: impl Fn(usize) -> (usize, usize)) -> Option<usize> {
         loop {
             // SAFETY: a class has a bin.
             let granule = unsafe { self.bins.get_unchecked_mut(class) }.recall();
             if granule == 0 {
                 return None;
             }
-            let (number, bit) = bit_of(class, granule);
+            let (number, bit) = place(granule);
             // SAFETY: bins remember blocks of the first region only.
             let word = unsafe { &*self.vacant.add(number) };
             let vacant = word.load(Ordering::Relaxed);
             if vacant >> bit & 1 != 0 {
-                // A subtraction, because the bit is known to be set: one instruction less than clearing it.
-                word.store(vacant - (1 << bit), Ordering::Relaxed);
+                word.store(without_bit(vacant, bit), Ordering::Relaxed);
                 return Some(self.base + (granule << SMALL_SHIFT));
             }
         }

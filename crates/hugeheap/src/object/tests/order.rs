@@ -1,6 +1,7 @@
 //! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
 
 use super::super::bin::RECENT;
+use super::super::class::WINDOWS;
 use super::super::heap::SPARES;
 use super::*;
 use std::collections::BTreeMap;
@@ -48,7 +49,9 @@ fn mostly_free_pages_are_left_to_drain() {
     // The blocks freed last are in the cache and come first, wherever they are.
     let taken = heap.take_many(RECENT + full.len() * window, BYTES);
     heap.check();
-    for (_, blocks) in &sparse[..sparse.len() - 1] {
+    // One of each window of a page: those of the last pages that were thinned out.
+    let remembered = RECENT.div_ceil(WINDOWS - 1);
+    for (_, blocks) in &sparse[..sparse.len() - remembered] {
         let page = page_of(blocks[0]);
         assert!(taken.iter().all(|&block| page_of(block) != page), "handed out in a page that should drain");
         heap.give_all(blocks[..window].iter().copied());
