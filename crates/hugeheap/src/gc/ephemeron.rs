@@ -81,6 +81,12 @@ impl Waiting {
         Some((entry, entry.next))
     }
 
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        self.first.clear();
+        self.entries.clear();
+    }
+
     /// Forgets all; returns those that still waited to the caller's function.
     pub(crate) fn drain(&mut self, mut call: impl FnMut(Entry)) {
         for (_, first) in self.first.drain() {

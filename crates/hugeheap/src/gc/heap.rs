@@ -6,7 +6,7 @@ use super::finalizer::Finalizers;
 use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
 use super::log;
 use super::mark::{Marker, Phase};
-use super::minor::Noted;
+use super::noted::Noted;
 use super::nursery::{self, LEAST_NURSERY, Nursery};
 use super::old::Old;
 use super::pacing::{GROWTH, MANY, Pacing, STEP};
@@ -477,8 +477,9 @@ impl<S: Source> Heap<S> {
             if heap.watched {
                 heap.checked("a minor collection");
             }
-            if survived > MANY || heap.nursery.part < heap.nursery.bytes() {
+            if survived >= MANY || heap.nursery.part < heap.nursery.bytes() {
                 let took = heap.elapsed();
+                heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
                 heap.nursery.part = heap.pacing.part(heap.nursery.part, took);
             } else {

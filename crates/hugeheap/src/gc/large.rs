@@ -1,13 +1,10 @@
-//! Objects with heap pages of their own, and their cards.
+//! Objects with heap pages of their own.
 //!
 //! ```text
 //!   object   ├ page 0 ──────┼ page 1 ──────┼ page 2 ──────┤    a page run up to half an arena, a large block above
-//!   vacant   [0] lives, [1] cards   [1] cards   [1] cards       64 cards of 256 bytes to a page
-//!   links    previous: the address of the object, in every page of an object with cards
+//!   vacant   bit 0: 0 where it lives                           of the first page; the other words, and those of the other pages, are
+//!   remote   bit 0: it is marked                               its cards (`cards`)
 //! ```
-//!
-//! A write into a large array of references must not make the next minor collection look through all of it, and marking must not do so in one
-//! step. So the barrier keeps cards instead of the whole object: a dirty card holds a slot that was written since.
 
 use super::old::{LARGE, Old, Swept};
 use crate::arena::{HEAP_PAGE_BYTES, HEAP_PAGES, layout};
@@ -15,12 +12,6 @@ use crate::object::Source;
 use crate::object::class::MAX_BLOCK;
 use crate::object::space::Page;
 use core::sync::atomic::Ordering::Relaxed;
-
-/// Bytes of a card: of a page's metadata one word of 64 bits is the cards of the page.
-pub(crate) const CARD_BYTES: usize = HEAP_PAGE_BYTES / 64;
-
-/// The word of `vacant` that holds the cards of a heap page of a large object; word 0 says whether the object lives.
-const CARD_WORD: usize = 1;
 
 impl<S: Source> Old<S> {
     /// Room for an object above [`MAX_BLOCK`], and whether it is known to be zero. `cards`: for an object with cards.
@@ -54,9 +45,7 @@ impl<S: Source> Old<S> {
         page.remote()[0].store(u64::from(self.black), Relaxed);
         page.mark().tag.store(self.tag | self.cycle | LARGE as u32, Relaxed);
         if cards {
-            for page in self.pages_of(object, rounded) {
-                page.links().previous.store(object, Relaxed);
-            }
+            self.begin_cards(object, rounded);
         }
         self.large.push(self.space, page);
         self.held += rounded;
@@ -64,7 +53,7 @@ impl<S: Source> Old<S> {
         Some((object, zeroed))
     }
 
-    fn pages_of(&self, object: usize, bytes: usize) -> impl Iterator<Item = Page> + use<S> {
+    pub(super) fn pages_of(&self, object: usize, bytes: usize) -> impl Iterator<Item = Page> + use<S> {
         let space = self.space;
         (object..object + bytes).step_by(HEAP_PAGE_BYTES).filter_map(move |address| space.page(address))
     }
@@ -94,7 +83,8 @@ impl<S: Source> Old<S> {
             self.release_large(page);
             return Swept::Empty;
         }
-        page.remote()[0].store(0, Relaxed);
+        // The other bits are cards.
+        page.remote()[0].store(page.remote()[0].load(Relaxed) & !1, Relaxed);
         page.mark().tag.store(self.tag | self.cycle | LARGE as u32, Relaxed);
         self.large.push(self.space, page);
         Swept::Kept
@@ -103,57 +93,12 @@ impl<S: Source> Old<S> {
     pub(super) fn release_large(&mut self, page: Page) {
         let object = page.address();
         let bytes = self.large_bytes(object);
-        for page in self.pages_of(object, bytes) {
-            if page.links().previous.load(Relaxed) != 0 {
-                page.links().previous.store(0, Relaxed);
-                page.vacant()[CARD_WORD].store(0, Relaxed);
-            }
-        }
+        self.end_cards(object, bytes);
         page.vacant().iter().chain(page.remote()).for_each(|word| word.store(0, Relaxed));
         page.mark().tag.store(0, Relaxed);
         let freed = self.free_pages_of(object);
         debug_assert_eq!(freed, bytes);
         self.held -= bytes;
         self.used -= bytes;
-    }
-
-    /// Makes the card of a slot of an object with cards dirty. Returns its page when it had no dirty card before.
-    pub(crate) fn dirty(&self, slot: usize) -> Option<usize> {
-        let page = self.space.page(slot)?;
-        let cards = &page.vacant()[CARD_WORD];
-        let before = self.cards_of(page);
-        cards.store(before | 1 << (slot % HEAP_PAGE_BYTES / CARD_BYTES), Relaxed);
-        (before == 0).then(|| page.address())
-    }
-
-    /// Takes the dirty cards of a page: its object, and a bit per card. `None`: the object is gone.
-    pub(crate) fn take_cards(&self, page: usize) -> Option<(usize, u64)> {
-        let page = self.space.page(page)?;
-        let object = page.links().previous.load(Relaxed);
-        if object == 0 {
-            // The page may be one of blocks by now, whose bitmap the word is part of.
-            return None;
-        }
-        let cards = self.cards_of(page);
-        page.vacant()[CARD_WORD].store(0, Relaxed);
-        Some((object, cards))
-    }
-
-    /// Makes all cards of an object with cards clean.
-    pub(crate) fn clear_cards(&self, object: usize) {
-        for page in self.pages_of(object, self.large_bytes(object)) {
-            page.vacant()[CARD_WORD].store(0, Relaxed);
-        }
-    }
-
-    /// Whether the card of a slot of an object with cards is dirty.
-    pub(crate) fn is_dirty(&self, slot: usize) -> bool {
-        self.space
-            .page(slot)
-            .is_some_and(|page| self.cards_of(page) >> (slot % HEAP_PAGE_BYTES / CARD_BYTES) & 1 == 1)
-    }
-
-    fn cards_of(&self, page: Page) -> u64 {
-        page.vacant()[CARD_WORD].load(Relaxed)
     }
 }

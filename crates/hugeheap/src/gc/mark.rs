@@ -10,7 +10,7 @@
 //!
 //! *Shading* marks an object and puts it on the stack of those to look into. Invariant between steps: what a marked object refers to is marked,
 //! unless the object is on the stack, or was written since the last minor collection: then the barrier remembers it, and the next minor
-//! collection, which comes before the next step, shades what it refers to. The nursery is empty during a step but for objects that stay: they
+//! collection, which comes before the next step, shades what it refers to, or notes it: a larger object on the stack, and cards. The nursery is empty during a step but for objects that stay: they
 //! are looked into as roots.
 //!
 //! When all that is reachable is marked the program can reach nothing else: not through weak slots either, which answer 0 for what is not. So what
@@ -39,6 +39,9 @@ const MOST: usize = 1 << 22;
 
 /// Bytes of a large array that are looked into at once: a part of a step.
 const PART: usize = 64 << 10;
+
+/// Bytes that a look into a card counts for besides its own, so that many single ones do not make a step long: what they refer to is anywhere.
+const CARD_LOOK: usize = 64;
 
 /// Where a major collection is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +86,8 @@ pub(crate) struct Marker {
     /// Heap pages whose marked objects are looked into again. None is freed during a marking; objects in new ones are looked into by the minor
     /// collection that moved them there.
     again: Vec<usize>,
+    /// Heap pages of marked objects of which cards were written.
+    written: Vec<usize>,
     /// There are marked objects that are neither looked into nor on the stack.
     pub(crate) overflowed: bool,
     /// Entries of the stack; less than [`MOST`] only in tests.
@@ -99,6 +104,7 @@ impl Default for Marker {
             stack: Vec::new(),
             parts: Vec::new(),
             again: Vec::new(),
+            written: Vec::new(),
             overflowed: false,
             most: MOST,
         }
@@ -114,8 +120,24 @@ impl Marker {
         }
     }
 
+    /// A marked object was written: it is looked into again.
+    pub(crate) fn look_again(&mut self, object: usize) {
+        self.overflowed |= !push(&mut self.stack, object, self.most);
+    }
+
+    /// Cards of a page were written. Says no when there is no memory to note it.
+    pub(crate) fn add_written(&mut self, page: usize) -> bool {
+        let noted = push(&mut self.written, page, self.most);
+        self.overflowed |= !noted;
+        noted
+    }
+
     fn is_done(&self) -> bool {
-        self.stack.is_empty() && self.parts.is_empty() && self.again.is_empty() && !self.overflowed
+        self.stack.is_empty()
+            && self.parts.is_empty()
+            && self.again.is_empty()
+            && self.written.is_empty()
+            && !self.overflowed
     }
 
     /// Looks into what is on the stack until `budget` bytes were looked into or nothing is left.
@@ -132,6 +154,8 @@ impl Marker {
                 self.enter(types, nursery, old, object)
             } else if let Some((object, from)) = self.parts.pop() {
                 self.part(types, nursery, old, object, from)
+            } else if let Some(page) = self.written.pop() {
+                self.cards(types, nursery, old, page)
             } else if let Some(page) = self.again.pop() {
                 let mut bytes = crate::arena::HEAP_PAGE_BYTES;
                 old.each_marked_in(page, |object| bytes += self.enter(types, nursery, old, object));
@@ -174,7 +198,9 @@ impl Marker {
 
     /// Notes that a marked object has weak slots that may have to be cleared. Says no when there is no memory.
     pub(crate) fn add_weak(&mut self, object: usize) -> bool {
-        push(&mut self.weak, (object, object), self.most.max(2))
+        // Cards of a table come one after the other.
+        self.weak.last() == Some(&(object, object))
+            || push(&mut self.weak, (object, object), self.most.max(2))
     }
 
     pub(crate) fn look_into<S: Source>(
@@ -248,6 +274,17 @@ impl Marker {
             self.reached(nursery, old, object);
         }
         to - from
+    }
+
+    /// Looks into the cards of a page that were written. Returns how many bytes that were.
+    fn cards<S: Source>(&mut self, types: &Types, nursery: &Nursery<S>, old: &Old<S>, page: usize) -> usize {
+        let Some(cards) = old.take_noted(page) else { return 0 };
+        let (object, mut bytes) = (cards.object(), 0);
+        for (from, to) in cards {
+            self.visit(types, nursery, old, object, Some((from, to)));
+            bytes += CARD_LOOK + to - from;
+        }
+        bytes
     }
 
     /// Whether a word refers to an object that is not known to live.
@@ -330,8 +367,8 @@ impl<S: Source> Heap<S> {
             return self.tell_step(told, phase);
         }
         let mut budget = self.pacing.step(added);
-        // The clock is looked at only where there is more than a chunk.
-        let begin = if budget > CHUNK { self.elapsed() } else { Default::default() };
+        let begin = self.elapsed();
+        let may = self.pacing.step_after(begin);
         while budget > 0 && self.marker.phase == phase {
             let chunk = budget.min(CHUNK);
             match phase {
@@ -341,7 +378,7 @@ impl<S: Source> Heap<S> {
                 Phase::Sweeping => self.sweep_step(chunk),
             }
             budget -= chunk;
-            if budget > 0 && self.pacing.is_over(self.elapsed() - begin, self.old.used()) {
+            if budget > 0 && self.pacing.is_over(self.elapsed() - begin, may, self.old.used()) {
                 break;
             }
         }
@@ -411,7 +448,7 @@ impl<S: Source> Heap<S> {
 
     fn begin_clearing(&mut self) {
         self.marker.phase = Phase::Clearing;
-        self.marker.waiting.drain(|_| {});
+        self.marker.waiting.clear();
         let Self { types, nursery, old, .. } = self;
         let mut clear = Clear { old, cleared: 0 };
         // Objects in the nursery are not noted: they may move before it is their turn.

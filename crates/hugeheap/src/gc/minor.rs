@@ -17,54 +17,46 @@
 //! The list of copies lies in what is left of the objects in the nursery, so a collection needs no memory but the blocks. When there is no
 //! block for an object it stays, like a pinned one, and the next collection tries again: a collection cannot fail half-way.
 //!
-//! While a marking is under way the copies are born marked, so this also marks what they refer to, and what marked objects refer to that were
-//! written.
+//! While a marking is under way the copies are born marked, so this also marks what they refer to, and what small marked objects refer to that
+//! were written. Of larger ones and of cards that is left to the steps of marking, which are bounded.
 
 use super::barrier::{Remembered, push};
-use super::ephemeron::Waiting;
+use super::cards::CARD_BYTES;
 use super::events::Event;
-use super::finalizer::Finalizers;
-use super::header::{CARDS, Header, OBJECT_ALIGN, STAYS, TRACKED};
+use super::header::{Header, OBJECT_ALIGN, STAYS, TRACKED};
 use super::heap::Heap;
-use super::large::CARD_BYTES;
 use super::log;
 use super::mark::{Marker, Phase};
+use super::noted::Noted;
 use super::nursery::Nursery;
 use super::old::Old;
-use super::roots::Roots;
 use super::types::{Types, Visit};
 use crate::object::Source;
 use core::time::Duration;
 
-/// What a minor collection has to come back to. Kept from one to the next, because making it costs more than a look whether it is empty.
-#[derive(Debug, Default)]
-pub(crate) struct Noted {
-    /// Weak slots that refer to objects not known to live, and whose they are.
-    weak: Vec<(usize, *mut usize)>,
-    /// Ephemerons whose key is not known to live.
-    waiting: Waiting,
-}
+/// Bytes of a marked object that was written above which what it refers to is marked later: about as much as noting it is looking into it.
+const LATER: usize = 128;
 
 /// A minor collection that is under way.
-struct Minor<'a, S: Source> {
-    types: &'a Types,
-    nursery: &'a mut Nursery<S>,
-    old: &'a mut Old<S>,
-    marker: &'a mut Marker,
+pub(super) struct Minor<'a, S: Source> {
+    pub(super) types: &'a Types,
+    pub(super) nursery: &'a mut Nursery<S>,
+    pub(super) old: &'a mut Old<S>,
+    pub(super) marker: &'a mut Marker,
     /// The last object that was copied and not looked into, where it was in the nursery; 0: none.
-    copied: usize,
+    pub(super) copied: usize,
     /// The object whose slots are visited.
-    object: usize,
+    pub(super) object: usize,
     /// It is marked.
-    marked: bool,
+    pub(super) marked: bool,
     /// It has weak slots that marking may have to clear.
-    has_weak: bool,
-    noted: &'a mut Noted,
+    pub(super) has_weak: bool,
+    pub(super) noted: &'a mut Noted,
     /// It refers to an object that stays in the nursery.
-    young: bool,
-    survivors: u64,
-    bytes: usize,
-    not_moved: u64,
+    pub(super) young: bool,
+    pub(super) survivors: u64,
+    pub(super) bytes: usize,
+    pub(super) not_moved: u64,
 }
 
 impl<S: Source> Visit for Minor<'_, S> {
@@ -130,7 +122,7 @@ impl<S: Source> Visit for Minor<'_, S> {
 impl<S: Source> Minor<'_, S> {
     /// Moves what a slot refers to, and notes it if that stays.
     #[inline(always)]
-    fn follow(&mut self, slot: *mut usize, word: usize) {
+    pub(super) fn follow(&mut self, slot: *mut usize, word: usize) {
         let object = self.move_out(word);
         if object == word {
             self.young = true;
@@ -142,13 +134,13 @@ impl<S: Source> Minor<'_, S> {
 
     /// Whether an object was looked into in the nursery and moved since, as candidates for finalization are: what counts is the copy. What is
     /// left of it is part of the list of copies.
-    fn is_left(&self, object: usize) -> bool {
+    pub(super) fn is_left(&self, object: usize) -> bool {
         // SAFETY: as in `move_out`.
         self.nursery.contains(object) && unsafe { Header::of(object) }.target().is_some()
     }
 
     /// Whether an object of the nursery is known to live.
-    fn is_reached(&self, object: usize) -> bool {
+    pub(super) fn is_reached(&self, object: usize) -> bool {
         // SAFETY: as in `move_out`.
         let header = unsafe { Header::of(object) };
         header.target().is_some() || header.has(STAYS)
@@ -156,7 +148,7 @@ impl<S: Source> Minor<'_, S> {
 
     /// Where an object of the nursery is after the collection.
     #[inline]
-    fn move_out(&mut self, object: usize) -> usize {
+    pub(super) fn move_out(&mut self, object: usize) -> usize {
         // SAFETY: references into the nursery are addresses of live objects, or of what is left of them during a collection.
         let header = unsafe { Header::of(object) };
         if let Some(target) = header.target() {
@@ -188,7 +180,7 @@ impl<S: Source> Minor<'_, S> {
     }
 
     /// Visits the slots of an object outside the nursery; says whether it refers to one that stays there.
-    fn look_into(&mut self, object: usize, marked: bool) -> bool {
+    pub(super) fn look_into(&mut self, object: usize, marked: bool) -> bool {
         self.begin_object(object, marked);
         let types = self.types;
         // SAFETY: a live object of this heap, and nobody else runs.
@@ -198,30 +190,21 @@ impl<S: Source> Minor<'_, S> {
     }
 
     #[inline(always)]
-    fn begin_object(&mut self, object: usize, marked: bool) {
+    pub(super) fn begin_object(&mut self, object: usize, marked: bool) {
         (self.object, self.marked, self.young) = (object, marked, false);
     }
 
     /// Lets marking know of weak slots.
     #[inline(always)]
-    fn end_object(&mut self) {
+    pub(super) fn end_object(&mut self) {
         self.marked = false;
         if core::mem::take(&mut self.has_weak) {
             self.note_weak();
         }
     }
 
-    #[inline(never)]
-    fn note_weak(&mut self) {
-        if !self.marker.add_weak(self.object) {
-            let mut strong = Strong { marker: self.marker, old: self.old };
-            // SAFETY: as in `look_into`.
-            unsafe { self.types.of(self.object).each_slot(self.object, &mut strong) };
-        }
-    }
-
     /// Looks into all copies, and into what has to stay, until there is nothing left.
-    fn drain(&mut self, remembered: &mut Remembered) {
+    pub(super) fn drain(&mut self, remembered: &mut Remembered) {
         let mut from = 0;
         loop {
             while self.copied != 0 {
@@ -247,159 +230,47 @@ impl<S: Source> Minor<'_, S> {
         }
     }
 
-    /// Looks into the ephemerons that waited for a key.
-    #[inline(always)]
-    fn reached(&mut self, remembered: &mut Remembered, key: usize) {
-        if !self.noted.waiting.is_empty() {
-            self.resolve(remembered, key);
+    /// Leaves it to marking to look into a marked object that was written, if it is large. Says no when that is up to this collection.
+    fn leaves(&mut self, object: usize) -> bool {
+        // SAFETY: a live object of this heap.
+        let large = unsafe { self.types.of(object).size(object) } > LATER;
+        let leaves = large && self.marker.phase == Phase::Marking;
+        if leaves {
+            self.marker.look_again(object);
         }
-    }
-
-    #[inline(never)]
-    fn resolve(&mut self, remembered: &mut Remembered, key: usize) {
-        let mut at = self.noted.waiting.take(key);
-        while let Some((entry, next)) = self.noted.waiting.next(at) {
-            at = next;
-            if self.is_left(entry.object) {
-                continue;
-            }
-            self.begin_object(entry.object, self.old.black && self.old.is_marked(entry.object));
-            self.ephemeron(entry.key, entry.value);
-            self.end_object();
-            self.note_young(remembered, entry.object, entry.value);
-        }
-    }
-
-    /// After a slot was looked into: sees to it that the object is looked into again if the slot refers to an object that stays.
-    fn note_young(&mut self, remembered: &mut Remembered, object: usize, slot: *mut usize) {
-        if !self.young || self.nursery.contains(object) {
-            return;
-        }
-        // SAFETY: a live object of the old generation.
-        let header = unsafe { Header::of(object) };
-        if header.has(CARDS) {
-            if let Some(page) = self.old.dirty(slot as usize) {
-                remembered.add_page(page);
-            }
-        } else if header.has(TRACKED) {
-            remember(remembered, object);
-        }
-    }
-
-    /// Whether there is something to [`clear`](Self::clear).
-    fn has_noted(&self) -> bool {
-        !self.noted.weak.is_empty() || !self.noted.waiting.is_empty()
-    }
-
-    /// Everything reachable is known: clears what refers to anything else. Returns how many slots.
-    #[inline(never)]
-    fn clear(&mut self, remembered: &mut Remembered) -> u64 {
-        let mut cleared = 0;
-        for (object, slot) in core::mem::take(&mut self.noted.weak) {
-            // SAFETY: noted slots are in live objects, or in what is left of one in the nursery; both can be read.
-            let word = unsafe { slot.read() };
-            if self.is_left(object) || !self.nursery.contains(word) {
-                continue;
-            }
-            if self.is_reached(word) {
-                self.young = false;
-                self.follow(slot, word);
-                self.note_young(remembered, object, slot);
-            } else {
-                // SAFETY: as above.
-                unsafe { slot.write(0) };
-                cleared += 1;
-            }
-        }
-        let mut waiting = core::mem::take(&mut self.noted.waiting);
-        waiting.drain(|entry| {
-            if self.is_left(entry.object) {
-                return;
-            }
-            // SAFETY: slots of live objects.
-            unsafe {
-                entry.key.write(0);
-                entry.value.write(0);
-            }
-            cleared += 1;
-        });
-        cleared
-    }
-
-    /// Hands over what is to be finalized and was not reached. See `finalizer`.
-    fn finalize(
-        &mut self,
-        remembered: &mut Remembered,
-        finalizers: &mut Finalizers,
-        roots: &mut Roots,
-    ) -> u64 {
-        let before = roots.ready.len();
-        let mut reached = 0;
-        for index in 0..finalizers.young.len() {
-            let object = finalizers.young[index];
-            if self.is_reached(object) {
-                finalizers.young[reached] = object;
-                reached += 1;
-            } else {
-                // Room for as many was reserved.
-                finalizers.young_candidates.push(object);
-                self.look_into(object, false);
-                self.drain(remembered);
-            }
-        }
-        finalizers.young.truncate(reached);
-        let last = finalizers.young_candidates.last().copied();
-        for object in finalizers.young_candidates.drain(..) {
-            let alone = Some(object) == last && roots.ready.len() == before;
-            if !self.is_reached(object) || alone {
-                let target = self.move_out(object);
-                roots.ready.push_back(target);
-            } else {
-                finalizers.young.push(object);
-            }
-        }
-        self.drain(remembered);
-        let Finalizers { young, old, .. } = finalizers;
-        young.retain(|&object| {
-            let target = self.move_out(object);
-            if target != object {
-                old.push(target);
-            }
-            target == object
-        });
-        (roots.ready.len() - before) as u64
+        leaves
     }
 
     fn cards(&mut self, remembered: &mut Remembered, page: usize) {
-        let Some((object, mut cards)) = self.old.take_cards(page) else { return };
-        let marked = self.old.black && self.old.is_marked(object);
-        while cards != 0 {
-            let card = page + cards.trailing_zeros() as usize * CARD_BYTES;
-            cards &= cards - 1;
+        let Some(cards) = self.old.take_dirty(page) else { return };
+        let object = cards.object();
+        let mut marked = self.old.black && self.old.is_marked(object);
+        if marked && self.marker.phase == Phase::Marking {
+            if self.old.note(&cards) && !self.marker.add_written(page) {
+                // All marked objects are looked into again. What stayed noted would not be listed the next time.
+                let _ = self.old.take_noted(page);
+            }
+            marked = false;
+        }
+        for (from, to) in cards {
             self.begin_object(object, marked);
             let types = self.types;
             // SAFETY: as in `look_into`.
-            unsafe { types.of(object).each_slot_in(object, card, card + CARD_BYTES, self) };
+            unsafe { types.of(object).each_slot_in(object, from, to, self) };
             self.end_object();
             if self.young {
-                if let Some(page) = self.old.dirty(card) {
-                    remembered.add_page(page);
-                }
+                self.dirty_again(remembered, from, to);
             }
         }
     }
-}
 
-/// Shades all slots of a marked object, weak ones like others.
-struct Strong<'a, S: Source> {
-    marker: &'a mut Marker,
-    old: &'a Old<S>,
-}
-
-impl<S: Source> Visit for Strong<'_, S> {
-    fn slot(&mut self, slot: *mut usize) {
-        // SAFETY: visited slots can be read.
-        self.marker.shade(self.old, unsafe { slot.read() });
+    /// Some of the slots of a range refer to an object that stays in the nursery.
+    fn dirty_again(&mut self, remembered: &mut Remembered, from: usize, to: usize) {
+        for card in (from..to).step_by(CARD_BYTES) {
+            if let Some(page) = self.old.dirty(card) {
+                remembered.add_page(page);
+            }
+        }
     }
 }
 
@@ -409,7 +280,7 @@ fn next_copied(object: usize) -> *mut usize {
 }
 
 /// Remembers an object of the old generation for the next collection.
-fn remember(remembered: &mut Remembered, object: usize) {
+pub(super) fn remember(remembered: &mut Remembered, object: usize) {
     // SAFETY: it is a live object, and nobody else runs.
     unsafe { Header::of(object).without(TRACKED).put(object) };
     remembered.add_object(object);
@@ -459,7 +330,7 @@ impl<S: Source> Heap<S> {
         for object in objects {
             // SAFETY: what is remembered lives: a dead object is forgotten when marking ends, before it is swept.
             unsafe { Header::of(object).with(TRACKED).put(object) };
-            let marked = minor.old.black && minor.old.is_marked(object);
+            let marked = minor.old.black && minor.old.is_marked(object) && !minor.leaves(object);
             if minor.look_into(object, marked) {
                 remember(remembered, object);
             }
@@ -533,87 +404,6 @@ impl<S: Source> Heap<S> {
                 unsafe { self.nursery.let_go(object) };
             }
             next = self.nursery.next_staying(object + OBJECT_ALIGN);
-        }
-    }
-
-    /// Something was not remembered: whatever old objects refer to in the nursery stays there, and nothing is remembered any more. Nothing can
-    /// be moved while the pages are walked, because blocks for it would change their lists.
-    fn look_through_old_objects(&mut self) {
-        let Self { types, nursery, old, .. } = self;
-        let mut keep = Keep { nursery };
-        old.each_live(|object| {
-            // SAFETY: live objects of this heap; the visit changes none of them.
-            let header = unsafe {
-                types.of(object).each_slot(object, &mut keep);
-                Header::of(object)
-            };
-            if header.has(CARDS) {
-                old.clear_cards(object);
-            }
-        });
-        self.remembered.objects.clear();
-        self.remembered.pages.clear();
-        // Marked objects that were written are not known either.
-        self.marker.overflowed |= self.old.black;
-    }
-
-    /// After that: remembers what refers to an object that stays, and nothing else.
-    fn remember_what_refers_to_staying(&mut self) {
-        let Self { types, nursery, old, remembered, .. } = self;
-        remembered.objects.clear();
-        old.each_live(|object| {
-            let mut find = Find { nursery, old, pages: remembered, cards: false, found: false };
-            // SAFETY: live objects of this heap; the visit changes none of them, and nobody else runs.
-            let header = unsafe { Header::of(object) };
-            find.cards = header.has(CARDS);
-            // SAFETY: as above.
-            unsafe { types.of(object).each_slot(object, &mut find) };
-            if find.found && !find.cards {
-                remember(remembered, object);
-            } else if !find.cards {
-                // SAFETY: as above.
-                unsafe { header.with(TRACKED).put(object) };
-            }
-        });
-    }
-}
-
-/// Makes objects of the nursery stay.
-struct Keep<'a, S: Source> {
-    nursery: &'a mut Nursery<S>,
-}
-
-impl<S: Source> Visit for Keep<'_, S> {
-    fn slot(&mut self, slot: *mut usize) {
-        // SAFETY: visited slots can be read.
-        let object = unsafe { slot.read() };
-        if self.nursery.contains(object) && !self.nursery.is_staying(object) {
-            // SAFETY: references into the nursery are addresses of live objects there.
-            unsafe { self.nursery.keep(object) };
-        }
-    }
-}
-
-/// Finds references into the nursery; of objects with cards, makes these dirty.
-struct Find<'a, S: Source> {
-    nursery: &'a Nursery<S>,
-    old: &'a Old<S>,
-    pages: &'a mut Remembered,
-    cards: bool,
-    found: bool,
-}
-
-impl<S: Source> Visit for Find<'_, S> {
-    fn slot(&mut self, slot: *mut usize) {
-        // SAFETY: visited slots can be read.
-        if !self.nursery.contains(unsafe { slot.read() }) {
-            return;
-        }
-        self.found = true;
-        if self.cards {
-            if let Some(page) = self.old.dirty(slot as usize) {
-                self.pages.add_page(page);
-            }
         }
     }
 }

@@ -16,10 +16,10 @@
 //! | `types` | sizes, and where references are |
 //! | `window` | where the next objects go |
 //! | `nursery` | where objects begin; its size; gaps between objects that stay |
-//! | `old`, `lists`, `large`, `sweep` | where objects end: blocks, lists of pages, large objects and cards, what becomes free |
+//! | `old`, `lists`, `large`, `sweep` | where objects end: blocks, lists of pages, large objects, what becomes free |
 //! | `roots` | what is alive without being referred to |
-//! | `barrier` | what a minor collection looks into besides roots |
-//! | `minor` | moving survivors |
+//! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
+//! | `minor`, `noted`, `lost` | moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
 //! | `mark` | marking in steps |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
@@ -45,6 +45,7 @@
 //! * No bitmap of a heap page has a bit but where an object begins.
 
 mod barrier;
+mod cards;
 mod ephemeron;
 mod evacuate;
 mod events;
@@ -57,8 +58,10 @@ mod identity;
 mod large;
 mod lists;
 mod log;
+mod lost;
 mod mark;
 mod minor;
+mod noted;
 mod nursery;
 mod old;
 mod pacing;

@@ -7,6 +7,14 @@
 //!
 //! Marking looks at no more than what there was when it began: what is added meanwhile is looked into by the minor collection that added it. So
 //! it ends before the old generation has grown by `1 / SPEED`, and so does sweeping; a nursery may be added before and after each.
+//!
+//! ```text
+//!   pause   ├─ minor collection: the part of the nursery ─┼─ step ─┤   two steps long at most, whatever survives
+//! ```
+//!
+//! A minor collection cannot be interrupted, so its length is bounded by what it may have to copy: of the nursery only a *part* is used, of which
+//! all could survive. What that takes is measured, in nanoseconds for a KiB: it differs by a factor of ten with the size of objects, with what
+//! they refer to, and with how long the kernel needs for a huge page.
 
 use core::time::Duration;
 
@@ -18,14 +26,17 @@ pub(crate) const GROWTH: u32 = 182;
 /// threshold ends below 9/8 of it, and sweeping below 5/4.
 const SPEED: usize = 8;
 
-/// How long a step takes at most, unless set: with the minor collection before it well below 5 ms.
+/// How long a step takes at most, unless set: twice that is what a pause may take, which is below 5 ms.
 pub(crate) const STEP: Duration = Duration::from_millis(2);
 
-/// Bytes between two looks at the clock: of pairs that lie anywhere in a gigabyte about 0.4 ms.
-pub(crate) const CHUNK: usize = 256 << 10;
+/// Bytes between two looks at the clock: of pairs that lie anywhere in a gigabyte about 0.1 ms, of references to anywhere in one up to 0.4.
+pub(crate) const CHUNK: usize = 64 << 10;
 
 /// Bytes of the nursery that are used at least, however slow collections are: sixteen of the largest objects in it.
 const LEAST_PART: usize = 128 << 10;
+
+/// Part of the difference by which the cost falls, as a divisor: so a collection with a new huge page in it is remembered for ten without.
+const FORGET: u64 = 8;
 
 /// Bytes of survivors from which on it is worth a look at the clock how long the minor collection took.
 pub(crate) const MANY: usize = 64 << 10;
@@ -44,13 +55,15 @@ pub(crate) struct Pacing {
     maximum: usize,
     threshold: usize,
     step: Duration,
+    /// Nanoseconds that a minor collection took for a KiB of survivors; 0: not known yet.
+    cost: u64,
     /// Bytes that steps were too slow for.
     owed: usize,
 }
 
 impl Pacing {
     pub(crate) fn new(growth: u32, nursery: usize, maximum: usize, step: Duration) -> Self {
-        let mut pacing = Self { growth, nursery, maximum, threshold: 0, step, owed: 0 };
+        let mut pacing = Self { growth, nursery, maximum, threshold: 0, step, cost: 0, owed: 0 };
         pacing.finished(0);
         pacing
     }
@@ -80,27 +93,48 @@ impl Pacing {
         self.owed = bytes;
     }
 
-    /// How much of the nursery is used until the next collection, where `part` of it was, and the minor collection took `minor`.
+    /// A minor collection of `survived` bytes took this long.
     ///
-    /// Less when it took longer than a step may: a nursery in which everything survives takes as long as copying it does. Less, too, when the
-    /// step after it was too slow for what was added: then there have to be more steps for less. More as soon as there is no such reason.
-    pub(crate) fn part(&self, part: usize, minor: Duration) -> usize {
-        let least = LEAST_PART.min(self.nursery);
-        if minor > self.step || self.owed > 0 {
-            (part / 2).max(least)
-        } else if minor < self.step / 2 {
-            (part * 2).min(self.nursery)
-        } else {
-            part
+    /// The cost follows at once when it rises, and slowly when it falls: one collection that is longer than it should be is one too many.
+    pub(crate) fn minor(&mut self, survived: usize, took: Duration) {
+        if survived >= MANY {
+            let now = took.as_nanos() as u64 / (survived as u64 >> 10);
+            self.cost = if now > self.cost { now } else { self.cost - (self.cost - now) / FORGET };
         }
     }
 
-    /// Whether a step that began with `used` bytes in the old generation ends after this time. Steps become longer when the old generation is twice
-    /// as large as it should be, three times and so on, and take what they need near its maximum: what is added faster than it can be marked
-    /// would grow without bound.
-    pub(crate) fn is_over(&self, took: Duration, used: usize) -> bool {
+    /// Bytes of the nursery that can survive in the time that a pause may take.
+    pub(crate) fn most(&self) -> usize {
+        let bytes = ((2 * self.step).as_nanos() as u64 / self.cost.max(1)).saturating_mul(1 << 10);
+        usize::try_from(bytes).unwrap_or(usize::MAX).max(LEAST_PART).min(self.nursery)
+    }
+
+    /// How much of the nursery is used until the next collection, where `part` of it was, and the minor collection took `minor`.
+    ///
+    /// Less when it took longer than a step may. Less, too, when the step after it was too slow for what was added: then there have to be
+    /// more steps for less. More as soon as there is no such reason.
+    pub(crate) fn part(&self, part: usize, minor: Duration) -> usize {
+        let part = if minor > self.step || self.owed > 0 {
+            (part / 2).max(LEAST_PART)
+        } else if minor < self.step / 2 {
+            part * 2
+        } else {
+            part
+        };
+        part.min(self.most())
+    }
+
+    /// How long the step may take after a minor collection that took this long.
+    pub(crate) fn step_after(&self, minor: Duration) -> Duration {
+        (2 * self.step).saturating_sub(minor).clamp(self.step / 4, self.step)
+    }
+
+    /// Whether a step that began with `used` bytes in the old generation ends after this time, where it may take `may`. Steps become longer when
+    /// the old generation is twice as large as it should be, three times and so on, and take what they need near its maximum: what is added
+    /// faster than it can be marked would grow without bound.
+    pub(crate) fn is_over(&self, took: Duration, may: Duration, used: usize) -> bool {
         let times = (used / self.threshold.max(1)).clamp(1, 1000) as u32;
-        took >= self.step * times && used < self.maximum / 16 * 15
+        took >= may * times && used < self.maximum / 16 * 15
     }
 
     #[cfg(test)]
@@ -132,8 +166,15 @@ mod tests {
         assert_eq!(pacing.part(1 << 20, 2 * STEP), 512 << 10);
         assert_eq!(pacing.part(512 << 10, STEP / 4), 1 << 20);
         assert_eq!(pacing.part(LEAST_PART, 2 * STEP), LEAST_PART);
-        assert!(!pacing.is_over(STEP / 2, 4 << 20) && pacing.is_over(STEP, 7 << 20));
-        assert!(!pacing.is_over(STEP, 8 << 20) && pacing.is_over(2 * STEP, 8 << 20), "twice the threshold");
+        assert_eq!(pacing.step_after(STEP / 2), STEP);
+        assert_eq!(pacing.step_after(3 * STEP / 2), STEP / 2);
+        assert_eq!(pacing.step_after(9 * STEP), STEP / 4, "marking goes on, however long the rest takes");
+        assert!(!pacing.is_over(STEP / 2, STEP, 4 << 20) && pacing.is_over(STEP, STEP, 7 << 20));
+        assert!(pacing.is_over(STEP / 2, STEP / 2, 4 << 20));
+        assert!(
+            !pacing.is_over(STEP, STEP, 8 << 20) && pacing.is_over(2 * STEP, STEP, 8 << 20),
+            "twice the threshold"
+        );
         pacing.owes(1 << 30);
         assert_eq!(pacing.part(1 << 20, STEP / 4), 512 << 10);
         assert_eq!(pacing.step(0), (1 << 30) + LEAST_STEP);
@@ -143,7 +184,31 @@ mod tests {
             LEAST_STEP,
             "what was owed to the collection before is nothing to the next"
         );
-        assert!(!pacing.is_over(10 * STEP, 60 << 20), "at the maximum");
+        assert!(!pacing.is_over(10 * STEP, STEP, 60 << 20), "at the maximum");
+    }
+
+    #[test]
+    fn a_part_can_survive_in_the_time_of_a_pause() {
+        let mut pacing = Pacing::new(200, 64 << 20, usize::MAX, STEP);
+        assert_eq!(pacing.most(), 64 << 20, "nothing is known");
+        pacing.minor(MANY - 1, STEP);
+        assert_eq!(pacing.most(), 64 << 20, "so few say nothing");
+        // A step for 2 MiB: two for four.
+        pacing.minor(2 << 20, STEP);
+        let most = pacing.most();
+        assert!((4 << 20..(4 << 20) + (1 << 13)).contains(&most), "{most}");
+        assert_eq!(pacing.part(64 << 20, STEP), most);
+        // A collection that is ten times as slow counts at once, and is forgotten over many.
+        pacing.minor(1 << 20, 5 * STEP);
+        assert!((409 << 10..420 << 10).contains(&pacing.most()), "{}", pacing.most());
+        pacing.minor(2 << 20, STEP);
+        assert!(pacing.most() < 512 << 10);
+        for _ in 0..100 {
+            pacing.minor(2 << 20, STEP);
+        }
+        assert!(pacing.most() > 3 << 20);
+        pacing.minor(1 << 20, 1000 * STEP);
+        assert_eq!(pacing.most(), LEAST_PART);
     }
 
     proptest! {
