@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${FUZZ_SECONDS:-20}
-read -ra targets <<<"${FUZZ_TARGETS:-arenas object_operations}"
+read -ra targets <<<"${FUZZ_TARGETS:-arenas gc_operations object_operations}"
 
 if command -v c++ >/dev/null; then
     # What cargo-fuzz passes to the compiler, without its sanitizer, so that a stable compiler will do.

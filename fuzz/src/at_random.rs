@@ -4,6 +4,8 @@
 
 #[path = "../../crates/hugeheap/tests/arena_model/mod.rs"]
 mod arena_model;
+#[path = "../../crates/hugeheap/tests/gc_model/mod.rs"]
+mod gc_model;
 #[path = "../../crates/hugeheap/tests/object_model/mod.rs"]
 mod object_model;
 
@@ -36,6 +38,7 @@ macro_rules! runs {
 }
 
 runs!(arenas, arena_model::Machine);
+runs!(gc_operations, gc_model::Machine<hugeheap_os::simulated::Kernel>);
 runs!(object_operations, object_model::Machine);
 
 fn main() -> ExitCode {
@@ -43,9 +46,10 @@ fn main() -> ExitCode {
     let target = arguments.next().unwrap_or_default();
     let run = match target.as_str() {
         "arenas" => arenas,
+        "gc_operations" => gc_operations,
         "object_operations" => object_operations,
         _ => {
-            eprintln!("usage: at-random arenas|object_operations SECONDS [SEED]");
+            eprintln!("usage: at-random arenas|gc_operations|object_operations SECONDS [SEED]");
             return ExitCode::FAILURE;
         }
     };

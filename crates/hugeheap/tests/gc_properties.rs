@@ -1,49 +1,40 @@
 //! The garbage-collected heap against a plain model, with operations at random: on memory that is there, and with calls of the system that fail.
+//! What is compared is said in `gc_model`.
 #![cfg(target_os = "linux")]
 
+#[allow(unreachable_pub, reason = "the fuzz target is made of it too")]
 mod gc_model;
+mod programs;
 
-use gc_model::{Code, Machine, Start};
+use gc_model::Machine;
+use programs::{Program, cases, programs};
 use proptest::prelude::*;
 
-fn programs(most: usize) -> impl Strategy<Value = (Start, Vec<Code>)> {
-    (any::<Start>(), proptest::collection::vec(any::<Code>(), 1..most))
-}
-
-fn run(start: Start, codes: &[Code], faulty: bool) {
-    let mut machine = Machine::simulated(start, faulty);
-    codes.iter().for_each(|&code| machine.step(code));
-    machine.finish();
-}
-
-/// A fixed number of cases, so that the time is known, and no files of old failures: those become tests of their own.
-fn cases(count: u32) -> ProptestConfig {
-    ProptestConfig { cases: count, failure_persistence: None, max_shrink_iters: 2000, ..Default::default() }
+fn run(program: &Program) {
+    program.run(Machine::new, Machine::step, Machine::finish);
 }
 
 proptest! {
-    #![proptest_config(cases(20))]
+    #![proptest_config(cases(12))]
 
     #[test]
-    fn objects_agree_with_a_plain_model((start, codes) in programs(400)) {
-        run(start, &codes, false);
+    fn objects_agree_with_a_plain_model(program in programs(400, &[], Just(false))) {
+        run(&program);
     }
 
     #[test]
-    fn failing_calls_lose_nothing((start, codes) in programs(400)) {
-        run(start, &codes, true);
+    fn failing_calls_lose_nothing(program in programs(400, &[], Just(true))) {
+        run(&program);
     }
 
     #[test]
-    fn every_mode_at_once_changes_nothing(codes in proptest::collection::vec(any::<Code>(), 1..200), faulty: bool) {
+    fn every_mode_at_once_changes_nothing(program in programs(200, &[], any::<bool>())) {
         // Poison, moving, rotated nurseries, a collection every third allocation, steps without time, a small maximum.
-        run([0, 3, 0], &codes, faulty);
+        run(&Program { start: [0, 3, 0, 0, 0, 0, 0, 0], ..program });
     }
 
     #[test]
-    fn objects_agree_with_a_plain_model_on_the_real_kernel((start, codes) in programs(300)) {
-        let mut machine = Machine::real(start);
-        codes.iter().for_each(|&code| machine.step(code));
-        machine.finish();
+    fn objects_agree_with_a_plain_model_on_the_real_kernel(program in programs(300, &[], Just(false))) {
+        program.run(|start, _| Machine::real(start), Machine::step, Machine::finish);
     }
 }

@@ -1,276 +1,316 @@
-//! Operations on a heap, and a plain model of what must come of them.
+//! A machine that runs operations on a garbage-collected heap, beside a plain model of what must come of them.
 //!
-//! The model is a graph of nodes with a number, references and a length. The program's roots are global handles, one per node that the model has
-//! as a root; every step goes through scopes. What is compared: from each root, the whole graph, node by node, and that what the model
-//! cannot reach is freed. A weak slot may become empty once the model cannot reach its object, and must not before; what is handed out to be
-//! finalized must not be reachable, nor be led to by another object that waits for it, unless they lie on a cycle.
+//! ```text
+//!   4 bytes ──▶ operation ──▶ Heap     objects, refusals, what is handed out to be finalized
+//!                         └─▶ Graph    what can be reached, and what was written
+//! ```
+//!
+//! Any bytes are a program: the property tests and the fuzz target make them. The program's roots are global handles, pinned ones too, slots
+//! outside of objects that a callback names, and words that may be addresses; local variables are in scopes and in frames.
+//!
+//! What is compared: from each root, the whole graph, object by object; that what the model cannot reach is freed, and that an allocation is
+//! refused only for a reason. A weak slot may become empty once the model cannot reach its object, and must not before; what is handed out to
+//! be finalized must not be reachable, nor be led to by another object that waits for it, unless they lie on a cycle.
 
-use hugeheap::arena::{Arenas, Settings as ArenaSettings};
-use hugeheap::gc::{Checks, Exhausted, Global, Heap, Layout, Local, Scope, Settings, TypeId};
-use hugeheap::lock::Lock;
-use hugeheap::object::{Source, Space};
+mod check;
+mod graph;
+mod raw;
+mod world;
+
+use graph::{Graph, Kind, Node};
+use hugeheap::gc::{Event, Exhausted, Global, Heap, Local, Scope, TypeId};
+use hugeheap::object::Space;
 use hugeheap_os::Os;
 use hugeheap_os::linux::Linux;
-use hugeheap_os::simulated::{Call, Config, Kernel};
-use std::collections::{HashMap, HashSet};
-use std::num::NonZeroU32;
-use std::time::Duration;
+use hugeheap_os::simulated::Kernel;
+use raw::Words;
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use world::World;
 
+/// One operation: its number and three parameters.
 pub(crate) type Code = [u8; 4];
-pub(crate) type Start = [u8; 3];
 
-/// Roots of the program.
+/// The host and the settings at the start.
+pub(crate) type Start = [u8; 8];
+
+/// Global handles of the program.
 const ROOTS: usize = 24;
 
-/// Arenas over an operating system, behind a lock.
-pub(crate) struct World<O> {
-    arenas: Lock<Arenas<O>>,
-    os: O,
+/// A global handle.
+struct Root {
+    global: Global,
+    node: usize,
+    /// It is pinned, there.
+    stays: Option<usize>,
 }
 
-impl<O: Os + Send + Sync + 'static> Source for World<O> {
-    type Os = O;
-    fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<O>) -> R) -> R {
-        work(&mut self.arenas.lock())
-    }
-    fn os(&self) -> &O {
-        &self.os
-    }
+/// What the hook was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Told {
+    minor: u64,
+    major: u64,
+    evacuations: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Node {
-    /// 0: a pair, 1: an array of references, 2: bytes, 3: a weak slot at 16, 4: an ephemeron with its key at 16 and its value at 24.
-    kind: u8,
-    number: u64,
-    length: usize,
-    /// By offset of the slot.
-    references: HashMap<usize, usize>,
-    /// What the weak slots refer to may be gone: it was finalized, or its key is dead.
-    unsure: bool,
-    /// How often it is registered to be finalized.
-    finalized: u32,
-    hash: Option<u32>,
-}
-
+/// See the module's text.
 pub(crate) struct Machine<O: Os + Send + Sync + 'static> {
+    world: &'static World<O>,
+    space: &'static Space<World<O>>,
     heap: Heap<World<O>>,
+    /// `None`: on the running kernel.
     kernel: Option<Kernel>,
-    types: [TypeId; 5],
-    nodes: HashMap<usize, Node>,
-    next: usize,
-    roots: Vec<Option<(Global, usize)>>,
-}
-
-fn space<O: Os + Clone + Send + Sync + 'static>(os: O) -> &'static Space<World<O>> {
-    let settings = ArenaSettings { region: Some(64 << 20), ..ArenaSettings::DEFAULT };
-    let arenas = Lock::new(Arenas::new(os.clone(), settings));
-    Box::leak(Box::new(Space::new(Box::leak(Box::new(World { arenas, os })))))
+    /// Calls may be made to fail, and limits set: requests may be refused.
+    faulty: bool,
+    maximum: Option<usize>,
+    types: [TypeId; Kind::ALL.len()],
+    graph: Graph,
+    roots: Vec<Option<Root>>,
+    /// Slots outside of objects.
+    outside: Words,
+    /// Words that may be addresses. Without them objects move out of the nursery that it would not know.
+    scanned: Option<Words>,
+    told: Option<Rc<Cell<Told>>>,
 }
 
 impl Machine<Kernel> {
-    pub(crate) fn simulated(start: Start, faulty: bool) -> Self {
-        let kernel = Kernel::new(Config::default());
-        Self::new(space(kernel.clone()), faulty.then_some(kernel), start)
+    /// A machine on a simulated host. Without `faulty` its kernel refuses nothing.
+    pub(crate) fn new(start: Start, faulty: bool) -> Self {
+        let kernel = world::host(start);
+        Self::on(World::new(kernel.clone()), Some(kernel), start, faulty)
     }
 }
 
 impl Machine<Linux> {
+    /// A machine on the running kernel.
+    #[allow(dead_code, reason = "the fuzz target runs on simulated ones only")]
     pub(crate) fn real(start: Start) -> Self {
-        Self::new(space(Linux::new()), None, start)
+        Self::on(World::new(Linux::new()), None, start, false)
     }
 }
 
+/// What a scope of the machine can fail with; the process has memory for handles.
+type Refused<T> = Result<T, Exhausted>;
+
 impl<O: Os + Send + Sync + 'static> Machine<O> {
-    fn new(space: &'static Space<World<O>>, kernel: Option<Kernel>, [a, b, c]: Start) -> Self {
-        let checks = Checks {
-            verify: true,
-            barriers: true,
-            poison: a % 2 == 0,
-            moving: c % 2 == 0,
-            rotate: a % 5 == 0,
-            stress: NonZeroU32::new(u32::from(b) % 8),
-        };
-        let settings = Settings {
-            nursery: Some(64 << 10),
-            maximum: (c % 3 == 0).then_some((256 << 10) + usize::from(c) * (8 << 10)),
-            growth: Some(110 + u32::from(a)),
-            evacuate: (b % 3 == 0).then_some(101),
-            step: (a % 3 == 0).then_some(Duration::ZERO),
-            checks,
-        };
+    fn on(world: World<O>, kernel: Option<Kernel>, start: Start, faulty: bool) -> Self {
+        // Taken back in `finish`.
+        let world: &'static World<O> = Box::leak(Box::new(world));
+        let space: &'static Space<World<O>> = Box::leak(Box::new(Space::new(world)));
+        let settings = world::settings(start);
         let mut heap = Heap::new(space, settings).expect("nothing fails yet");
-        let mut register = |layout| heap.register(layout).expect("a right layout");
-        let types = [
-            register(Layout::fixed(32).slots(&[16, 24])),
-            register(Layout::variable(24, 8).item_slots(&[0])),
-            register(Layout::variable(24, 1)),
-            register(Layout::fixed(24).weak_slots(&[16])),
-            register(Layout::fixed(32).ephemerons(&[(16, 24)])),
-        ];
-        let roots = (0..ROOTS).map(|_| None).collect();
-        Self { heap, kernel, types, nodes: HashMap::new(), next: 0, roots }
-    }
-
-    /// The offset of a node's number.
-    fn number_at(kind: u8) -> usize {
-        if matches!(kind, 0 | 3 | 4) { 8 } else { 16 }
-    }
-
-    /// The offset of a slot, if the node has any.
-    fn slot(node: &Node, which: u8) -> Option<usize> {
-        match node.kind {
-            0 => Some([16, 24][which as usize % 2]),
-            3 | 4 => Some(16),
-            1 if node.length > 0 => Some(24 + 8 * (which as usize * 37 % node.length)),
-            _ => None,
+        let types = Kind::ALL.map(|kind| heap.register(kind.layout()).expect("a right layout"));
+        let outside = Words::default();
+        // SAFETY: what is named is what the machine's slots hold, and they live as long as the callback.
+        unsafe { heap.add_roots(outside.roots()) };
+        let scanned = (start[5] % 4 == 0).then(|| {
+            let words = Words::default();
+            // SAFETY: the words live as long as the callback.
+            unsafe { heap.add_scan(words.scan()) };
+            words
+        });
+        let told = (start[6] % 2 == 0).then(|| {
+            let told = Rc::new(Cell::new(Told::default()));
+            let hook = Rc::clone(&told);
+            heap.set_hook(Some(Box::new(move |event| {
+                let mut told = hook.get();
+                match event {
+                    Event::Minor { .. } => told.minor += 1,
+                    Event::Major { .. } => told.major += 1,
+                    Event::Evacuation { .. } => told.evacuations += 1,
+                    _ => {}
+                }
+                hook.set(told);
+            })));
+            told
+        });
+        Self {
+            world,
+            space,
+            heap,
+            kernel,
+            faulty,
+            maximum: settings.maximum,
+            types,
+            graph: Graph::default(),
+            roots: (0..ROOTS).map(|_| None).collect(),
+            outside,
+            scanned,
+            told,
         }
     }
 
-    pub(crate) fn step(&mut self, [kind, a, b, c]: Code) {
-        match kind % 20 {
-            16..=17 => self.finalize(a),
-            18 => self.hash(a),
-            19 => self.take_finalizable(a, b),
-            0..=5 => self.allocate(a, b, c),
-            6..=9 => self.link(a, b, c),
-            10 => self.drop_root(a),
-            11 => self.garbage(a, b),
-            12 => self.walk(a, b),
-            13 => self.heap.scope(|scope| if a % 8 == 0 { scope.collect() } else { scope.collect_minor() }),
-            14 => self.fail(a, b),
+    /// Runs one operation.
+    pub(crate) fn step(&mut self, [operation, a, b, c]: Code) {
+        match operation % 32 {
+            0..=6 => self.allocate(a, b, c),
+            7..=11 => self.link(a, b, c),
+            12 => self.drop_root(a),
+            13 => self.garbage(a, b),
+            14 | 15 => self.walk(a, b),
+            16 => self.heap.scope(|scope| if a % 8 == 0 { scope.collect() } else { scope.collect_minor() }),
+            17 => self.fail(a, b, c),
+            18 | 19 => self.finalize(a),
+            20 => self.hash(a),
+            21 | 22 => self.take_finalizable(a, b),
+            23 => self.scopes(a, b, c),
+            24 => self.chain(a, b, c),
+            25 => self.set_outside(a, b),
+            26 => self.set_scanned(a, b, c),
+            27 => self.pin(a, b),
+            28 => self.protect(a, b),
+            29 if a % 4 == 0 => self.heap.scope(|scope| scope.prepare_fork()),
+            29 => self.wait(u64::from(b) * 4),
             _ => self.check(),
         }
     }
 
+    /// The type of a kind's objects.
+    fn type_of(&self, kind: Kind) -> TypeId {
+        self.types[kind as usize]
+    }
+
+    /// The number of the next node; 0 is what nobody wrote.
+    fn next_number(&self) -> u64 {
+        Self::number_of(self.graph.len())
+    }
+
+    fn number_of(node: usize) -> u64 {
+        node as u64 * 3 + 1
+    }
+
+    /// Puts a handle into a place; the one that was there ends.
+    fn put(&mut self, place: usize, global: Global, node: usize, pinned: bool) {
+        let stays = pinned.then(|| self.heap.address(&global));
+        if let Some(before) = self.roots[place].replace(Root { global, node, stays }) {
+            self.heap.release(before.global);
+        }
+    }
+
     fn allocate(&mut self, a: u8, b: u8, c: u8) {
-        let kind = a % 5;
+        let kind = Kind::ALL[a as usize % Kind::ALL.len()];
         let length = match (kind, b % 16) {
-            (0 | 3 | 4, _) => 0,
-            (1, 15) => 1000 + usize::from(c) * 40,
-            (2, 15) => usize::from(c) * 9000,
+            (kind, _) if !kind.is_variable() => 0,
+            (Kind::Bytes, 15) => usize::from(c) * 9000,
+            // Few of the longest: each is looked through by every check.
+            (_, 15) => 1000 + usize::from(c) * if b == 255 { 40 } else { 4 },
             _ => usize::from(c),
         };
-        let (number, place, ty) =
-            (self.next as u64 * 3 + 1, usize::from(b) % ROOTS, self.types[kind as usize]);
-        let (old, pinned) = (a / 5 % 8 == 0, a / 40 % 4 == 0);
-        let result = self.heap.scope(|scope| -> Result<Global, Exhausted> {
+        let (number, place, ty) = (self.next_number(), usize::from(b) % ROOTS, self.type_of(kind));
+        let (old, pinned) = (a / 10 % 6 == 0, a / 60 % 4 == 0);
+        let result = self.heap.scope(|scope| -> Refused<Global> {
             let local = if old { scope.allocate_old(ty, length)? } else { scope.allocate(ty, length)? };
-            scope.write(local, Self::number_at(kind), number);
-            if kind == 2 {
+            write_number(scope, local, kind, number);
+            if kind == Kind::Bytes {
                 scope.bytes(local).fill(number as u8);
             }
             if pinned { scope.pin(local) } else { scope.global(local) }
         });
-        let Ok(global) = result else { return };
-        let node = Node {
-            kind,
-            number,
-            length,
-            references: HashMap::new(),
-            unsure: false,
-            finalized: 0,
-            hash: None,
-        };
-        self.nodes.insert(self.next, node);
-        if let Some((before, _)) = self.roots[place].replace((global, self.next)) {
-            self.heap.release(before);
-        }
-        self.next += 1;
+        let node = Node::new(kind, number, length);
+        let bytes = node.bytes();
+        let Ok(global) = result else { return self.refused(bytes, old) };
+        self.touch(self.heap.address(&global), bytes);
+        let node = self.graph.add(node);
+        self.put(place, global, node, pinned);
     }
 
+    /// A place that is not empty.
     fn root(&self, which: u8) -> Option<usize> {
-        let live: Vec<_> = (0..ROOTS).filter(|&place| self.roots[place].is_some()).collect();
+        Self::live(&self.roots, which)
+    }
+
+    fn live(roots: &[Option<Root>], which: u8) -> Option<usize> {
+        let live: Vec<_> = (0..ROOTS).filter(|&place| roots[place].is_some()).collect();
         (!live.is_empty()).then(|| live[which as usize % live.len()])
     }
 
     fn link(&mut self, a: u8, b: u8, c: u8) {
-        let (Some(from), Some(to)) = (self.root(a), self.root(b)) else { return };
-        let (Some((from, from_node)), Some((to, to_node))) = (&self.roots[from], &self.roots[to]) else {
-            return;
-        };
-        let Some(slot) = Self::slot(&self.nodes[from_node], c) else { return };
+        let Self { heap, roots, .. } = self;
+        let held = |which| Self::live(roots, which).and_then(|place| roots[place].as_ref());
+        let (Some(from), Some(to), Some(value)) = (held(a), held(b), held(c)) else { return };
+        let node = self.graph.node(from.node);
+        let Some(slot) = node.pick_slot(c) else { return };
         let clear = c % 5 == 0;
-        // An ephemeron is written as a whole.
-        let value = self.root(c).filter(|_| self.nodes[from_node].kind == 4);
-        let value = value.and_then(|place| self.roots[place].as_ref());
-        self.heap.scope(|scope| {
-            let mut set = |slot, to: &Global| {
-                let from = scope.local(from).expect("memory of the process");
-                let to = scope.local(to).expect("memory of the process");
-                scope.set(from, slot, (!clear).then_some(to));
-            };
-            set(slot, to);
-            if let Some((value, _)) = value {
-                set(24, value);
+        let mut writes = vec![(slot, to)];
+        if node.role(slot) == graph::Role::Key {
+            writes.push((slot + 8, value));
+        }
+        let (from_node, kind) = (from.node, node.kind);
+        let written: Vec<_> = writes.iter().map(|&(slot, to)| (slot, (!clear).then_some(to.node))).collect();
+        if kind == Kind::Traced {
+            // No offset of the type says that these are slots.
+            let writes: Vec<_> = writes
+                .iter()
+                .map(|&(slot, to)| (slot, if clear { 0 } else { heap.address(&to.global) }))
+                .collect();
+            let object = heap.address(&from.global);
+            for (slot, value) in writes {
+                // SAFETY: slots of a live object, and live objects.
+                unsafe { heap.write(object, (object + slot) as *mut usize, value) };
             }
-        });
-        let value = value.map(|&(_, node)| (24, node));
-        let written: Vec<_> = [(slot, *to_node)].into_iter().chain(value).collect();
-        let node = self.nodes.get_mut(from_node).expect("a node of the model");
-        node.unsure = false;
+        } else {
+            heap.scope(|scope| {
+                for (slot, to) in writes {
+                    let from = scope.local(&from.global).expect("memory of the process");
+                    let to = scope.local(&to.global).expect("memory of the process");
+                    scope.set(from, slot, (!clear).then_some(to));
+                }
+            });
+        }
         for (slot, to) in written {
-            if clear {
-                node.references.remove(&slot);
-            } else {
-                node.references.insert(slot, to);
-            }
+            self.graph.write(from_node, slot, to);
         }
     }
 
     fn finalize(&mut self, a: u8) {
         let Some(place) = self.root(a) else { return };
-        let Some((global, node)) = &self.roots[place] else { return };
+        let Some(root) = &self.roots[place] else { return };
         let registered = self.heap.scope(|scope| {
-            let local = scope.local(global).expect("memory of the process");
+            let local = scope.local(&root.global).expect("memory of the process");
             scope.finalize(local)
         });
-        if registered.is_ok() {
-            self.nodes.get_mut(node).expect("a node of the model").finalized += 1;
-        }
+        registered.expect("memory of the process");
+        self.graph.node_mut(root.node).finalized += 1;
     }
 
     /// An identity hash is made, or is what it was.
     fn hash(&mut self, a: u8) {
         let Some(place) = self.root(a) else { return };
-        let Some((global, node)) = &self.roots[place] else { return };
+        let Some(root) = &self.roots[place] else { return };
         let hash = self.heap.scope(|scope| {
-            let local = scope.local(global).expect("memory of the process");
+            let local = scope.local(&root.global).expect("memory of the process");
             scope.identity_hash(local)
         });
-        let model = self.nodes.get_mut(node).expect("a node of the model");
-        assert_eq!(*model.hash.get_or_insert(hash), hash);
+        assert_eq!(*self.graph.node_mut(root.node).hash.get_or_insert(hash), hash);
     }
 
     /// What is ready is taken; some of it becomes a root again.
     fn take_finalizable(&mut self, a: u8, b: u8) {
+        let types = self.types;
         while let Some((number, global)) = self.heap.scope(|scope| {
             let local = scope.next_finalizable().expect("memory of the process")?;
-            // Types are numbered from 1.
-            let at = Self::number_at(scope.type_of(local).number() as u8 - 1);
-            Some((scope.read(local, at), scope.global(local).expect("memory of the process")))
+            let ty = scope.type_of(local);
+            let kind = types.iter().position(|&other| other == ty).expect("one of the types");
+            let number = read_number(scope, local, Kind::ALL[kind]);
+            Some((number, scope.global(local).expect("memory of the process")))
         }) {
             let node = (number / 3) as usize;
             let reachable = self.reachable(false);
             assert!(!reachable.contains(&node), "node {node} is not dead");
-            let from_it = self.led_to(node, true);
-            for (&other, model) in &self.nodes {
+            let from_it = self.graph.led_to(node, true);
+            for (other, model) in self.graph.nodes() {
                 let waits = other != node && model.finalized > 0 && !reachable.contains(&other);
-                let early = waits && !from_it.contains(&other) && self.led_to(other, false).contains(&node);
+                let early =
+                    waits && !from_it.contains(&other) && self.graph.led_to(other, false).contains(&node);
                 assert!(!early, "node {other} leads to {node} and waits");
             }
-            let model = self.nodes.get_mut(&node).expect("a node of the model");
+            let model = self.graph.node_mut(node);
             assert!(model.finalized > 0, "node {node} was handed out too often");
             model.finalized -= 1;
-            for model in self.nodes.values_mut().filter(|model| model.kind >= 3) {
-                let gone = |target: &usize| from_it.contains(target) && !reachable.contains(target);
-                model.unsure |= model.references.values().any(gone);
-            }
+            self.graph.unsure_of(|to| from_it.contains(&to) && !reachable.contains(&to));
             if b % 2 == 0 {
-                let place = usize::from(a) % ROOTS;
-                if let Some((before, _)) = self.roots[place].replace((global, node)) {
-                    self.heap.release(before);
-                }
+                self.put(usize::from(a) % ROOTS, global, node, false);
             } else {
                 self.heap.release(global);
             }
@@ -279,18 +319,18 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
 
     fn drop_root(&mut self, a: u8) {
         let Some(place) = self.root(a) else { return };
-        if let Some((global, _)) = self.roots[place].take() {
-            self.heap.release(global);
+        if let Some(root) = self.roots[place].take() {
+            self.heap.release(root.global);
         }
     }
 
     /// Objects that die at once.
     fn garbage(&mut self, a: u8, b: u8) {
-        let ty = self.types[2];
-        for _ in 0..a / 4 {
-            let result = self.heap.scope(|scope| scope.allocate(ty, usize::from(b) * 16).map(|_| ()));
+        let (ty, length) = (self.type_of(Kind::Bytes), usize::from(b) * 16);
+        for _ in 0..a / 8 {
+            let result = self.heap.scope(|scope| scope.allocate(ty, length).map(|_| ()));
             if result.is_err() {
-                return;
+                return self.refused(length + 32, false);
             }
         }
     }
@@ -298,183 +338,130 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
     /// Makes a root of something that is reached from one.
     fn walk(&mut self, a: u8, b: u8) {
         let Some(place) = self.root(a) else { return };
-        let Some((global, node)) = &self.roots[place] else { return };
-        let mut references: Vec<_> = self.nodes[node].references.iter().collect();
+        let Some(root) = &self.roots[place] else { return };
+        let model = self.graph.node(root.node);
+        let mut references: Vec<_> = model.references.iter().map(|(&slot, &to)| (slot, to)).collect();
         references.sort_unstable();
         if references.is_empty() {
             return;
         }
-        let (&slot, &target) = references[b as usize % references.len()];
-        let found = self.heap.scope(|scope| {
-            let local = scope.local(global).expect("memory of the process");
-            let found = scope.get(local, slot).expect("memory of the process")?;
-            Some(scope.global(found).expect("memory of the process"))
-        });
-        let node = *node;
-        let Some(found) = found else { return self.gone(node, slot) };
-        if let Some((before, _)) = self.roots[place].replace((found, target)) {
-            self.heap.release(before);
-        }
-    }
-
-    fn fail(&mut self, a: u8, b: u8) {
-        let Some(kernel) = &self.kernel else { return };
-        let calls =
-            [Call::Reserve, Call::Map, Call::Unmap, Call::Decommit, Call::Advise, Call::Name, Call::Protect];
-        let call = calls[a as usize % calls.len()];
-        match b % 4 {
-            0 => kernel.fail_no_more(),
-            1 => kernel.fail_next(call, libc::ENOMEM, u64::from(a) + 1),
-            2 => kernel.fail_every(call, u64::from(b >> 2 & 3) + 1, libc::ENOMEM),
-            _ => kernel.fail_randomly(u64::from(a), u32::from(b) * 2),
-        }
-    }
-
-    /// From each root, the graph is what the model says.
-    fn check(&mut self) {
-        let Self { heap, nodes, roots, .. } = self;
-        heap.verify(&mut []).unwrap_or_else(|mistake| panic!("{mistake}"));
-        heap.verify_barriers().unwrap_or_else(|mistake| panic!("{mistake}"));
-        let mut gone = Vec::new();
-        heap.scope(|scope| {
-            let mut seen = HashMap::new();
-            for (global, node) in roots.iter().flatten() {
-                let local = scope.local(global).expect("memory of the process");
-                compare(scope, nodes, local, *node, &mut seen, &mut gone);
+        let (slot, target) = references[b as usize % references.len()];
+        let (node, traced) = (root.node, model.kind == Kind::Traced);
+        let found = if traced {
+            let object = self.heap.address(&root.global);
+            // SAFETY: a slot of a live object; what it refers to lives.
+            unsafe {
+                let found = self.heap.weak((object + slot) as *const usize);
+                (found != 0).then(|| self.heap.global(found).expect("memory of the process"))
             }
-        });
-        // Values first: whether they may be gone depends on their key.
-        gone.sort_unstable_by_key(|&(node, slot)| (node, std::cmp::Reverse(slot)));
-        for (node, slot) in gone {
-            self.gone(node, slot);
+        } else {
+            self.heap.scope(|scope| {
+                let local = scope.local(&root.global).expect("memory of the process");
+                let found = scope.get(local, slot).expect("memory of the process")?;
+                Some(scope.global(found).expect("memory of the process"))
+            })
+        };
+        match found {
+            Some(found) => self.put(place, found, target, false),
+            None => self.was_cleared(node, slot),
         }
     }
 
-    /// A slot was found empty although the model has a reference there.
-    fn gone(&mut self, node: usize, slot: usize) {
-        let reachable = self.reachable(false);
-        let model = self.nodes.get_mut(&node).expect("a node of the model");
-        assert!(model.kind >= 3, "slot {slot} of node {node} is empty");
-        let target = model.references.remove(&slot).expect("the model has a reference");
-        let key =
-            if model.kind == 4 && slot == 24 { model.references.get(&16).copied() } else { Some(target) };
-        let dead = key.is_some_and(|key| !reachable.contains(&key));
-        assert!(model.unsure || dead, "slot {slot} of node {node} was cleared too early");
-        // The other slot of an ephemeron follows.
-        model.unsure = true;
+    /// Local variables: scopes in scopes, one with a result.
+    fn scopes(&mut self, a: u8, b: u8, c: u8) {
+        let (pair, bytes) = (self.type_of(Kind::Pair), self.type_of(Kind::Bytes));
+        let number = self.next_number();
+        let places: Vec<_> = [a, b, c].into_iter().filter_map(|which| self.root(which)).collect();
+        let held: Vec<_> = places.iter().filter_map(|&place| self.roots[place].as_ref()).collect();
+        let graph = &self.graph;
+        let kind_of = |root: &Root| graph.node(root.node).kind;
+        let made = self.heap.scope(|outer| -> Refused<Global> {
+            let kept: Vec<_> =
+                held.iter().map(|root| outer.local(&root.global).expect("memory of the process")).collect();
+            let made = outer.scope_for(|inner| {
+                let first = inner.allocate(pair, 0)?;
+                inner.write(first, 8, number);
+                let last = inner.same_as(first)?;
+                for length in 0..usize::from(b) {
+                    let between = inner.allocate(bytes, length)?;
+                    inner.assign(last, between);
+                }
+                if let Some(&kept) = kept.first() {
+                    inner.set(first, 16, Some(kept));
+                }
+                assert!(b == 0 || inner.length(last) == usize::from(b) - 1);
+                Refused::Ok(first)
+            })?;
+            match c % 8 {
+                0 => outer.collect(),
+                1..=4 => outer.collect_minor(),
+                _ => {}
+            }
+            for (&local, root) in kept.iter().zip(&held) {
+                assert_eq!(read_number(outer, local, kind_of(root)), Self::number_of(root.node));
+            }
+            assert_eq!(outer.read(made, 8), number);
+            outer.global(made)
+        });
+        let target = held.first().map(|root| root.node);
+        let Ok(global) = made else { return self.refused(512, false) };
+        let node = self.graph.add(Node::new(Kind::Pair, number, 0));
+        self.graph.write(node, 16, target);
+        self.put(usize::from(c) % ROOTS, global, node, false);
+    }
+
+    /// Pins what a root holds, or ends the pin.
+    fn pin(&mut self, a: u8, b: u8) {
+        let Some(place) = self.root(a) else { return };
+        let Some(root) = &self.roots[place] else { return };
+        let (node, pinned) = (root.node, b % 3 != 0);
+        let again = self.heap.scope(|scope| {
+            let local = scope.local(&root.global).expect("memory of the process");
+            if pinned { scope.pin(local) } else { scope.global(local) }
+        });
+        self.put(place, again.expect("memory of the process"), node, pinned);
+    }
+
+    /// What the program holds.
+    fn held_nodes(&self) -> Vec<usize> {
+        let handles = self.roots.iter().flatten().map(|root| root.node);
+        let words = self.scanned.iter().flat_map(Words::nodes);
+        handles.chain(self.outside.nodes()).chain(words).collect()
     }
 
     /// Nodes that can be reached. `perhaps`: at most; otherwise at least.
     fn reachable(&self, perhaps: bool) -> HashSet<usize> {
-        let mut seen = HashSet::new();
-        let mut stack: Vec<_> = self.roots.iter().flatten().map(|&(_, node)| node).collect();
-        loop {
-            while let Some(node) = stack.pop() {
-                if seen.insert(node) && self.nodes[&node].kind < 3 {
-                    stack.extend(self.nodes[&node].references.values());
-                }
-            }
-            for model in seen.iter().map(|node| &self.nodes[node]).filter(|model| model.kind == 4) {
-                let key = model.references.get(&16);
-                let alive = key.is_none_or(|key| seen.contains(key)) && (perhaps || !model.unsure);
-                stack.extend(model.references.get(&24).filter(|value| alive && !seen.contains(value)));
-            }
-            if stack.is_empty() {
-                return seen;
-            }
-        }
+        self.graph.reachable(self.held_nodes(), perhaps)
     }
 
-    /// What a node leads to, itself included; `weak`: by weak slots too.
-    fn led_to(&self, node: usize, weak: bool) -> HashSet<usize> {
-        let (mut seen, mut stack) = (HashSet::new(), vec![node]);
-        while let Some(node) = stack.pop() {
-            if seen.insert(node) && (weak || self.nodes[&node].kind < 3) {
-                stack.extend(self.nodes[&node].references.values());
-            }
-        }
-        seen
-    }
-
-    /// Bytes of the model's nodes that can be reached, each as large as its block can be at most.
-    fn reachable_bytes(&self) -> usize {
-        let bytes = |node: &usize| {
-            let node = &self.nodes[node];
-            let bytes = [32, 24 + 8 * node.length, 24 + node.length, 32, 32][node.kind as usize];
-            // The classes above 512 bytes leave at most a third of a block; above 8 KiB it is whole heap pages.
-            if bytes > 8 << 10 { bytes + (16 << 10) } else { bytes / 2 * 3 + 32 }
-        };
-        self.reachable(true).iter().map(bytes).sum()
-    }
-
-    /// What cannot be reached is freed, and in the end everything is.
-    pub(crate) fn finish(mut self) {
-        if let Some(kernel) = &self.kernel {
-            kernel.fail_no_more();
-        }
-        self.check();
-        // What is to be finalized keeps things alive until it is taken; each collection hands out one of a chain.
-        loop {
-            self.heap.scope(|scope| scope.collect());
-            if self.heap.finalizable() == 0 {
-                break;
-            }
-            self.take_finalizable(0, 1);
-        }
-        self.check();
-        assert!(self.heap.old_bytes() <= self.reachable_bytes(), "{} bytes are left", self.heap.old_bytes());
-        for (global, _) in self.roots.drain(..).flatten() {
-            self.heap.release(global);
-        }
-        loop {
-            self.heap.scope(|scope| scope.collect());
-            if self.heap.finalizable() == 0 {
-                break;
-            }
-            self.take_finalizable(0, 1);
-        }
-        assert_eq!((self.heap.old_bytes(), self.heap.held_bytes()), (0, 0));
-        self.heap.verify(&mut []).unwrap_or_else(|mistake| panic!("{mistake}"));
+    /// A slot was found empty although the model has a reference there.
+    fn was_cleared(&mut self, node: usize, slot: usize) {
+        let reachable = self.reachable(false);
+        self.graph.was_cleared(node, slot, &reachable);
     }
 }
 
-/// Compares what can be reached from an object with the model. `seen`: addresses of nodes that were compared; `gone`: slots that are empty.
-fn compare<O: Os + Send + Sync + 'static>(
+/// Writes a node's number.
+fn write_number<O: Os + Send + Sync + 'static>(
     scope: &mut Scope<'_, World<O>>,
-    nodes: &HashMap<usize, Node>,
     local: Local<'_>,
-    node: usize,
-    seen: &mut HashMap<usize, usize>,
-    gone: &mut Vec<(usize, usize)>,
+    kind: Kind,
+    number: u64,
 ) {
-    let mut stack = vec![(scope.same_as(local).expect("memory of the process"), node)];
-    while let Some((local, node)) = stack.pop() {
-        let address = scope.object(local);
-        if let Some(&before) = seen.get(&node) {
-            assert_eq!(before, address, "one object for one node");
-            continue;
-        }
-        seen.insert(node, address);
-        let model = &nodes[&node];
-        assert_eq!(scope.read(local, Machine::<O>::number_at(model.kind)), model.number);
-        assert_eq!(scope.length(local), model.length);
-        let slots = match model.kind {
-            0 | 4 => vec![16, 24],
-            3 => vec![16],
-            1 => (0..model.length).map(|item| 24 + 8 * item).collect(),
-            _ => {
-                assert!(scope.bytes(local).iter().all(|&byte| byte == model.number as u8));
-                continue;
-            }
-        };
-        for slot in slots {
-            let found = scope.get(local, slot).expect("memory of the process");
-            match (found, model.references.get(&slot)) {
-                (Some(found), Some(&target)) => stack.push((found, target)),
-                (None, None) => {}
-                (None, Some(_)) => gone.push((node, slot)),
-                (found, expected) => panic!("slot {slot} of node {node}: {found:?} instead of {expected:?}"),
-            }
-        }
+    if kind == Kind::Traced {
+        // SAFETY: a word of a live object that no slot is.
+        unsafe { ((scope.object(local) + kind.number_at()) as *mut u64).write(number) };
+    } else {
+        scope.write(local, kind.number_at(), number);
     }
+}
+
+/// Reads a node's number.
+fn read_number<O: Os + Send + Sync + 'static>(
+    scope: &Scope<'_, World<O>>,
+    local: Local<'_>,
+    kind: Kind,
+) -> u64 {
+    // SAFETY: a word of a live object.
+    unsafe { ((scope.object(local) + kind.number_at()) as *const u64).read() }
 }
