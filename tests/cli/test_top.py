@@ -1,13 +1,17 @@
 """`hugeheap top` on a terminal, as a user sees it: keys, sizes, signals; and without one."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -104,15 +108,18 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(top, number):
 def test_a_connection_that_is_cut_ends_it(program, environment):
     """Without a session's signal: only reading and writing say so."""
     ours, theirs = pty.openpty()
+    # Without a size nothing is drawn.
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     with subprocess.Popen(
         [program, "top"], stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, **UTF8}, start_new_session=True
     ) as process:
         os.close(theirs)
-        seen = b""
-        while b"COVERAGE" not in seen:
-            seen += os.read(ours, 1 << 16)
-        os.close(ours)
         try:
+            seen = b""
+            while b"COVERAGE" not in seen:
+                assert select.select([ours], [], [], PATIENCE)[0], f"nothing more after {seen!r}"
+                seen += os.read(ours, 1 << 16)
+            os.close(ours)
             assert process.wait(PATIENCE) != 0
         finally:
             process.kill()
