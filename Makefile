@@ -9,7 +9,7 @@ RELEASE := target/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 # Versions that the tests were written for; newer ones of the same major number usually work.
-BUILD_TOOLS := 'maturin>=1.9,<2' 'pytest>=8,<10'
+BUILD_TOOLS := 'maturin>=1.9,<2' 'pytest>=8,<10' 'pytest-timeout>=2.4,<3'
 
 .PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests regression system-packages install peers
 
@@ -23,7 +23,7 @@ build: $(VENV)/.tools
 	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --out target/wheels
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/*.whl
 
-$(VENV)/.tools: tests/setup.sh
+$(VENV)/.tools: tests/setup.sh Makefile
 	PYTHON=$(PYTHON) tests/setup.sh venv $(VENV) $(BUILD_TOOLS)
 	touch $@
 
