@@ -16,10 +16,10 @@
 //! references to anywhere; when the minor collection marked these as well, pauses in a table of 120 MB were 60 to 190 ms, and when marking did,
 //! it could not keep up.
 //!
-//! Bit 0 of `remote[0]` and `vacant[0]` of the first page say whether the object is marked and lives (`large`); the granule there has header and
-//! length and no slot.
+//! Bit 0 of `remote[0]` and `vacant[0]` of the first page say whether the object is marked and lives (`large`): the first two granules of an
+//! object have one bit, the second one's.
 
-use super::header::{LENGTH_OFFSET, OBJECT_ALIGN};
+use super::header::OBJECT_ALIGN;
 use super::old::Old;
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
@@ -46,7 +46,6 @@ const NOTED_WORDS: usize = WINDOWS * CARD_BYTES / NOTED_BYTES;
 const NOTED_SHIFT: usize = WINDOWS;
 
 const _: () = assert!(WINDOWS * 64 * CARD_BYTES == HEAP_PAGE_BYTES && NOTED + NOTED_WORDS <= WINDOWS);
-const _: () = assert!(LENGTH_OFFSET + 8 == CARD_BYTES, "the first card of an object has no slot");
 
 /// Cards that were taken from a page: ranges of addresses, each as long as possible but for ends of words.
 pub(crate) struct Cards {
@@ -76,7 +75,8 @@ impl Iterator for Cards {
         let count = (*bits >> first).trailing_ones();
         *bits &= !(u64::MAX >> (64 - count) << first);
         let from = self.at + (self.word * 64 + first as usize) * self.card;
-        Some((from, from + count as usize * self.card))
+        let to = from + count as usize * self.card;
+        Some((if from == self.object + CARD_BYTES { self.object } else { from }, to))
     }
 }
 
@@ -94,7 +94,7 @@ impl<S: Source> Old<S> {
     /// Makes the card of a slot of an object with cards dirty. Returns its page when it had no dirty card before.
     pub(crate) fn dirty(&self, slot: usize) -> Option<usize> {
         let page = self.space.page(slot)?;
-        let (word, bit) = place(slot);
+        let (word, bit) = place(page, slot);
         let cards = &page.remote()[word];
         cards.store(cards.load(Relaxed) | bit, Relaxed);
         let before = summary(page);
@@ -104,8 +104,10 @@ impl<S: Source> Old<S> {
 
     /// Whether the card of a slot of an object with cards is dirty.
     pub(crate) fn is_dirty(&self, slot: usize) -> bool {
-        let (word, bit) = place(slot);
-        self.space.page(slot).is_some_and(|page| page.remote()[word].load(Relaxed) & bit != 0)
+        self.space.page(slot).is_some_and(|page| {
+            let (word, bit) = place(page, slot);
+            page.remote()[word].load(Relaxed) & bit != 0
+        })
     }
 
     /// Takes the dirty cards of a page. `None`: the object is gone.
@@ -188,10 +190,11 @@ fn summary(page: Page) -> u64 {
     page.vacant()[SUMMARY].load(Relaxed)
 }
 
-/// Word and bit of a slot's card.
-fn place(slot: usize) -> (usize, u64) {
+/// Word and bit of a slot's card in a page.
+fn place(page: Page, slot: usize) -> (usize, u64) {
     let card = slot % HEAP_PAGE_BYTES / CARD_BYTES;
-    (card / 64, 1 << (card % 64))
+    let first = card == 0 && page.links().previous.load(Relaxed) == page.address();
+    (card / 64, 1 << (card % 64 + usize::from(first)))
 }
 
 #[cfg(test)]

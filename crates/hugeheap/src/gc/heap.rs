@@ -187,6 +187,7 @@ impl<S: Source> Heap<S> {
             added: 0,
             allocations: 0,
         };
+        heap.nursery.part = heap.pacing.first_part();
         heap.watch();
         Ok(heap)
     }

@@ -14,7 +14,8 @@
 //! collection, of a nursery of megabytes a small part; it would copy every other survivor twice, and need room for them and barriers
 //! between ages.
 //!
-//! The list of copies lies in what is left of the objects in the nursery, so a collection needs no memory but the blocks. When there is no
+//! The list of copies lies in what is left of the objects in the nursery, so a collection needs no memory but the blocks. Copies without slots are
+//! not in it. When there is no
 //! block for an object it stays, like a pinned one, and the next collection tries again: a collection cannot fail half-way.
 //!
 //! While a marking is under way the copies are born marked, so this also marks what they refer to, and what small marked objects refer to that
@@ -157,8 +158,12 @@ impl<S: Source> Minor<'_, S> {
         if header.has(STAYS) {
             return object;
         }
+        let types = self.types;
         // SAFETY: as above.
-        let bytes = unsafe { self.types.of(object).size(object) };
+        let (bytes, leaf) = unsafe {
+            let ty = types.of(object);
+            (ty.size(object), ty.is_leaf())
+        };
         let Some(target) = self.old.allocate(bytes) else {
             // SAFETY: it is an object of the nursery, and did not stay.
             unsafe { self.nursery.keep(object) };
@@ -171,9 +176,13 @@ impl<S: Source> Minor<'_, S> {
             core::ptr::copy_nonoverlapping(object as *const u64, target as *mut u64, bytes / 8);
             header.with(TRACKED).put(target);
             Header::forwarded(target).put(object);
-            next_copied(object).write(self.copied);
         }
-        self.copied = object;
+        // An ephemeron whose key it is and that is met later finds it moved.
+        if !leaf || !self.noted.waiting.is_empty() {
+            // SAFETY: as above.
+            unsafe { next_copied(object).write(self.copied) };
+            self.copied = object;
+        }
         self.survivors += 1;
         self.bytes += bytes;
         target

@@ -216,6 +216,8 @@ impl<S: Source> Old<S> {
         self.spare_count -= 1;
         let page = self.space.page(self.spares[self.spare_count])?;
         page.vacant().iter().for_each(|word| word.store(u64::MAX, Relaxed));
+        // It is 0. Without this the first marking of a large heap touched all mark bitmaps for the first time: thousands of page faults in a step.
+        page.remote()[0].store(0, Relaxed);
         page.mark().tag.store(self.tag | self.cycle | class as u32, Relaxed);
         Some(page)
     }

@@ -38,6 +38,9 @@ const LEAST_PART: usize = 128 << 10;
 /// Part of the difference by which the cost falls, as a divisor: so a collection with a new huge page in it is remembered for ten without.
 const FORGET: u64 = 8;
 
+/// Bytes of the nursery that are used until the first collection: of a larger part nobody knows yet what its survivors cost.
+const FIRST_PART: usize = 1 << 20;
+
 /// Bytes of survivors from which on it is worth a look at the clock how long the minor collection took.
 pub(crate) const MANY: usize = 64 << 10;
 
@@ -101,6 +104,11 @@ impl Pacing {
             let now = took.as_nanos() as u64 / (survived as u64 >> 10);
             self.cost = if now > self.cost { now } else { self.cost - (self.cost - now) / FORGET };
         }
+    }
+
+    /// How much of the nursery is used until the first collection.
+    pub(crate) fn first_part(&self) -> usize {
+        self.nursery.min(FIRST_PART)
     }
 
     /// Bytes of the nursery that can survive in the time that a pause may take.
