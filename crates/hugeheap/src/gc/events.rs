@@ -16,6 +16,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use hugeheap_os::Facts;
+use std::sync::Arc;
 
 /// Something that happened in a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,13 +135,13 @@ pub type EventHook = Box<dyn FnMut(&Event)>;
 #[derive(Default)]
 pub(crate) struct Listeners {
     hook: Option<EventHook>,
-    log: Option<&'static Log>,
+    pub(super) log: Option<Arc<Log>>,
     /// What the old generation held when arenas were told last.
     held: usize,
 }
 
 impl Listeners {
-    pub(crate) fn new(log: Option<&'static Log>) -> Self {
+    pub(crate) fn new(log: Option<Arc<Log>>) -> Self {
         Self { hook: None, log, held: 0 }
     }
 
@@ -152,7 +153,7 @@ impl Listeners {
     /// Whether somebody wants such events.
     #[inline(always)]
     pub(crate) fn want(&self, section: u8) -> bool {
-        self.hook.is_some() || self.log.is_some_and(|log| log.sections & section != 0)
+        self.hook.is_some() || self.log.as_ref().is_some_and(|log| log.sections & section != 0)
     }
 }
 
@@ -168,7 +169,7 @@ impl<S: Source> Heap<S> {
         if let Some(hook) = &mut self.listeners.hook {
             hook(&event);
         }
-        if let Some(log) = self.listeners.log.filter(|log| log.sections & section != 0) {
+        if let Some(log) = self.listeners.log.as_ref().filter(|log| log.sections & section != 0) {
             log.write(self.old.space().source().os().now(), section, self.number, &event);
         }
     }

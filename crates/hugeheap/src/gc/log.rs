@@ -7,14 +7,18 @@
 //!   └ seconds of the system's clock
 //! ```
 //!
+//! The variable is for all heaps of a process; [`Heap::set_log`] gives one a log of its own, or none.
+//!
 //! A line is one write to a file that is appended to, so lines of several threads and processes do not mix. `-` is stderr.
 
 use super::events::Event;
+use super::heap::Heap;
+use crate::object::Source;
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Section of minor collections.
 pub(crate) const MINOR: u8 = 1;
@@ -28,11 +32,14 @@ const SECTIONS: [(&str, u8); 3] = [("gc-minor", MINOR), ("gc-major", MAJOR), ("a
 /// The variable.
 pub const LOG_VARIABLE: &str = "HUGEHEAP_LOG";
 
-/// Why the variable's value is none.
+/// Why a text says no log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BadLog {
+pub enum BadLog {
+    /// It names no file.
     NoFile,
+    /// There is no such section.
     Section(String),
+    /// The file cannot be written, and why.
     Open(String, String),
 }
 
@@ -40,18 +47,17 @@ impl fmt::Display for BadLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoFile => {
-                write!(
-                    f,
-                    "{LOG_VARIABLE} names no file: write gc-minor,gc-major,arena:FILE, with - for stderr"
-                )
+                f.write_str("no file is named: write gc-minor,gc-major,arena:FILE, with - for stderr")
             }
             Self::Section(name) => {
-                write!(f, "{LOG_VARIABLE} has no section {name:?}: there are gc-minor, gc-major and arena")
+                write!(f, "there is no section {name:?}: there are gc-minor, gc-major and arena")
             }
-            Self::Open(file, why) => write!(f, "{LOG_VARIABLE}: {file} cannot be written: {why}"),
+            Self::Open(file, why) => write!(f, "{file} cannot be written: {why}"),
         }
     }
 }
+
+impl std::error::Error for BadLog {}
 
 /// Where lines go, and which.
 #[derive(Debug)]
@@ -83,19 +89,32 @@ fn open(value: &str) -> Result<Log, BadLog> {
 }
 
 /// The log of this process, if one is asked for. Read once; a value that is wrong is told once.
-pub(crate) fn log() -> Option<&'static Log> {
-    static LOG: OnceLock<Option<Log>> = OnceLock::new();
+pub(crate) fn log() -> Option<Arc<Log>> {
+    static LOG: OnceLock<Option<Arc<Log>>> = OnceLock::new();
     let log = LOG.get_or_init(|| {
         let value = std::env::var_os(LOG_VARIABLE).filter(|value| !value.is_empty())?;
         match open(&value.to_string_lossy()) {
-            Ok(log) => Some(log),
+            Ok(log) => Some(Arc::new(log)),
             Err(bad) => {
-                crate::complain::line(format_args!("{bad}; nothing is logged"));
+                crate::complain::line(format_args!("{LOG_VARIABLE}: {bad}; nothing is logged"));
                 None
             }
         }
     });
-    log.as_ref()
+    log.clone()
+}
+
+impl<S: Source> Heap<S> {
+    /// Gives this heap a log of its own, in the form of the [variable](LOG_VARIABLE): `gc-minor,gc-major,arena:FILE`, with `-` for stderr. `None`:
+    /// nothing is logged of this heap.
+    ///
+    /// # Errors
+    /// When the text is none, or the file cannot be written; the log is the one before then.
+    pub fn set_log(&mut self, log: Option<&str>) -> Result<(), BadLog> {
+        self.listeners.log = log.map(open).transpose()?.map(Arc::new);
+        self.watch();
+        Ok(())
+    }
 }
 
 impl Log {
@@ -125,6 +144,6 @@ mod tests {
         assert_eq!(parse("gc-minr:x"), Err(BadLog::Section("gc-minr".to_owned())));
         assert_eq!(parse(":x"), Err(BadLog::Section(String::new())));
         let missing = open("arena:/nowhere/at/all").expect_err("no such directory").to_string();
-        assert!(missing.contains("/nowhere/at/all") && missing.contains(LOG_VARIABLE), "{missing}");
+        assert!(missing.starts_with("/nowhere/at/all cannot be written: "), "{missing}");
     }
 }

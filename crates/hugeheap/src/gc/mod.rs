@@ -13,7 +13,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `header` | the one word before each object |
-//! | `types` | sizes, and where references are |
+//! | `types`, `trace` | sizes, and where references are |
 //! | `window` | where the next objects go |
 //! | `nursery` | where objects begin; its size; gaps between objects that stay |
 //! | `old`, `lists`, `large`, `sweep` | where objects end: blocks, lists of pages, large objects, what becomes free |
@@ -74,6 +74,7 @@ mod statistics;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod types;
 mod verify;
 mod weak;
@@ -86,7 +87,7 @@ pub use header::{
     OBJECT_ALIGN, STAYS, TRACKED, TYPE_SHIFT,
 };
 pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
-pub use log::LOG_VARIABLE;
+pub use log::{BadLog, LOG_VARIABLE};
 pub use mark::Phase;
 pub use nursery::{LEAST_NURSERY, nursery_bytes};
 pub use process::{ProcessHeap, space};
@@ -95,6 +96,7 @@ pub use roots::{Global, RootCallback};
 pub use scan::ScanCallback;
 pub use scope::{Local, Scope};
 pub use statistics::{BUCKETS, Pauses, Statistics};
-pub use types::{BadLayout, Layout, MAX_PART, MAX_TYPES, TraceFunction, TypeId, Visitor};
+pub use trace::{PartFunction, TraceFunction, Visitor};
+pub use types::{BadLayout, Layout, MAX_PART, MAX_TYPES, TypeId};
 pub use verify::{Checks, Mistake, POISON};
 pub use window::{CURSOR_OFFSET, LIMIT_OFFSET, Window};

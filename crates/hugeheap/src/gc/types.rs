@@ -10,6 +10,8 @@
 //! A *leaf* has none.
 
 use super::header::{HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN};
+use super::trace::Trace;
+pub(crate) use super::trace::{PartFunction, TraceFunction, Visit, Visitor};
 use super::weak::WeakPart;
 use core::fmt;
 
@@ -18,57 +20,6 @@ pub const MAX_TYPES: usize = 1 << 20;
 
 /// Largest fixed part and largest item, in bytes: sums of the two and of a length do not overflow.
 pub const MAX_PART: usize = 1 << 30;
-
-/// Tells a visitor the slots of the object at an address.
-///
-/// It must name every slot of the object, the same ones each time as long as nobody writes to the object, and may neither panic nor use the
-/// heap. With C's calling convention, so that a function of a C program is one, too.
-pub type TraceFunction = unsafe extern "C" fn(object: *mut u8, visitor: &mut Visitor<'_>);
-
-/// What is done with each slot of an object. Called with a slot of a live object, or a root.
-pub(crate) trait Visit {
-    fn slot(&mut self, slot: *mut usize);
-
-    /// A slot that keeps nothing alive. Who does not tell it from others treats it as one of them.
-    fn weak(&mut self, slot: *mut usize) {
-        self.slot(slot);
-    }
-
-    /// A weak slot, and one whose object lives if that of the first does.
-    fn ephemeron(&mut self, key: *mut usize, value: *mut usize) {
-        self.slot(key);
-        self.slot(value);
-    }
-}
-
-/// Takes the slots that a [`TraceFunction`] or a root callback names.
-pub struct Visitor<'a>(pub(crate) &'a mut dyn Visit);
-
-impl Visitor<'_> {
-    /// Names a slot.
-    ///
-    /// # Safety
-    /// The slot may be read and written, and holds what a slot may hold.
-    pub unsafe fn slot(&mut self, slot: *mut usize) {
-        self.0.slot(slot);
-    }
-
-    /// Names a weak slot of an object: it keeps nothing alive, and becomes 0 when what it refers to is dead. A root is no weak slot.
-    ///
-    /// # Safety
-    /// As in [`slot`](Self::slot).
-    pub unsafe fn weak_slot(&mut self, slot: *mut usize) {
-        self.0.weak(slot);
-    }
-
-    /// Names an ephemeron of an object: the key is a weak slot, and what the value refers to lives if the key does.
-    ///
-    /// # Safety
-    /// As in [`slot`](Self::slot), for both.
-    pub unsafe fn ephemeron(&mut self, key: *mut usize, value: *mut usize) {
-        self.0.ephemeron(key, value);
-    }
-}
 
 /// A registered type of one heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,7 +48,7 @@ pub struct Layout {
     item_slots: Vec<usize>,
     weak: WeakPart,
     finalized: bool,
-    trace: Option<TraceFunction>,
+    trace: Option<Trace>,
 }
 
 /// Why a type cannot be registered.
@@ -219,13 +170,23 @@ impl Layout {
     }
 
     /// Slots named by a function, besides those given as offsets. Such an object has no cards: the function cannot be asked for a part
-    /// of it.
+    /// of it, as that of [`traced_in_parts_by`](Self::traced_in_parts_by) can.
     ///
     /// # Safety
     /// The function keeps the contract of [`TraceFunction`] for every object of the type.
     #[must_use]
     pub unsafe fn traced_by(mut self, function: TraceFunction) -> Self {
-        self.trace = Some(function);
+        self.trace = Some(Trace::Whole(function));
+        self
+    }
+
+    /// The same with a function that is asked for parts of an object: a large one has cards, and is marked in steps.
+    ///
+    /// # Safety
+    /// The function keeps the contract of [`PartFunction`] for every object of the type.
+    #[must_use]
+    pub unsafe fn traced_in_parts_by(mut self, function: PartFunction) -> Self {
+        self.trace = Some(Trace::Parts(function));
         self
     }
 
@@ -271,7 +232,8 @@ pub(crate) struct Descriptor {
     /// Away from the rest: most types have none.
     pub(crate) weak: Option<Box<WeakPart>>,
     pub(crate) finalized: bool,
-    pub(crate) trace: Option<TraceFunction>,
+    pub(crate) trace: Option<Trace>,
+    leaf: bool,
 }
 
 impl Descriptor {
@@ -306,14 +268,20 @@ impl Descriptor {
         (self.bytes + length * self.item_bytes).max(MIN_OBJECT).next_multiple_of(OBJECT_ALIGN)
     }
 
+    /// Whether it has no slot at all.
+    #[inline(always)]
     pub(crate) fn is_leaf(&self) -> bool {
-        self.slots.is_empty() && self.item_slots.is_empty() && self.weak.is_none() && self.trace.is_none()
+        self.leaf
     }
 
     /// Whether large objects of the type have cards.
     pub(crate) fn wants_cards(&self) -> bool {
         let items = !self.item_slots.is_empty() || self.weak.as_ref().is_some_and(|weak| weak.has_items());
-        items && self.trace.is_none()
+        match self.trace {
+            None => items,
+            Some(Trace::Whole(_)) => false,
+            Some(Trace::Parts(_)) => true,
+        }
     }
 
     /// Names all slots of an object.
@@ -323,10 +291,46 @@ impl Descriptor {
     #[inline(always)]
     pub(crate) unsafe fn each_slot<V: Visit>(&self, object: usize, visit: &mut V) {
         // SAFETY: by the contract.
-        unsafe { self.each_slot_in(object, object, usize::MAX, visit) };
+        unsafe { self.each_offset_in(object, object, usize::MAX, visit) };
         if let Some(trace) = self.trace {
-            // SAFETY: whoever registered the type promised that the function can be called with its objects.
-            unsafe { trace(object as *mut u8, &mut Visitor(visit)) };
+            // SAFETY: by the contract.
+            unsafe { self.trace_in(trace, object, (object, usize::MAX), visit) };
+        }
+    }
+
+    /// Names those slots that lie in `from..to`, without those that only a [`TraceFunction`] knows.
+    ///
+    /// # Safety
+    /// As in [`each_slot`](Self::each_slot).
+    #[inline(always)]
+    pub(crate) unsafe fn each_slot_in<V: Visit>(&self, object: usize, from: usize, to: usize, visit: &mut V) {
+        // SAFETY: by the contract.
+        unsafe { self.each_offset_in(object, from, to, visit) };
+        if let Some(trace @ Trace::Parts(_)) = self.trace {
+            // SAFETY: by the contract.
+            unsafe { self.trace_in(trace, object, (from, to), visit) };
+        }
+    }
+
+    /// # Safety
+    /// As in [`each_slot`](Self::each_slot).
+    unsafe fn trace_in<V: Visit>(
+        &self,
+        trace: Trace,
+        object: usize,
+        (from, to): (usize, usize),
+        visit: &mut V,
+    ) {
+        // SAFETY: by the contract. Whoever registered the type promised that the function can be called with its objects, and parts of them.
+        unsafe {
+            match trace {
+                Trace::Whole(trace) => trace(object as *mut u8, &mut Visitor(visit)),
+                Trace::Parts(trace) => {
+                    let end = object + self.size(object);
+                    let (from, to) = (from.clamp(object, end), to.clamp(object, end));
+                    trace(object as *mut u8, from as *mut u8, to as *mut u8, &mut Visitor(visit));
+                }
+            }
         }
     }
 
@@ -335,7 +339,7 @@ impl Descriptor {
     /// # Safety
     /// As in [`each_slot`](Self::each_slot).
     #[inline(always)]
-    pub(crate) unsafe fn each_slot_in<V: Visit>(&self, object: usize, from: usize, to: usize, visit: &mut V) {
+    unsafe fn each_offset_in<V: Visit>(&self, object: usize, from: usize, to: usize, visit: &mut V) {
         for offset in &self.slots {
             let slot = object + offset;
             if (from..to).contains(&slot) {
@@ -403,8 +407,9 @@ impl Types {
         }
         self.types.try_reserve(1).map_err(|_| BadLayout::NoMemory)?;
         let Layout { bytes, item_bytes, slots, item_slots, weak, finalized, trace } = layout;
+        let leaf = slots.is_empty() && item_slots.is_empty() && weak.is_empty() && trace.is_none();
         let weak = (!weak.is_empty()).then(|| Box::new(weak));
-        self.types.push(Descriptor { bytes, item_bytes, slots, item_slots, weak, finalized, trace });
+        self.types.push(Descriptor { bytes, item_bytes, slots, item_slots, weak, finalized, trace, leaf });
         Ok(TypeId(self.types.len() as u32))
     }
 

@@ -7,6 +7,7 @@
 //!   Bytes         16    none
 //!   Weak           8    16 weak
 //!   Ephemeron      8    16 key, 24 value
+//!   Parts         16    24 + 8 n: named by a function that is asked for parts
 //!   Traced         8    16, 24 weak, 32 key, 40 value: named by a function
 //!   Table         16    24 + 16 n key, 32 + 16 n value
 //!   WeakArray     16    24 + 8 n weak
@@ -25,6 +26,7 @@ pub(super) enum Kind {
     Weak,
     Ephemeron,
     Traced,
+    Parts,
     Table,
     WeakArray,
     Record,
@@ -53,14 +55,26 @@ unsafe extern "C" fn trace(object: *mut u8, visitor: &mut Visitor<'_>) {
     }
 }
 
+/// The slots of [`Kind::Parts`].
+unsafe extern "C" fn trace_part(object: *mut u8, from: *mut u8, to: *mut u8, visitor: &mut Visitor<'_>) {
+    let begin = object as usize + 24;
+    // SAFETY: the length is in the second word.
+    let end = begin + 8 * unsafe { object.cast::<usize>().add(1).read() };
+    for slot in (begin.max(from as usize)..end.min(to as usize)).step_by(8) {
+        // SAFETY: all items are slots.
+        unsafe { visitor.slot(slot as *mut usize) };
+    }
+}
+
 impl Kind {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Pair,
         Self::Array,
         Self::Bytes,
         Self::Weak,
         Self::Ephemeron,
         Self::Traced,
+        Self::Parts,
         Self::Table,
         Self::WeakArray,
         Self::Record,
@@ -76,6 +90,8 @@ impl Kind {
             Self::Ephemeron => Layout::fixed(32).ephemerons(&[(16, 24)]),
             // SAFETY: the function names the same slots of every object.
             Self::Traced => unsafe { Layout::fixed(48).traced_by(trace) },
+            // SAFETY: the function names all slots in the part.
+            Self::Parts => unsafe { Layout::variable(24, 8).traced_in_parts_by(trace_part) },
             Self::Table => Layout::variable(24, 16).item_ephemerons(&[(0, 8)]),
             Self::WeakArray => Layout::variable(24, 8).weak_item_slots(&[0]),
             Self::Record => Layout::variable(32, 24).slots(&[24]).item_slots(&[8]).weak_item_slots(&[16]),
@@ -88,7 +104,7 @@ impl Kind {
         match self {
             Self::Weak => (24, 0),
             Self::Traced => (48, 0),
-            Self::Array | Self::WeakArray => (24, 8),
+            Self::Array | Self::Parts | Self::WeakArray => (24, 8),
             Self::Bytes => (24, 1),
             Self::Table => (24, 16),
             Self::Record => (32, 24),
@@ -98,6 +114,11 @@ impl Kind {
 
     pub(super) fn is_variable(self) -> bool {
         self.part_bytes().1 > 0
+    }
+
+    /// Whether the layout does not say by offsets which words are slots.
+    pub(super) fn is_traced(self) -> bool {
+        matches!(self, Self::Traced | Self::Parts)
     }
 
     /// The offset of a node's number.
@@ -144,7 +165,7 @@ impl Node {
         let items = 0..self.length;
         match self.kind {
             Kind::Pair | Kind::Finalized => vec![(16, Role::Strong), (24, Role::Strong)],
-            Kind::Array => items.map(|item| (24 + 8 * item, Role::Strong)).collect(),
+            Kind::Array | Kind::Parts => items.map(|item| (24 + 8 * item, Role::Strong)).collect(),
             Kind::Bytes => Vec::new(),
             Kind::Weak => vec![(16, Role::Weak)],
             Kind::Ephemeron => vec![(16, Role::Key), (24, Role::Value(16))],
@@ -167,7 +188,7 @@ impl Node {
     /// What a slot of the node does.
     pub(super) fn role(&self, slot: usize) -> Role {
         match (self.kind, slot) {
-            (Kind::Pair | Kind::Finalized | Kind::Array | Kind::Bytes, _) => Role::Strong,
+            (Kind::Pair | Kind::Finalized | Kind::Array | Kind::Parts | Kind::Bytes, _) => Role::Strong,
             (Kind::Weak | Kind::WeakArray, _) => Role::Weak,
             (Kind::Ephemeron, _) => {
                 if slot == 16 {
@@ -206,7 +227,7 @@ impl Node {
             Kind::Record if self.length == 0 => Some(24),
             _ if self.length == 0 => None,
             Kind::Bytes => None,
-            Kind::Array | Kind::WeakArray => Some(24 + 8 * item),
+            Kind::Array | Kind::Parts | Kind::WeakArray => Some(24 + 8 * item),
             Kind::Table => Some(24 + 16 * item),
             Kind::Record => Some([24, 40 + 24 * item, 48 + 24 * item][which % 3]),
         }

@@ -198,7 +198,7 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
             _ => usize::from(c),
         };
         let (number, place, ty) = (self.next_number(), usize::from(b) % ROOTS, self.type_of(kind));
-        let (old, pinned) = (a / 10 % 6 == 0, a / 60 % 4 == 0);
+        let (old, pinned) = (a / 11 % 6 == 0, a / 66 % 3 == 0);
         let result = self.heap.scope(|scope| -> Refused<Global> {
             let local = if old { scope.allocate_old(ty, length)? } else { scope.allocate(ty, length)? };
             write_number(scope, local, kind, number);
@@ -238,7 +238,7 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
         }
         let (from_node, kind) = (from.node, node.kind);
         let written: Vec<_> = writes.iter().map(|&(slot, to)| (slot, (!clear).then_some(to.node))).collect();
-        if kind == Kind::Traced {
+        if kind.is_traced() {
             // No offset of the type says that these are slots.
             let writes: Vec<_> = writes
                 .iter()
@@ -346,7 +346,7 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
             return;
         }
         let (slot, target) = references[b as usize % references.len()];
-        let (node, traced) = (root.node, model.kind == Kind::Traced);
+        let (node, traced) = (root.node, model.kind.is_traced());
         let found = if traced {
             let object = self.heap.address(&root.global);
             // SAFETY: a slot of a live object; what it refers to lives.
@@ -448,7 +448,7 @@ fn write_number<O: Os + Send + Sync + 'static>(
     kind: Kind,
     number: u64,
 ) {
-    if kind == Kind::Traced {
+    if kind.is_traced() {
         // SAFETY: a word of a live object that no slot is.
         unsafe { ((scope.object(local) + kind.number_at()) as *mut u64).write(number) };
     } else {

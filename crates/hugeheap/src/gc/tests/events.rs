@@ -55,3 +55,27 @@ fn a_hook_is_told_what_the_statistics_count() {
     assert_eq!(told.borrow().len(), count, "nobody is told any more");
     test.end();
 }
+
+#[test]
+fn a_heap_gets_a_log_of_its_own_and_keeps_it_when_the_next_is_wrong() {
+    let mut test = Test::checked();
+    let file = std::env::temp_dir().join(format!("hugeheap-gc-set-log-{}", std::process::id()));
+    let name = file.to_str().expect("a plain path");
+    test.heap.set_log(Some(&format!("gc-minor:{name}"))).expect("a file that can be written");
+    assert_eq!(test.heap.set_log(Some("gc-minr:-")), Err(BadLog::Section("gc-minr".to_owned())));
+    assert_eq!(test.heap.set_log(Some("gc-minor")), Err(BadLog::NoFile));
+    test.run(|scope, _| {
+        scope.collect_minor();
+        scope.collect();
+    });
+    test.heap.set_log(None).expect("none is always right");
+    test.run(|scope, _| scope.collect_minor());
+    let text = std::fs::read_to_string(&file).expect("the log");
+    std::fs::remove_file(&file).expect("the log");
+    assert!(text.lines().count() as u64 == test.heap.statistics().minor - 1, "{text}");
+    assert!(
+        text.lines().all(|line| line.contains(" gc-minor heap=") && line.contains(" survivors=0 ")),
+        "{text}"
+    );
+    test.end();
+}

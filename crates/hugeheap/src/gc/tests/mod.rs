@@ -9,6 +9,7 @@ mod major;
 mod minor;
 mod roots;
 mod scan;
+mod trace;
 mod weak;
 
 use super::*;
