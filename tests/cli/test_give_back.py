@@ -80,8 +80,12 @@ def test_tables_plots_and_files(bench, tmp_path):
     assert {line[3] for line in lines[1:]} >= {"start", "allocate", "idle"}
 
     drawing = xml.dom.minidom.parse(str(files["svg"]))
-    lines_per_panel = 1 if report["charge_unavailable"] else 2
-    assert len(drawing.getElementsByTagName("polyline")) == 2 * 3 * lines_per_panel
+    titles = [title.firstChild.data for title in drawing.getElementsByTagName("title")]
+    assert len(titles) == 2 and all("memory over time" in title for title in titles)
+    assert len(drawing.getElementsByTagName("polyline")) >= 2 * 3
+    assert "a allocates, f frees, i idles" in files["svg"].read_text()
+    kinds = [figure["kind"] for figure in report["figures"]]
+    assert kinds == ["lines", "lines", "bars", "table", "table", "table", "table"]
 
 
 @pytest.mark.parametrize("locale", ["C", "de_DE.ISO-8859-1"])

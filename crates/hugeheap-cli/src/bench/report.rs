@@ -6,6 +6,7 @@ use super::series::{self, Experiment, Series};
 use super::variant::{Refusal, Variant};
 use super::{interrupt, touch};
 use crate::cli::{ReportArguments, Touch};
+use crate::figure::{self, Figure};
 use crate::output::{Output, seconds};
 use crate::statistics::Estimate;
 use crate::{Context, exit, host};
@@ -44,12 +45,13 @@ impl Circumstances {
         }
     }
 
-    /// A report: these, the variants, what is `particular` to the experiment, the goals.
+    /// A report: these, the variants, what is `particular` to the experiment, its figures, the goals.
     pub(crate) fn report(
         &self,
         schema: &str,
         variants: &[Variant],
         particular: Value,
+        figures: &[Figure],
         goals: &[Goal],
     ) -> Value {
         let mut report = json!({
@@ -67,6 +69,7 @@ impl Circumstances {
         if let (Value::Object(report), Value::Object(particular)) = (&mut report, particular) {
             report.extend(particular);
         }
+        report[figure::KEY] = json!(figures);
         report["goals"] = goals.iter().map(Goal::json).collect();
         report
     }

@@ -188,6 +188,9 @@ pub(crate) struct Distribution {
 pub(crate) struct Squares {
     /// What a colour means, in the order of the legend.
     pub(crate) legend: Vec<Kind>,
+    /// Lines of text between the legend and the map.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) said: Vec<String>,
     pub(crate) rows: Vec<Stretch>,
 }
 
@@ -218,6 +221,14 @@ pub(crate) enum Square {
     },
     /// What is said of a gap.
     Gap { gap: String },
+}
+
+impl Lines {
+    /// Values of `unit` over seconds.
+    pub(crate) fn over_time(unit: Unit, label: &str, panels: Vec<Panel>) -> Self {
+        let x = Axis { label: String::new(), unit: Unit::Seconds };
+        Self { x, y: Axis { label: label.to_owned(), unit }, panels }
+    }
 }
 
 impl Figure {
@@ -307,6 +318,7 @@ pub(crate) mod tests {
                         Kind { text: "huge page".into(), colour: "#0b6e4f".into() },
                         Kind { text: "part of a huge page".into(), colour: "#d1495b".into() },
                     ],
+                    said: vec!["4.0 KiB not huge: <edge>".into()],
                     rows: vec![Stretch {
                         title: "7f00  800 MiB".into(),
                         squares: vec![

@@ -7,8 +7,11 @@ use super::svg::escaped;
 use super::{Squares, palette};
 use std::fmt::Write;
 
-/// Squares to a line, as in the text of `hugeheap map`: lines of both are the same memory.
-const ACROSS: usize = 64;
+impl Squares {
+    /// Squares to a line, as in the text of `hugeheap map`: lines of both are the same memory.
+    pub(crate) const ACROSS: usize = 64;
+}
+
 /// Pixels of a square and the space between two.
 const SQUARE: usize = 11;
 const STEP: usize = SQUARE + 1;
@@ -44,13 +47,17 @@ pub(super) fn document(title: &str, squares: &Squares) -> String {
         );
         x += length;
     }
+    for line in &squares.said {
+        y += LINE;
+        let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"{y}\" fill=\"{text}\">{}</text>", escaped(line));
+    }
     for stretch in &squares.rows {
         y += TITLE;
         let title = escaped(&stretch.title);
         let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"{}\" fill=\"{text}\">{title}</text>", y - 4);
         let mut across = 0;
         for square in &stretch.squares {
-            if across == ACROSS {
+            if across == Squares::ACROSS {
                 (across, y) = (0, y + STEP);
             }
             match square {

@@ -1,13 +1,16 @@
 //! The map as JSON.
 
+use super::picture;
 use super::text::mode;
 use super::view::{Cell, Row, View};
+use crate::figure;
 use hugeheap_os::Advice;
 use serde_json::{Map, Value, json};
 
 pub(crate) const SCHEMA: &str = "hugeheap.map/1";
 
-pub(crate) fn data(view: &View) -> Value {
+/// `all`: small mappings, too, in the figure; the rest has them always.
+pub(crate) fn data(view: &View, all: bool) -> Value {
     let reasons = view.reasons().into_iter().map(|(why, bytes)| (why.name().to_owned(), bytes.into()));
     let (resident, huge) = (view.resident(), view.huge());
     json!({
@@ -24,6 +27,7 @@ pub(crate) fn data(view: &View) -> Value {
         "broken_known": view.broken_known,
         "elapsed_seconds": view.elapsed.as_secs_f64(),
         "mappings": view.rows.iter().map(|row| mapping(row, view.os_page)).collect::<Vec<_>>(),
+        figure::KEY: [picture::figure(view, all)],
     })
 }
 
@@ -66,7 +70,7 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_the_units() {
-        let value = data(&view());
+        let value = data(&view(), false);
         assert_eq!(value["schema"], SCHEMA);
         let units = value["mappings"].as_array().unwrap().iter();
         let sum: u64 = units

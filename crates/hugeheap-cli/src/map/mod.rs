@@ -1,20 +1,18 @@
 //! `hugeheap map`: what the memory of a process is made of, and why it is not huge.
 //!
 //! ```text
-//!   view    gathers under a deadline; mappings in cells of a huge page ──▶ text, data (JSON), svg
+//!   view    gathers under a deadline; mappings in cells of a huge page ──▶ text, picture, data (JSON)
 //!   why     the reason of a cell
 //! ```
 
 pub(crate) mod arguments;
 mod data;
-mod svg;
+mod picture;
 pub(crate) mod text;
 pub(crate) mod view;
 pub(crate) mod why;
 
-pub(crate) use svg::colour;
-pub(crate) use view::State;
-
+use crate::figure::svg;
 use crate::process::{self, Doing};
 use crate::{Context, exit};
 use arguments::MapArguments;
@@ -35,14 +33,14 @@ pub(crate) fn map(context: &Context, arguments: &MapArguments, json: bool) -> u8
         Err(error) => return process::refuse(out, id, Some(&opened.status), Doing::Look, error),
     };
     if let Some(file) = &arguments.svg {
-        if let Err(error) = std::fs::write(file, svg::document(&view, arguments.all)) {
+        if let Err(error) = std::fs::write(file, svg::document(&[picture::figure(&view, arguments.all)])) {
             out.error(&format!("{}: {error}", file.display()));
             return exit::USAGE;
         }
         out.detail(&format!("{} written", file.display()));
     }
     if json {
-        out.data(&format!("{:#}\n", data::data(&view)));
+        out.data(&format!("{:#}\n", data::data(&view, arguments.all)));
     } else if arguments.svg.is_none() {
         out.data(&text::text(&view, arguments.all, arguments.rows as usize, out.colour_on_stdout()));
     }

@@ -7,14 +7,12 @@
 //! ```
 
 pub(crate) mod arguments;
-mod measured;
 mod page;
 mod read;
 mod recordings;
 mod section;
-mod squares;
 
-use crate::figure::svg;
+use crate::figure::{Content, svg};
 use crate::output::counted;
 use crate::{Context, exit, reproduce};
 use arguments::ReportArguments;
@@ -53,9 +51,12 @@ fn made(arguments: &ReportArguments) -> Result<(Vec<Section>, u64), String> {
         std::fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
         let mut names = Names::default();
         for figure in sections.iter().flat_map(|section| &section.figures) {
-            let Some(picture) = svg::picture(figure) else { continue };
+            if matches!(figure.content, Content::Table(_)) {
+                continue;
+            }
             let path = directory.join(format!("{}.svg", names.of(&figure.title)));
-            std::fs::write(&path, picture).map_err(|error| failed(&path, error))?;
+            std::fs::write(&path, svg::document(std::slice::from_ref(figure)))
+                .map_err(|error| failed(&path, error))?;
             written += 1;
         }
     }

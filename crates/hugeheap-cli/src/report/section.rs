@@ -1,7 +1,7 @@
 //! What a page consists of: a section for each measurement; recordings together are one.
 
 use super::read::Input;
-use super::{measured, recordings, squares};
+use super::recordings;
 use crate::figure::{self, Figure};
 use crate::record;
 use serde_json::Value;
@@ -44,7 +44,7 @@ pub(super) fn sections(inputs: &[Input]) -> Result<Vec<Section>, String> {
     Ok(sections)
 }
 
-/// The figures of one measurement: its own, or what can be made of its results.
+/// The figures that a measurement brings along.
 fn figures(input: &Input) -> Result<Vec<Figure>, String> {
     let value = &input.value;
     if let Some(own) = value.get(figure::KEY) {
@@ -52,11 +52,10 @@ fn figures(input: &Input) -> Result<Vec<Figure>, String> {
             format!("its figures are not understood: {error}; was it made by a newer hugeheap?")
         });
     }
-    match input.schema() {
-        "hugeheap.map/1" => squares::figures(value),
-        "hugeheap.bench.obmalloc/1" | "hugeheap.bench.give-back/1" => measured::figures(value),
-        other => Err(format!("nothing of schema {other} can be drawn; stat, record, map and bench can")),
-    }
+    let schema = input.schema();
+    Err(format!(
+        "nothing of schema {schema} can be drawn: it has no figures; stat, record, map and bench have"
+    ))
 }
 
 fn title(input: &Input) -> String {

@@ -44,7 +44,7 @@ mod told {
             let of = |kinds: &[DatType]| -> Option<Level> {
                 let mut some = all.iter().filter(|one| holds(one) && kinds.contains(&one.cache_type()));
                 let first = some.next()?;
-                let (sets, mut ways) = (u32::try_from(first.sets()).ok()?, u32::from(first.ways()));
+                let (sets, mut ways) = (first.sets(), u32::from(first.ways()));
                 // Neighbours with as many sets are as one with the ways of both.
                 ways += some
                     .filter(|other| other.sets() == first.sets())

@@ -107,7 +107,8 @@ fn run(context: &Context, arguments: &AllocRateArguments) -> Result<u8, Refusal>
     let results = Results { trials, counted };
     let goals = goals(&plan, &results);
     let text = text::text(&plan, &results, &goals);
-    let report = circumstances.report(SCHEMA, &[], particular(&plan, &results), &goals);
+    let figures = text::figures(&plan, &results);
+    let report = circumstances.report(SCHEMA, &[], particular(&plan, &results), &figures, &goals);
     deliver(out, options, &report, &text, None)?;
     let missed = goals.iter().any(|goal| !goal.met);
     Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })

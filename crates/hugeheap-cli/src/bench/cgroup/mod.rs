@@ -105,9 +105,8 @@ fn run(context: &Context, arguments: &CgroupArguments) -> Result<u8, Refusal> {
                 "failure": trial.failure, "killed_at": killed(trial), "runs": trial.runs,
             }))).collect::<Map<_, _>>(),
         })).collect::<Vec<_>>(),
-        figure::KEY: figures,
     });
-    let report = circumstances.report(SCHEMA, &[], particular, &goals);
+    let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
     deliver(out, options, &report, text.trim_start(), None)?;
     let missed = goals.iter().any(|goal| !goal.met);
     Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })

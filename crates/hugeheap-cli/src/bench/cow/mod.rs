@@ -11,12 +11,14 @@ pub(crate) mod arguments;
 pub(crate) mod worker;
 
 use super::goal::{self, Goal};
+use super::grid::{self, Grid};
 use super::process;
 use super::report::{Circumstances, deliver, ended, writable};
 use super::subject::{self, Absent, Found, Subject, Workshop};
-use super::table::{self, or_none, titled};
+use super::table::or_none;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use crate::figure::{Figure, Group, Unit};
 use crate::output::bytes;
 use crate::run::{LEVEL, PRELOAD, library};
 use crate::statistics::median;
@@ -76,8 +78,8 @@ fn run(context: &Context, arguments: &CowArguments) -> Result<u8, Refusal> {
     })?;
     let goals = goals(&trials);
     let text = text(&subjects, &peers.absent, &trials, size, &goals);
-    let report =
-        circumstances.report(SCHEMA, &[], particular(&subjects, &peers.absent, &trials, size, runs), &goals);
+    let particular = particular(&subjects, &peers.absent, &trials, size, runs);
+    let report = circumstances.report(SCHEMA, &[], particular, &figures(&subjects, &trials, size), &goals);
     deliver(out, options, &report, &text, None)?;
     let missed = goals.iter().any(|goal| !goal.met);
     Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
@@ -134,34 +136,51 @@ fn text(
     size: u64,
     goals: &[Goal],
 ) -> String {
+    let mut text = table(subjects, trials, size).text();
+    if !absent.is_empty() {
+        text += "Not here:\n";
+        text.extend(absent.iter().map(Absent::line));
+    }
+    text + &goal::listed(goals, "Goals")
+}
+
+fn table(subjects: &[Subject], trials: &[Trial<Told>], size: u64) -> Grid {
     let mut head = vec!["program".to_owned(), "parent".to_owned()];
     head.extend(Action::ALL.map(|action| action.title().to_owned()));
-    let mut table = table::new(&head);
+    let note = "share of the parent's memory that the child has for itself afterwards;\n\
+                prepared: the parent collected before it forked, CPython froze its objects too;\n\
+                –: there is no such thing";
+    let mut grid =
+        Grid::new(format!("What a forked child un-shares, heaps of about {}", bytes(size)), note, head);
     for (subject, trial) in subjects.iter().zip(trials) {
         let heap = median(&trial.values(|told| told.heap as f64));
-        let mut row = vec![format!("{}\n{}", subject.name, subject.version)];
-        row.push(match &trial.failure {
+        let mut row = vec![match &trial.failure {
             Some(_) => "failed".to_owned(),
             None => or_none(heap.map(|heap| bytes(heap as u64))),
-        });
+        }];
         row.extend(Action::ALL.map(|action| {
             let part = share(trial, action).zip(figure(trial, action, |child| child.unshared as f64));
             or_none(
                 part.map(|(share, unshared)| format!("{:.2} %\n{}", share * 100.0, bytes(unshared as u64))),
             )
         }));
-        table::row(&mut table, &row);
+        grid.row(&format!("{}\n{}", subject.name, subject.version), row);
     }
-    let explanation = "share of the parent's memory that the child has for itself afterwards;\n\
-                       prepared: the parent collected before it forked, CPython froze its objects too;\n\
-                       –: there is no such thing";
-    let title = format!("What a forked child un-shares, heaps of about {}", bytes(size));
-    let mut text = titled(&title, explanation, &table);
-    if !absent.is_empty() {
-        text += "Not here:\n";
-        text.extend(absent.iter().map(Absent::line));
-    }
-    text + &goal::listed(goals, "Goals")
+    grid
+}
+
+/// The shares as bars, and the table.
+fn figures(subjects: &[Subject], trials: &[Trial<Told>], size: u64) -> Vec<Figure> {
+    let groups = Action::ALL.map(|action| {
+        let bars = subjects.iter().zip(trials);
+        let bars = bars.filter_map(|(subject, trial)| Some(grid::bar(subject.name, share(trial, action)?)));
+        Group { name: action.title().to_owned(), bars: bars.collect() }
+    });
+    let note = "share of the parent's memory that the child has for itself afterwards";
+    vec![
+        grid::bars("What a forked child un-shares", note, Unit::Share, groups.to_vec()),
+        table(subjects, trials, size).figure(),
+    ]
 }
 
 fn particular(
@@ -197,6 +216,7 @@ fn particular(
 mod tests {
     use super::worker::Child;
     use super::*;
+    use crate::figure::Content;
 
     fn sample() -> (Vec<Subject>, Vec<Trial<Told>>) {
         let told = |percent: u64| Told {
@@ -229,6 +249,9 @@ mod tests {
         }
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(100), "{widest:?}\n{text}");
+        let figures = figures(&subjects, &trials, 100 << 20);
+        let Content::Bars(bars) = &figures[0].content else { panic!("no bars") };
+        assert_eq!((bars.groups.len(), bars.groups[2].bars[1].value), (Action::ALL.len(), 0.88));
         let report = particular(&subjects, &absent, &trials, 1, 3);
         assert_eq!(report["programs"][1]["results"]["unshared_share"]["collects"].as_f64(), Some(0.88));
     }

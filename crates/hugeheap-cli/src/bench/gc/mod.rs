@@ -115,7 +115,8 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
     }
     let goals = goals::goals(&plan, &results);
     let text = text::text(&plan, &results, &goals);
-    let report = circumstances.report(SCHEMA, &[], particular(&plan, &results), &goals);
+    let figures = text::figures(&plan, &results);
+    let report = circumstances.report(SCHEMA, &[], particular(&plan, &results), &figures, &goals);
     deliver(out, options, &report, &text, None)?;
     let missed = goals.iter().any(|goal| !goal.met);
     Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })

@@ -4,9 +4,11 @@ use super::worker::Told;
 use super::workload::Workload;
 use super::{OURS, Plan, Results, known, pause};
 use crate::bench::goal::{self, Goal};
+use crate::bench::grid::{self, Grid};
 use crate::bench::subject::Absent;
-use crate::bench::table::{self, or_none, titled};
+use crate::bench::table::or_none;
 use crate::bench::trials::Trial;
+use crate::figure::{Bar, Figure, Group, Unit};
 use crate::output::{bytes, grouped};
 use crate::statistics::{half_spread, median, ratio_of_medians};
 
@@ -24,7 +26,7 @@ pub(super) fn text(plan: &Plan, results: &Results, goals: &[Goal]) -> String {
     }
     for (task, row) in plan.tasks.iter().zip(&results.trials) {
         text.push('\n');
-        text += &workload(task, plan, row);
+        text += &workload(task, plan, row).text();
     }
     if !plan.absent.is_empty() {
         text += "\nNot here:\n";
@@ -33,23 +35,61 @@ pub(super) fn text(plan: &Plan, results: &Results, goals: &[Goal]) -> String {
     text + &goal::listed(goals, "Goals")
 }
 
-fn workload(task: &super::Task, plan: &Plan, row: &[Trial<Told>]) -> String {
+/// The bar of a program, given its place in a workload's row.
+type OneBar<'a> = dyn Fn(usize, &[Trial<Told>]) -> Option<Bar> + 'a;
+
+/// Times of others and pauses as bars, and the tables.
+pub(super) fn figures(plan: &Plan, results: &Results) -> Vec<Figure> {
+    let groups = |of: &OneBar<'_>| -> Vec<Group> {
+        let all = plan.tasks.iter().zip(&results.trials).map(|(task, row)| Group {
+            name: task.workload.name().to_owned(),
+            bars: (0..row.len()).filter_map(|place| of(place, row)).collect(),
+        });
+        all.filter(|group| !group.bars.is_empty()).collect()
+    };
+    let name = |place: usize| plan.subjects[place].name;
+    let seconds = |trial: &Trial<Told>| trial.values(|told| told.seconds);
+    let times = groups(&|place, row| {
+        let times = ratio_of_medians(&seconds(&row[place]), &seconds(&row[OURS])).filter(|_| place != OURS);
+        Some(grid::ratio(name(place), times?))
+    });
+    // A program that never paused has a bar without length, so that each keeps its colour.
+    let longest =
+        |told: &Told| told.pauses.as_ref().map(|pauses| if pauses.count > 0 { pauses.longest } else { 0.0 });
+    let pauses = groups(&|place, row| Some(grid::bar(name(place), known(&row[place], longest)?)));
+    let mut figures = Vec::new();
+    if !times.is_empty() {
+        figures.push(grid::ratios(
+            "Time, of hugeheap's",
+            "ratio of medians with its 95 % interval; above 1: slower than hugeheap",
+            times,
+        ));
+    }
+    figures.push(grid::bars(
+        "Longest pause",
+        "medians of the runs; OCaml does not tell its own",
+        Unit::Seconds,
+        pauses,
+    ));
+    let tables = plan.tasks.iter().zip(&results.trials);
+    figures.extend(tables.map(|(task, row)| workload(task, plan, row).figure()));
+    figures
+}
+
+fn workload(task: &super::Task, plan: &Plan, row: &[Trial<Told>]) -> Grid {
     let evacuated = task.workload == Workload::Evacuation;
     let charge = if evacuated { "charge/live" } else { "peak charge" };
     let head = ["program", "s", "times", "50 %", "99 %", "longest", "peak RSS", charge, "huge"];
-    let mut table = table::new(&head.map(str::to_owned));
-    for (place, trial) in row.iter().enumerate() {
-        let subject = &plan.subjects[place];
-        let mut cells = vec![subject.name.to_owned()];
-        cells.extend(figures(trial, &row[OURS], place != OURS, evacuated));
-        table::row(&mut table, &cells);
-    }
     let objects = row.iter().flat_map(|trial| trial.runs.first()).map(|told| told.objects).next();
-    let explanation = objects.map_or(String::new(), |count| format!("{} objects allocated", grouped(count)));
-    titled(&task.title(), &explanation, &table)
+    let note = objects.map_or(String::new(), |count| format!("{} objects allocated", grouped(count)));
+    let mut grid = Grid::new(task.title(), note, head.map(str::to_owned).to_vec());
+    for (place, trial) in row.iter().enumerate() {
+        grid.row(plan.subjects[place].name, cells(trial, &row[OURS], place != OURS, evacuated));
+    }
+    grid
 }
 
-fn figures(trial: &Trial<Told>, ours: &Trial<Told>, compared: bool, evacuated: bool) -> Vec<String> {
+fn cells(trial: &Trial<Told>, ours: &Trial<Told>, compared: bool, evacuated: bool) -> Vec<String> {
     let seconds = trial.values(|told| told.seconds);
     let time = match (median(&seconds), &trial.failure) {
         (_, Some(_)) => "failed".to_owned(),

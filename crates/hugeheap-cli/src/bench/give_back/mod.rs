@@ -21,13 +21,13 @@ mod results;
 mod text;
 pub(crate) mod workload;
 
-use super::plot::svg;
-use super::plot::terminal::Abilities;
+use super::plot::Abilities;
 use super::python::Python;
 use super::report::{conduct, deliver, ended, writable, write};
 use super::touch;
 use super::variant::{self, Refusal};
 use crate::cli::GiveBackArguments;
+use crate::figure::svg;
 use crate::output::bytes;
 use crate::{Context, exit};
 use hugeheap_os::Facts;

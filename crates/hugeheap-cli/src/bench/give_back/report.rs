@@ -2,6 +2,7 @@
 
 use super::measure::{Measurement, Phase, Watched};
 use super::results::{Clock, Part, View};
+use super::text::figures;
 use crate::bench::goal::Goal;
 use crate::bench::report::{Circumstances, estimate};
 use crate::bench::sample::{PERIOD, Sample};
@@ -29,7 +30,7 @@ pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goa
             }).collect::<Map<_, _>>(),
         })).collect::<Vec<_>>(),
     });
-    circumstances.report(SCHEMA, &view.plan.variants, particular, goals)
+    circumstances.report(SCHEMA, &view.plan.variants, particular, &figures(view), goals)
 }
 
 fn measurement(view: View<'_>, place: usize, variant: usize) -> Value {
@@ -127,6 +128,7 @@ pub(crate) fn tsv(view: View<'_>) -> String {
 mod tests {
     use super::super::{goals, tests::sample};
     use super::*;
+    use crate::figure::{self, Content, Figure};
 
     #[test]
     fn the_report_holds_every_run_and_sample() {
@@ -145,6 +147,10 @@ mod tests {
         assert_eq!(samples["seconds"][0], 0.0);
         assert_eq!(samples["charge"].as_array().unwrap().len(), samples["rss"].as_array().unwrap().len());
         assert_eq!(value["goals"].as_array().unwrap().len(), 5);
+        let figures: Vec<Figure> = serde_json::from_value(value[figure::KEY].clone()).unwrap();
+        let Content::Lines(lines) = &figures[0].content else { panic!("no lines") };
+        assert_eq!(lines.panels[0].lines[0].name, "charge");
+        assert!(figures.iter().any(|figure| matches!(figure.content, Content::Bars(_))));
     }
 
     #[test]

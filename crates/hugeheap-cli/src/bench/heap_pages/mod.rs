@@ -11,12 +11,11 @@ mod ruby;
 mod text;
 
 use super::goal::{self, Goal};
-use super::plot::terminal::{self, Abilities};
+use super::plot::{self, Abilities};
 use super::report::{Circumstances, deliver, ended, writable};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, touch};
-use crate::figure;
 use crate::output::bytes;
 use crate::statistics::median;
 use crate::{Context, exit};
@@ -104,7 +103,7 @@ fn run(context: &Context, arguments: &HeapPagesArguments) -> Result<u8, Refusal>
     let text = |abilities| {
         let mut text = text::tables(&results);
         if let Some(chart) = text::chart(&results) {
-            text += &terminal::draw(&chart, abilities);
+            text += &plot::draw(&chart, abilities);
         }
         text + &goal::listed(&goals, "Goals")
     };
@@ -124,9 +123,9 @@ fn run(context: &Context, arguments: &HeapPagesArguments) -> Result<u8, Refusal>
         "heap_pages": results.pages.iter().map(|trial| json!({
             "failure": trial.failure, "runs": trial.runs,
         })).collect::<Vec<_>>(),
-        figure::KEY: text::figures(&results),
     });
-    let report = circumstances.report(SCHEMA, &[], particular, &goals);
+    let figures = text::figures(&results);
+    let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
     let plain = text(Abilities { colour: false, ..abilities });
     deliver(out, options, &report, &plain, Some(&text(abilities)))?;
     let missed = goals.iter().any(|goal| !goal.met);

@@ -4,10 +4,9 @@ use super::Results;
 use super::pages;
 use super::ruby::{REQUESTS, Run};
 use crate::bench::grid::Grid;
-use crate::bench::plot::{Chart, Line, Panel, Stroke};
 use crate::bench::table::{NONE, or_none};
 use crate::bench::trials::Trial;
-use crate::figure::{self, Axis, Boxes, Content, Distribution, Figure, Lines, Unit};
+use crate::figure::{Boxes, Content, Distribution, Figure, Line, Lines, Panel, Unit};
 use crate::output::{bytes, change, grouped, seconds};
 use crate::statistics::{half_spread, median, quantile};
 
@@ -136,51 +135,31 @@ fn heap_pages(results: &Results) -> Grid {
     grid
 }
 
-/// RSS over time, of the first run on each allocator.
-pub(super) fn chart(results: &Results) -> Option<Chart> {
-    let panel = |trial: &Trial<Run>| {
-        let points = trial.runs.first()?.samples.iter().map(|&(at, rss)| (at, rss as f64)).collect();
-        let line = Line { name: "RSS", stroke: Stroke::Solid, points };
-        Some(Panel { title: trial.name.clone(), lines: vec![line], marks: Vec::new() })
-    };
-    let panels: Vec<_> = results.runs.iter().filter_map(panel).collect();
-    let title = "RDoc: memory over time, first run".to_owned();
-    (!panels.is_empty()).then(|| Chart { title, key: String::new(), panels })
-}
-
-/// Memory over time, all runs; box plot of the maximum; the tables.
-pub(super) fn figures(results: &Results) -> Vec<Figure> {
-    let mut figures: Vec<_> = grids(results).iter().map(Grid::figure).collect();
-    if results.runs.is_empty() {
-        return figures;
-    }
+/// RSS over time, all runs: a panel for each allocator.
+pub(super) fn chart(results: &Results) -> Option<Figure> {
     let panel = |trial: &Trial<Run>| {
         let run = |run: &Run| run.samples.iter().map(|&(at, rss)| (at, rss as f64)).collect();
         let runs = trial.runs.iter().map(run).collect();
-        let line = figure::Line { name: "RSS".to_owned(), runs, dotted: false };
-        figure::Panel { title: trial.name.clone(), lines: vec![line], marks: Vec::new() }
+        let line = Line { name: "RSS".to_owned(), runs, dotted: false };
+        Panel { title: trial.name.clone(), lines: vec![line], marks: Vec::new() }
     };
-    figures.insert(
-        0,
-        Figure::new(
-            "RDoc: memory over time",
-            "all runs",
-            Content::Lines(Lines {
-                x: Axis { label: String::new(), unit: Unit::Seconds },
-                y: Axis { label: "RSS".to_owned(), unit: Unit::Bytes },
-                panels: results.runs.iter().map(panel).collect(),
-            }),
-        ),
-    );
+    let measured = results.runs.iter().filter(|trial| !trial.runs.is_empty());
+    let panels: Vec<_> = measured.map(panel).collect();
+    let lines = Content::Lines(Lines::over_time(Unit::Bytes, "RSS", panels.clone()));
+    (!panels.is_empty()).then(|| Figure::new("RDoc: memory over time", "all runs", lines))
+}
+
+/// Memory over time; box plot of the maximum; the tables.
+pub(super) fn figures(results: &Results) -> Vec<Figure> {
+    let tables = grids(results);
+    let tables = tables.iter().map(Grid::figure);
+    let Some(chart) = chart(results) else { return tables.collect() };
     let boxes =
         results.runs.iter().map(|trial| Distribution { name: trial.name.clone(), values: peaks(trial) });
-    figures.insert(
-        1,
-        Figure::new(
-            "RDoc: maximum RSS",
-            "one value for each run",
-            Content::Boxes(Boxes { unit: Unit::Bytes, boxes: boxes.collect() }),
-        ),
+    let boxes = Figure::new(
+        "RDoc: maximum RSS",
+        "one value for each run",
+        Content::Boxes(Boxes { unit: Unit::Bytes, boxes: boxes.collect() }),
     );
-    figures
+    [chart, boxes].into_iter().chain(tables).collect()
 }

@@ -2,6 +2,7 @@
 
 use super::measure::{Measurement, Run};
 use super::results::{STOCK, View, faults, time};
+use super::text::figures;
 use crate::bench::counters::NAMES;
 use crate::bench::goal::Goal;
 use crate::bench::report::{Circumstances, estimate};
@@ -34,7 +35,7 @@ pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goa
             }).collect::<Map<_, _>>(),
         })).collect::<Vec<_>>(),
     });
-    circumstances.report(SCHEMA, &view.plan.variants, particular, goals)
+    circumstances.report(SCHEMA, &view.plan.variants, particular, &figures(view), goals)
 }
 
 fn geometric_means(view: View<'_>) -> Value {
@@ -95,6 +96,7 @@ fn run(run: &Run) -> Value {
 mod tests {
     use super::*;
     use crate::bench::obmalloc::{goals, tests::sample};
+    use crate::figure::{self, Content, Figure};
 
     #[test]
     fn the_report_holds_every_run_and_all_circumstances() {
@@ -115,5 +117,10 @@ mod tests {
         assert!(first["variants"]["auto"]["runs"][0]["counters"].is_null());
         assert_eq!(value["counters_unavailable"], "not supported");
         assert!(value["goals"].as_array().unwrap().len() > 4);
+        let figures: Vec<Figure> = serde_json::from_value(value[figure::KEY].clone()).unwrap();
+        let kinds = figures.iter().map(|figure| matches!(figure.content, Content::Bars(_)));
+        assert_eq!(kinds.collect::<Vec<_>>()[..3], [true, true, false]);
+        let Content::Bars(bars) = &figures[0].content else { panic!("no bars") };
+        assert_eq!((bars.groups[0].name.as_str(), bars.groups[0].bars[0].value), ("list_of_tuples", 0.5));
     }
 }

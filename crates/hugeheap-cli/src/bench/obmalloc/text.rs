@@ -2,47 +2,91 @@
 
 use super::measure::Look;
 use super::results::{Figure, STOCK, View, faults, time};
+use super::workload::Workload;
 use crate::bench::counters::NAMES;
 use crate::bench::goal::{self, Goal};
-use crate::bench::table::{self, NONE, interval, or_none, titled};
+use crate::bench::grid::{self, Grid};
+use crate::bench::table::{NONE, interval, or_none};
 use crate::bench::variant;
+use crate::figure::{Figure as Drawn, Group};
 use crate::output::{bytes, change, grouped, percent};
-use crate::statistics::{half_spread, median};
+use crate::statistics::{Estimate, half_spread, median};
 
 /// All tables, and the goals.
 pub(crate) fn text(view: View<'_>, goals: &[Goal]) -> String {
     let mut text = variant::described(&view.plan.variants);
-    text.push('\n');
-    text += &times(view);
-    text.push('\n');
-    text += &walls(view);
-    text.push('\n');
-    text += &pages(view);
-    text.push('\n');
-    text += &counters(view);
-    text.push('\n');
-    text += &after(view);
+    for part in parts(view) {
+        text.push('\n');
+        match part {
+            Part::Table(grid) => text += &grid.text(),
+            Part::Missing(why) => text += &why,
+        }
+    }
     let ours = view.headline().map_or("", |place| &view.plan.variants[place].name);
     text += &goal::text(goals, ours);
     text
 }
 
+/// The tables, and bars of what they say about time and faults.
+pub(crate) fn figures(view: View<'_>) -> Vec<Drawn> {
+    let bars = |title: &str, of: &dyn Fn(usize, usize) -> Option<Estimate>| {
+        let group = |(place, workload): (usize, &'static Workload)| {
+            let bars = places(view).skip(1).filter_map(|variant| {
+                Some(grid::ratio(&view.plan.variants[variant].name, of(place, variant)?))
+            });
+            Group { name: workload.name.to_owned(), bars: bars.collect() }
+        };
+        grid::ratios(
+            title,
+            "ratio of medians with its 95 % interval; pale: the interval holds 1",
+            view.workloads().map(group).collect(),
+        )
+    };
+    let mut figures = Vec::new();
+    if view.plan.variants.len() > 1 {
+        figures.push(bars("Time of the workload, to stock", &|place, variant| {
+            view.ratio(place, variant, time(view.plan.workloads[place]))
+        }));
+        figures
+            .push(bars("Minor page faults, to stock", &|place, variant| view.ratio(place, variant, faults)));
+    }
+    figures.extend(parts(view).iter().filter_map(|part| match part {
+        Part::Table(grid) => Some(grid.figure()),
+        Part::Missing(_) => None,
+    }));
+    figures
+}
+
+/// A table, or why there is none.
+enum Part {
+    Table(Grid),
+    Missing(String),
+}
+
+fn parts(view: View<'_>) -> Vec<Part> {
+    let mut parts: Vec<Part> =
+        [times(view), walls(view)].into_iter().chain(pages(view)).map(Part::Table).collect();
+    parts.extend(counters(view));
+    parts.extend(after(view));
+    parts
+}
+
 /// A table of one row per workload, with a cell per variant and perhaps one more column.
 fn matrix(
     view: View<'_>,
+    title: &str,
+    note: &str,
     last: Option<&str>,
     mut cells: impl FnMut(usize) -> Vec<String>,
-) -> comfy_table::Table {
+) -> Grid {
     let mut head = vec!["workload".to_owned()];
     head.extend(view.plan.variants.iter().map(|variant| variant.name.clone()));
     head.extend(last.map(str::to_owned));
-    let mut table = table::new(&head);
+    let mut grid = Grid::new(title, note, head);
     for (place, workload) in view.workloads() {
-        let mut row = vec![workload.name.to_owned()];
-        row.extend(cells(place));
-        table::row(&mut table, &row);
+        grid.row(workload.name, cells(place));
     }
-    table
+    grid
 }
 
 fn places(view: View<'_>) -> std::ops::Range<usize> {
@@ -69,15 +113,20 @@ fn timed(view: View<'_>, workload: usize, variant: usize, figure: Figure) -> Str
     }
 }
 
-fn times(view: View<'_>) -> String {
-    let mut table = matrix(view, Some("reference"), |place| {
+fn times(view: View<'_>) -> Grid {
+    let note = format!(
+        "median of {} runs in turn, change against stock, its 95 % confidence interval; stock: spread",
+        view.plan.runs
+    );
+    let title = "Wall time of the workload in seconds";
+    let mut grid = matrix(view, title, &note, Some("reference"), |place| {
         let workload = view.plan.workloads[place];
         let mut cells: Vec<_> =
             places(view).map(|variant| timed(view, place, variant, time(workload))).collect();
         cells.push(or_none(workload.time.map(percent)));
         cells
     });
-    let mut row = vec!["geometric mean".to_owned(), "1".to_owned()];
+    let mut row = vec!["1".to_owned()];
     let mut count = 0;
     for variant in places(view).skip(1) {
         row.push(or_none(view.geometric_mean(variant, STOCK).map(|(mean, workloads)| {
@@ -86,33 +135,22 @@ fn times(view: View<'_>) -> String {
         })));
     }
     if count > 0 {
-        row[0] = format!("geometric mean of {count}");
         row.push(NONE.to_owned());
-        table::row(&mut table, &row);
+        grid.row(&format!("geometric mean of {count}"), row);
     }
-    titled(
-        "Wall time of the workload in seconds",
-        &format!(
-            "median of {} runs in turn, change against stock, its 95 % confidence interval; stock: spread",
-            view.plan.runs
-        ),
-        &table,
-    )
+    grid
 }
 
-fn walls(view: View<'_>) -> String {
-    let table = matrix(view, None, |place| {
+fn walls(view: View<'_>) -> Grid {
+    let (title, note) =
+        ("Wall time of the whole process in seconds", "from start to end, the interpreter's own included");
+    matrix(view, title, note, None, |place| {
         places(view).map(|variant| timed(view, place, variant, |run| run.wall)).collect()
-    });
-    titled(
-        "Wall time of the whole process in seconds",
-        "from start to end, the interpreter's own included",
-        &table,
-    )
+    })
 }
 
-fn pages(view: View<'_>) -> String {
-    let minor = matrix(view, Some("reference"), |place| {
+fn pages(view: View<'_>) -> [Grid; 3] {
+    let minor = matrix(view, "Minor page faults of the process", "", Some("reference"), |place| {
         let mut cells: Vec<_> = places(view)
             .map(|variant| {
                 let Some(count) = view.median(place, variant, faults) else { return NONE.to_owned() };
@@ -126,7 +164,7 @@ fn pages(view: View<'_>) -> String {
         cells.push(or_none(view.plan.workloads[place].faults.map(percent)));
         cells
     });
-    let peaks = matrix(view, None, |place| {
+    let peaks = matrix(view, "Peak RSS, pages of a hugetlb pool included", "", None, |place| {
         places(view)
             .map(|variant| {
                 let Some(peak) = view.peak_resident(place, variant) else { return NONE.to_owned() };
@@ -137,30 +175,27 @@ fn pages(view: View<'_>) -> String {
             })
             .collect()
     });
-    let coverage = matrix(view, None, |place| {
+    let (title, note) = (
+        "Coverage by huge pages while all objects live, from the kernel",
+        "hugeheap: of its arenas; others: of all anonymous memory",
+    );
+    let coverage = matrix(view, title, note, None, |place| {
         places(view)
             .map(|variant| {
                 or_none(view.coverage(place, variant).map(|share| format!("{:.1} %", share * 100.0)))
             })
             .collect()
     });
-    let faults = titled("Minor page faults of the process", "", &minor);
-    let peaks = titled("Peak RSS, pages of a hugetlb pool included", "", &peaks);
-    let coverage = titled(
-        "Coverage by huge pages while all objects live, from the kernel",
-        "hugeheap: of its arenas; others: of all anonymous memory",
-        &coverage,
-    );
-    format!("{faults}\n{peaks}\n{coverage}")
+    [minor, peaks, coverage]
 }
 
-fn counters(view: View<'_>) -> String {
+fn counters(view: View<'_>) -> Vec<Part> {
     if let Some(why) = &view.plan.no_counters {
-        return format!(
+        return vec![Part::Missing(format!(
             "Hardware counters (dTLB loads and stores, iTLB, cache, instructions, cycles)\n  {why}\n"
-        );
+        ))];
     }
-    let mut text = String::new();
+    let mut parts = Vec::new();
     for (index, name) in NAMES.iter().enumerate() {
         let middle = |place: usize, variant: usize| {
             let counts = view.measurement(place, variant).runs.iter().filter_map(|run| run.counters?[index]);
@@ -175,10 +210,10 @@ fn counters(view: View<'_>) -> String {
             }
         };
         if view.workloads().all(|(place, _)| places(view).all(|variant| middle(place, variant).is_none())) {
-            text += &format!("{name}: not supported by this machine\n\n");
+            parts.push(Part::Missing(format!("{name}: not supported by this machine\n")));
             continue;
         }
-        let table = matrix(view, Some("reference"), |place| {
+        parts.push(Part::Table(matrix(view, name, "", Some("reference"), |place| {
             let mut cells: Vec<_> = places(view)
                 .map(|variant| match (middle(place, variant), middle(place, STOCK)) {
                     (Some(count), Some(stock)) if variant != STOCK && stock > 0.0 => {
@@ -190,16 +225,18 @@ fn counters(view: View<'_>) -> String {
                 .collect();
             cells.push(or_none(reference(place)));
             cells
-        });
-        text += &titled(name, "", &table);
-        text.push('\n');
+        })));
     }
-    text
+    parts
 }
 
-fn after(view: View<'_>) -> String {
-    let looks = |figure: fn(&Look) -> Option<u64>| {
-        matrix(view, None, |place| {
+fn after(view: View<'_>) -> [Part; 2] {
+    let moments = match view.plan.idle {
+        0.0 => "right after".to_owned(),
+        idle => format!("right after → after {idle} s without work"),
+    };
+    let looks = |title: &str, figure: fn(&Look) -> Option<u64>| {
+        Part::Table(matrix(view, title, &moments, None, |place| {
             places(view)
                 .map(|variant| {
                     let memory = view.measurement(place, variant).look.as_ref();
@@ -212,22 +249,14 @@ fn after(view: View<'_>) -> String {
                     }))
                 })
                 .collect()
-        })
+        }))
     };
-    let moments = match view.plan.idle {
-        0.0 => "right after".to_owned(),
-        idle => format!("right after → after {idle} s without work"),
-    };
-    let rss = titled("RSS after all objects were freed", &moments, &looks(|look| Some(look.resident())));
+    let title = "Charge of the process's cgroup after all objects were freed";
     let charge = match &view.results.no_charge {
-        Some(why) => format!("Charge of the process's cgroup after all objects were freed\n  {why}\n"),
-        None => titled(
-            "Charge of the process's cgroup after all objects were freed",
-            &moments,
-            &looks(|look| look.charge),
-        ),
+        Some(why) => Part::Missing(format!("{title}\n  {why}\n")),
+        None => looks(title, |look| look.charge),
     };
-    format!("{rss}\n{charge}")
+    [looks("RSS after all objects were freed", |look| Some(look.resident())), charge]
 }
 
 #[cfg(test)]

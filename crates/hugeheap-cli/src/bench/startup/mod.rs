@@ -9,14 +9,13 @@ mod measure;
 
 use super::goal::{self, Goal};
 use super::grid::Grid;
-use super::plot::terminal::{self, Abilities};
-use super::plot::{Chart, Line, Panel, Stroke};
+use super::plot::{self, Abilities};
 use super::report::{Circumstances, deliver, ended, writable};
 use super::table::{NONE, or_none};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, touch};
-use crate::figure::{self, Axis, Content, Figure, Lines, Unit};
+use crate::figure::{Content, Figure, Line, Lines, Panel, Unit};
 use crate::output::{bytes, seconds};
 use crate::statistics::median;
 use crate::{Context, exit};
@@ -85,7 +84,7 @@ fn run(context: &Context, arguments: &StartupArguments) -> Result<u8, Refusal> {
         }
         text += &projection(&trials);
         text.push('\n');
-        text += &terminal::draw(&chart(&trials), abilities);
+        text += &plot::draw(&chart(&trials), abilities);
         text + &goal::listed(&goals, "Goals")
     };
     let particular = json!({
@@ -98,9 +97,9 @@ fn run(context: &Context, arguments: &StartupArguments) -> Result<u8, Refusal> {
             "coverage_at_deadline": at_deadline(trial),
             "runs": trial.runs,
         }))).collect::<Map<_, _>>(),
-        figure::KEY: [table.figure(), lines(&trials)],
     });
-    let report = circumstances.report(SCHEMA, &[], particular, &goals);
+    let figures = [table.figure(), coverage(&trials)];
+    let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
     let plain = text(Abilities { colour: false, ..abilities });
     deliver(out, options, &report, &plain, Some(&text(abilities)))?;
     let missed = goals.iter().any(|goal| !goal.met);
@@ -197,39 +196,34 @@ fn goals(trials: &[Trial<Run>], deadline: f64) -> Vec<Goal> {
     goals
 }
 
-/// Bytes on huge pages over time, of the first run of each.
-fn chart(trials: &[Trial<Run>]) -> Chart {
-    let panel = |trial: &Trial<Run>| {
-        let run = trial.runs.first()?;
-        let points = run.samples.iter().map(|&(at, huge)| (at, huge as f64)).collect();
-        let line = Line { name: "on huge pages", stroke: Stroke::Solid, points };
-        Some(Panel { title: trial.name.clone(), lines: vec![line], marks: Vec::new() })
+/// Bytes on huge pages over time, for a terminal: a panel for each variant.
+fn chart(trials: &[Trial<Run>]) -> Figure {
+    let panel = |trial: &Trial<Run>| Panel {
+        title: trial.name.clone(),
+        lines: vec![line(trial, "on huge pages", |huge, _| huge)],
+        marks: Vec::new(),
     };
-    Chart {
-        title: "On huge pages, over time since the heap was filled".to_owned(),
-        key: String::new(),
-        panels: trials.iter().filter_map(panel).collect(),
-    }
+    let measured = trials.iter().filter(|trial| !trial.runs.is_empty());
+    let lines = Lines::over_time(Unit::Bytes, "", measured.map(panel).collect());
+    Figure::new("On huge pages, over time since the heap was filled", "", Content::Lines(lines))
 }
 
-fn lines(trials: &[Trial<Run>]) -> Figure {
-    let line = |trial: &Trial<Run>| figure::Line {
-        name: trial.name.clone(),
-        runs: trial
-            .runs
-            .iter()
-            .map(|run| run.samples.iter().map(|&(at, huge)| (at, huge as f64 / run.size as f64)).collect())
-            .collect(),
-        dotted: false,
-    };
-    let panel = figure::Panel { lines: trials.iter().map(line).collect(), ..Default::default() };
+/// The same as shares, in one panel.
+fn coverage(trials: &[Trial<Run>]) -> Figure {
+    let lines = trials.iter().map(|trial| line(trial, &trial.name, |huge, size| huge / size)).collect();
+    let panel = Panel { lines, ..Panel::default() };
     Figure::new(
         "Coverage over time since the heap was filled",
         "each line ends when all of it is huge, or at the deadline",
-        Content::Lines(Lines {
-            x: Axis { label: String::new(), unit: Unit::Seconds },
-            y: Axis { label: "coverage".to_owned(), unit: Unit::Share },
-            panels: vec![panel],
-        }),
+        Content::Lines(Lines::over_time(Unit::Share, "coverage", vec![panel])),
     )
+}
+
+/// All runs of a variant; `of`: the value of bytes on huge pages and the heap's size.
+fn line(trial: &Trial<Run>, name: &str, of: fn(f64, f64) -> f64) -> Line {
+    let run = |run: &Run| {
+        let points = run.samples.iter().map(|&(at, huge)| (at, of(huge as f64, run.size as f64)));
+        points.collect()
+    };
+    Line { name: name.to_owned(), runs: trial.runs.iter().map(run).collect(), dotted: false }
 }

@@ -15,7 +15,7 @@ use super::table::or_none;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, touch};
-use crate::figure::{self, Figure, Group as Bars, Unit};
+use crate::figure::{Figure, Group as Bars, Unit};
 use crate::output::bytes;
 use crate::statistics::median;
 use crate::{Context, exit};
@@ -86,9 +86,9 @@ fn run(context: &Context, arguments: &StrandedArguments) -> Result<u8, Refusal> 
         "reference": Doing::ALL.iter().zip(REFERENCE).map(|(doing, rss)| json!({
             "doing": doing, "rss": rss.map(|rss| rss * 1024),
         })).collect::<Vec<_>>(),
-        figure::KEY: figures(&trials, &table),
     });
-    let report = circumstances.report(SCHEMA, &[], particular, &goals);
+    let figures = figures(&trials, &table);
+    let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
     deliver(&context.out, options, &report, &text, None)?;
     let missed = goals.iter().any(|goal| !goal.met);
     Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })

@@ -15,7 +15,7 @@ use super::report::{self, Circumstances, deliver, ended, writable};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, grid, touch};
-use crate::figure::{self, Figure, Group};
+use crate::figure::{Figure, Group};
 use crate::output::{bytes, change};
 use crate::statistics::{Estimate, median, ratio_of_medians};
 use crate::{Context, exit};
@@ -76,9 +76,9 @@ fn run(context: &Context, arguments: &StrideArguments) -> Result<u8, Refusal> {
         "reference": {
             "small_pages_seconds": text::REFERENCE.0 / 1e3, "huge_pages_seconds": text::REFERENCE.1 / 1e3,
         },
-        figure::KEY: figures(&plan, &trials),
     });
-    let report = circumstances.report(SCHEMA, &[], particular, &goals);
+    let figures = figures(&plan, &trials);
+    let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
     deliver(&context.out, options, &report, &text, None)?;
     let missed = goals.iter().any(|goal| !goal.met);
     Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })

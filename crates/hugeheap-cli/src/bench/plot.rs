@@ -1,11 +1,33 @@
-//! Plots made of characters.
+//! Line plots of memory over time, made of characters: small multiples, one panel per variant, all on the same axes.
+//!
+//! One panel each, because lines of eight allocators in one panel cannot be told apart without colours, and hardly with them.
+//!
+//! ```text
+//!        title
+//!   120 ┤ ⡴⠋⠉⡆        a solid line: what is looked at first
+//!    60 ┤⡜   ⡇ ⠐ ⠂    a dotted one: what it is compared with
+//!     0 ┼⠁   ⠣⠤⠤⠤     below: marks of phases, then the time axis
+//! ```
+//!
+//! What is drawn is a [`Figure`], the same that the report draws; all runs of a line are drawn over each other.
 //!
 //! A braille pattern has 2 × 4 dots, so a panel of 6 lines has 24 steps. Where the locale is not UTF-8 a character is one dot: `*` for solid
 //! lines, `.` for dotted ones. A dotted line is dotted with colours too: what it shows then does not depend on them.
 
-use super::{Axes, Chart, Line, Panel, Stroke, tick};
+use crate::figure::{Content, Figure, Line, Lines, Panel};
 use crate::output::bytes;
 use std::fmt::Write;
+
+/// How a line is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stroke {
+    Solid,
+    Dotted,
+}
+
+const fn stroke(line: &Line) -> Stroke {
+    if line.dotted { Stroke::Dotted } else { Stroke::Solid }
+}
 
 /// Lines of a panel.
 const ROWS: usize = 6;
@@ -54,28 +76,73 @@ fn terminal_width() -> Option<usize> {
     (known && size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// The chart, ended by a line break.
-pub(crate) fn draw(chart: &Chart, abilities: Abilities) -> String {
-    let axes = chart.axes();
+/// Ends of the axes, and the distance of ticks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Axes {
+    seconds: f64,
+    seconds_step: f64,
+    bytes: f64,
+    bytes_step: f64,
+}
+
+impl Axes {
+    /// Axes that hold all panels.
+    fn of(lines: &Lines) -> Self {
+        let points =
+            || lines.panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| line.runs.iter().flatten());
+        let seconds = points().map(|point| point.0).fold(0.0, f64::max).max(0.1);
+        let most = points().map(|point| point.1).fold(0.0, f64::max).max(1024.0);
+        // Ticks at powers of two: at most four above zero.
+        let mut bytes_step = 1024.0;
+        while most / bytes_step > 4.0 {
+            bytes_step *= 2.0;
+        }
+        let mut seconds_step = 0.1;
+        for factor in [2.0, 2.5, 2.0].into_iter().cycle() {
+            if seconds / seconds_step <= 8.0 {
+                break;
+            }
+            seconds_step *= factor;
+        }
+        Self { seconds, seconds_step, bytes: (most / bytes_step).ceil() * bytes_step, bytes_step }
+    }
+
+    /// Where the time ticks are.
+    fn times(&self) -> impl Iterator<Item = f64> {
+        let (step, count) = (self.seconds_step, (self.seconds / self.seconds_step + 1e-9).floor() as u32);
+        (0..=count).map(move |index| f64::from(index) * step)
+    }
+}
+
+/// `3` or `0.5`: seconds of a tick.
+fn tick(seconds: f64) -> String {
+    let text = format!("{seconds:.1}");
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
+/// A figure of bytes over time, ended by a line break; nothing for one that is no lines.
+pub(crate) fn draw(figure: &Figure, abilities: Abilities) -> String {
+    let Content::Lines(lines) = &figure.content else { return String::new() };
+    let axes = Axes::of(lines);
     let columns = abilities.width.saturating_sub(LABEL).clamp(*COLUMNS.start(), *COLUMNS.end());
-    let mut text = format!("{}\n", chart.title);
-    if let Some(panel) = chart.panels.first() {
+    let mut text = format!("{}\n", figure.title);
+    if let Some(panel) = lines.panels.first() {
         let keys: Vec<_> = panel
             .lines
             .iter()
             .map(|line| {
-                let stroke = match (line.stroke, abilities.utf8) {
+                let mark = match (stroke(line), abilities.utf8) {
                     (Stroke::Solid, true) => "⠤⠤⠤",
                     (Stroke::Dotted, true) => "⠄⠠⠀⠄",
                     (Stroke::Solid, false) => "***",
                     (Stroke::Dotted, false) => ". .",
                 };
-                format!("{} {}", painted(stroke, colour(line.stroke), abilities), line.name)
+                format!("{} {}", painted(mark, colour(stroke(line)), abilities), line.name)
             })
             .collect();
-        let _ = writeln!(text, "{}   {}", keys.join("   "), chart.key);
+        let _ = writeln!(text, "{}   {}", keys.join("   "), figure.note);
     }
-    for panel in &chart.panels {
+    for panel in &lines.panels {
         text.push('\n');
         draw_panel(&mut text, panel, &axes, columns, abilities);
     }
@@ -86,8 +153,8 @@ fn draw_panel(text: &mut String, panel: &Panel, axes: &Axes, columns: usize, abi
     let (dots_across, dots_down) = if abilities.utf8 { (2, 4) } else { (1, 1) };
     let mut grid = Grid::new(columns * dots_across, ROWS * dots_down);
     // Dotted lines first: where they coincide the solid one is seen.
-    for stroke in [Stroke::Dotted, Stroke::Solid] {
-        for line in panel.lines.iter().filter(|line| line.stroke == stroke) {
+    for first in [Stroke::Dotted, Stroke::Solid] {
+        for line in panel.lines.iter().filter(|line| stroke(line) == first) {
             grid.draw(line, axes);
         }
     }
@@ -123,7 +190,7 @@ fn draw_panel(text: &mut String, panel: &Panel, axes: &Axes, columns: usize, abi
     let place = |seconds: f64| ((seconds / axes.seconds) * (columns - 1) as f64).round() as usize;
     let mut marks = vec![' '; columns];
     for mark in &panel.marks {
-        marks[place(mark.at).min(columns - 1)] = mark.letter;
+        marks[place(mark.at).min(columns - 1)] = mark.text.chars().next().unwrap_or(' ');
     }
     let _ = writeln!(text, "{:LABEL$}{}", "", marks.iter().collect::<String>().trim_end());
     let mut times = String::new();
@@ -162,12 +229,20 @@ impl Grid {
     }
 
     fn draw(&mut self, line: &Line, axes: &Axes) {
+        let (width, height) = (self.width, self.height);
         let place = |(seconds, bytes): (f64, f64)| {
-            let across = (seconds / axes.seconds).clamp(0.0, 1.0) * (self.width - 1) as f64;
-            let up = (bytes / axes.bytes).clamp(0.0, 1.0) * (self.height - 1) as f64;
-            (across.round() as i64, self.height as i64 - 1 - up.round() as i64)
+            let across = (seconds / axes.seconds).clamp(0.0, 1.0) * (width - 1) as f64;
+            let up = (bytes / axes.bytes).clamp(0.0, 1.0) * (height - 1) as f64;
+            (across.round() as i64, height as i64 - 1 - up.round() as i64)
         };
-        let places: Vec<_> = line.points.iter().map(|&point| place(point)).collect();
+        let stroke = stroke(line);
+        for run in &line.runs {
+            let places: Vec<_> = run.iter().map(|&point| place(point)).collect();
+            self.connect(&places, stroke);
+        }
+    }
+
+    fn connect(&mut self, places: &[(i64, i64)], stroke: Stroke) {
         let mut drawn = 0;
         for pair in places.windows(2) {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
@@ -179,12 +254,12 @@ impl Grid {
                 let y = y0 + ((y1 - y0) as f64 * part).round() as i64;
                 if (x0, y0) != (x1, y1) {
                     drawn += 1;
-                    self.set(x, y, line.stroke, drawn);
+                    self.set(x, y, stroke, drawn);
                 }
             }
         }
         if let Some(&(x, y)) = places.last() {
-            self.set(x, y, line.stroke, DOTTED);
+            self.set(x, y, stroke, DOTTED);
         }
     }
 
@@ -228,8 +303,49 @@ impl Grid {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample;
     use super::*;
+    use crate::figure::{Mark, Unit};
+
+    /// A triangle and a flat line.
+    fn sample() -> Figure {
+        let line = |name: &str, dotted, points: &[(f64, f64)]| Line {
+            name: name.to_owned(),
+            runs: vec![points.to_vec()],
+            dotted,
+        };
+        let mib = f64::from(1 << 20);
+        let panel = Panel {
+            title: "auto & more".to_owned(),
+            lines: vec![
+                line("charge", false, &[(0.0, 0.0), (1.0, 100.0 * mib), (2.0, 0.0)]),
+                line("RSS", true, &[(0.0, 50.0 * mib), (2.0, 50.0 * mib)]),
+            ],
+            marks: vec![Mark { at: 0.0, text: "a".to_owned() }],
+        };
+        let lines = Lines::over_time(Unit::Bytes, "", vec![panel]);
+        Figure::new("memory <over> time", "a allocate", Content::Lines(lines))
+    }
+
+    fn lines(figure: &mut Figure) -> &mut Lines {
+        let Content::Lines(lines) = &mut figure.content else { panic!("no lines") };
+        lines
+    }
+
+    #[test]
+    fn axes_hold_everything_and_have_round_ticks() {
+        let axes = Axes::of(lines(&mut sample()));
+        let mib = f64::from(1 << 20);
+        assert_eq!((axes.bytes, axes.bytes_step), (128.0 * mib, 32.0 * mib));
+        assert_eq!((axes.seconds, axes.seconds_step), (2.0, 0.5));
+        let ticks: Vec<_> = axes.times().map(tick).collect();
+        assert_eq!(ticks, ["0", "0.5", "1", "1.5", "2"]);
+    }
+
+    #[test]
+    fn a_chart_without_points_has_axes() {
+        let axes = Axes::of(&Lines::over_time(Unit::Bytes, "", Vec::new()));
+        assert!(axes.seconds > 0.0 && axes.bytes > 0.0);
+    }
 
     const PLAIN: Abilities = Abilities { colour: false, utf8: true, width: 60 };
 
@@ -277,8 +393,9 @@ mod tests {
     #[test]
     fn a_chart_of_one_point_is_drawn() {
         let mut chart = sample();
-        chart.panels[0].lines[0].points.truncate(1);
-        chart.panels[0].lines[1].points.clear();
+        let panel = &mut lines(&mut chart).panels[0];
+        panel.lines[0].runs[0].truncate(1);
+        panel.lines[1].runs[0].clear();
         assert!(draw(&chart, PLAIN).lines().count() > ROWS);
     }
 }
