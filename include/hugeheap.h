@@ -127,12 +127,13 @@ enum hh_status {
     HH_LAYOUT_SLOT = 11,   /* a slot is no whole word of its part, or is the header or the length */
     HH_LAYOUT_ITEMS = 12,  /* items with slots do not begin at whole words, or do not consist of them */
     HH_LAYOUT_MANY = 13,   /* a heap has 2^20 types at most */
-    HH_LAYOUT_TWICE = 14,  /* a word is named as a slot twice */
+    HH_LAYOUT_TWICE = 14,  /* a word is named as a slot twice, or there are two trace functions */
     HH_MISTAKE = 15,       /* hh_gc_verify found one */
     HH_NOT_OURS = 16,      /* the address is in no heap page that can be protected */
     HH_PROTECTED = 17,     /* it is protected already */
     HH_TOO_MANY = 18,      /* too many pages are protected */
-    HH_REFUSED = 19        /* by the system */
+    HH_REFUSED = 19,       /* by the system */
+    HH_BAD_LOG = 20        /* the text is no log, or its file cannot be written; the buffer says which */
 };
 
 /* One line for a status, for any number. */

@@ -147,9 +147,23 @@ typedef struct hh_gc_visitor hh_gc_visitor;
 /* Names every slot of an object with hh_gc_visit, the same ones as long as nobody writes to the object. Calls nothing else of the heap. */
 typedef void (*hh_gc_trace)(void *object, hh_gc_visitor *visitor);
 
+/* The same for the slots that begin in `from`..`to`, a part of the object; an ephemeron if one of its slots does. Naming others costs time only. */
+typedef void (*hh_gc_trace_part)(void *object, void *from, void *to, hh_gc_visitor *visitor);
+
 /* Names a slot, or `count` of them in a row. */
 void hh_gc_visit(hh_gc_visitor *visitor, void *slot) HH_NOEXCEPT;
 void hh_gc_visit_row(hh_gc_visitor *visitor, void *slots, size_t count) HH_NOEXCEPT;
+
+/* Names those of `count` slots in a row that begin in a part. */
+static inline void hh_gc_visit_row_in(hh_gc_visitor *visitor, void *slots, size_t count, void *from, void *to) {
+    char *first = (char *)slots, *last = first + count * sizeof(void *);
+    if ((char *)from > first)
+        first += ((size_t)((char *)from - first) + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
+    if ((char *)to < last)
+        last = (char *)to;
+    if (first < last)
+        hh_gc_visit_row(visitor, first, ((size_t)(last - first) + sizeof(void *) - 1) / sizeof(void *));
+}
 
 /* The same for weak slots and ephemerons. */
 void hh_gc_visit_weak(hh_gc_visitor *visitor, void *slot) HH_NOEXCEPT;
@@ -182,6 +196,7 @@ typedef struct hh_gc_layout {
     const hh_gc_pair *item_ephemerons;
     size_t item_ephemeron_count;
     hh_gc_finalizer finalizer; /* run by hh_gc_run_finalizers; objects are made by hh_gc_alloc_finalized. NULL: none */
+    hh_gc_trace_part trace_part; /* instead of `trace`: a large object is then marked in parts, and after a write looked into around it only */
 } hh_gc_layout;
 
 /* Registers a type. Returns HH_OK or another hh_status. */
@@ -359,6 +374,18 @@ HH_GC_INLINE HH_RESULT void *hh_gc_alloc_finalized(hh_gc *heap, hh_gc_type type,
  * leads to. Returns how many. Collects when a finalizer does. */
 size_t hh_gc_run_finalizers(hh_gc *heap) HH_NOEXCEPT;
 
+/* Sees to it that an object of any type is handed out once it is unreachable, by hh_gc_next_finalizable; a type's finalizer needs no such call.
+ * Once more for each call, and for an object that was handed out again. Returns HH_OK or HH_NO_MEMORY. Does not collect. */
+int hh_gc_finalize(hh_gc *heap, void *object) HH_NOEXCEPT HH_RESULT;
+
+/* Takes one object that was found unreachable, the first in the order of hh_gc_run_finalizers, and calls nothing: for a program that ends things
+ * when it has time. It is in no root any more. NULL: there is none. hh_gc_run_finalizers takes them all, and lets those go whose type has no
+ * finalizer. Does not collect. */
+void *hh_gc_next_finalizable(hh_gc *heap) HH_NOEXCEPT HH_RESULT;
+
+/* How many there are to take. */
+size_t hh_gc_finalizable(const hh_gc *heap) HH_NOEXCEPT HH_RESULT;
+
 /* Moves the window into a local variable, for a loop that allocates with hh_gc_alloc_in: cursor and limit stay in registers. Until
  * hh_gc_close the only other functions of this heap that may be called are hh_gc_write and what does not collect. */
 HH_GC_INLINE HH_RESULT hh_gc_window hh_gc_open(hh_gc *heap) {
@@ -459,10 +486,57 @@ typedef bool (*hh_gc_fault_hook)(const hh_gc_fault *fault);
 /* Sets the hook of all heaps of the process; NULL: none. */
 void hh_gc_set_fault_hook(hh_gc_fault_hook hook) HH_NOEXCEPT;
 
+/* ---- Events and the log --------------------------------------------------------------------------------------------- */
+
+enum hh_gc_event_kind {
+    HH_GC_EVENT_MINOR = 0,      /* a minor collection */
+    HH_GC_EVENT_STEP = 1,       /* a step of a major collection, or all of it */
+    HH_GC_EVENT_MAJOR = 2,      /* a major collection ended */
+    HH_GC_EVENT_EVACUATION = 3, /* what lives left sparse arenas */
+    HH_GC_EVENT_ARENAS = 4      /* the old generation holds at least an arena more or less than when this was told last */
+};
+
+/* What happened. Members that are not of its kind are 0. Later versions add members at the end, and kinds. */
+typedef struct hh_gc_event {
+    uint32_t size;        /* bytes that the library filled */
+    uint32_t kind;        /* enum hh_gc_event_kind */
+    uint64_t took;        /* nanoseconds; minor, step, evacuation */
+    uint64_t held;        /* bytes of heap pages and large blocks of the old generation; all kinds */
+    uint64_t old;         /* bytes of objects in it; minor, step */
+    uint64_t nursery;     /* minor: bytes that were used of the nursery */
+    uint64_t survivors;   /* minor: objects that moved to the old generation */
+    uint64_t survived;    /* minor: bytes of these */
+    uint64_t staying;     /* minor: objects that stay in the nursery */
+    uint64_t not_moved;   /* minor: of these, those for which there was no room */
+    uint64_t from, to;    /* step: what was done and what comes next, enum hh_gc_phase */
+    uint64_t number;      /* major: how many there were, with this one */
+    uint64_t live;        /* major: bytes that live */
+    uint64_t finalizable; /* major: objects that can be finalized */
+    uint64_t moved;       /* evacuation: objects that moved */
+    uint64_t moved_bytes; /* evacuation: bytes of these */
+    uint64_t freed_pages; /* evacuation: heap pages that became free */
+    uint64_t arenas;      /* arenas: those of the process with memory, whoever uses them */
+    uint64_t empty;       /* arenas: of these, arenas without anything live */
+    uint64_t given_back;  /* arenas: bytes given back to the system so far */
+} hh_gc_event;
+
+/* Is told inside of collections: calls nothing of the heap. */
+typedef void (*hh_gc_hook)(void *data, const hh_gc_event *event);
+
+/* Has a function told of what happens in a heap, instead of the one before; NULL: none. */
+void hh_gc_set_hook(hh_gc *heap, hh_gc_hook hook, void *data) HH_NOEXCEPT;
+
+/* Gives a heap a log of its own: `log` is gc-minor,gc-major,arena:FILE as in the variable HUGEHEAP_LOG, with - for standard error; NULL: nothing
+ * is logged of this heap. Returns HH_OK, or HH_BAD_LOG and its text in `buffer`, cut to `size` bytes with the NUL; the log is the one before then. */
+int hh_gc_set_log(hh_gc *heap, const char *log, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
+
 /* ---- Numbers -------------------------------------------------------------------------------------------------------- */
 
 /* Verifies the heap now. Returns HH_OK, or HH_MISTAKE and its text in `buffer`, cut to `size` bytes with the NUL. Does not collect. */
 int hh_gc_verify(hh_gc *heap, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
+
+/* The same for references into the nursery in objects that no barrier remembered. */
+int hh_gc_verify_barriers(const hh_gc *heap, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
 
 /* Buckets of the histogram: bucket n counts pauses from 2^n to 2^(n+1) nanoseconds, the last one all longer ones. */
 #define HH_GC_BUCKETS 36
@@ -493,6 +567,7 @@ typedef struct hh_gc_stats_t {
     uint64_t pause_total;
     uint64_t pause_longest;
     uint64_t pause_histogram[HH_GC_BUCKETS];
+    uint64_t rotated;         /* times that another nursery was used than before, where that is asked for */
 } hh_gc_stats_t;
 
 /* Fills the struct, whose `size` is set. Returns HH_OK or another hh_status. */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <hugeheap_gc.h>
+#include <unistd.h>
 
 struct node {
     hh_gc_header header;
@@ -74,7 +75,7 @@ static hh_gc_stats_t numbers(void) {
 
 static void verified(void) {
     char text[200];
-    if (hh_gc_verify(heap, text, sizeof text) != HH_OK) {
+    if (hh_gc_verify(heap, text, sizeof text) != HH_OK || hh_gc_verify_barriers(heap, text, sizeof text) != HH_OK) {
         fprintf(stderr, "%s\n", text);
         exit(1);
     }
@@ -271,6 +272,50 @@ static void test_traced(void) {
     }
 }
 
+static size_t asked;
+
+/* All items are slots; what the collector asks for is counted. */
+static void trace_part(void *object, void *from, void *to, hh_gc_visitor *visitor) {
+    asked += (size_t)((char *)to - (char *)from);
+    CHECK((char *)object <= (char *)from && from <= to);
+    hh_gc_visit_row_in(visitor, (char *)object + HH_GC_VARIABLE_BYTES, hh_gc_length(object), from, to);
+}
+
+/* A large array, small ones and an empty one, whose slots a function names part by part. */
+static void test_parts(void) {
+    enum { MANY = 40000 };
+    hh_gc_type type = registered((hh_gc_layout){.bytes = HH_GC_VARIABLE_BYTES, .item_bytes = sizeof(void *), .trace_part = trace_part});
+    static const size_t lengths[] = {MANY, 0, 1, 100};
+    struct {
+        hh_gc_header header;
+        size_t length;
+        struct node *items[];
+    } *arrays[4] = {NULL};
+    HH_GC_ROOTS(heap, arrays);
+    for (size_t n = 0; n < 4; n++) {
+        arrays[n] = hh_gc_zalloc_items(heap, type, HH_GC_VARIABLE_BYTES, sizeof(void *), lengths[n]);
+        CHECK(arrays[n] != NULL);
+        for (size_t item = 0; item < lengths[n]; item += 999) {
+            struct node *next = list(item % 7);
+            hh_gc_write(heap, arrays[n], &arrays[n]->items[item], next);
+        }
+    }
+    hh_gc_collect(heap);
+    /* One write, one small part; the checks and a major collection look into more. */
+    while (hh_gc_collect_minor(heap) != HH_GC_IDLE) {
+    }
+    struct node *next = list(3);
+    hh_gc_write(heap, arrays[0], &arrays[0]->items[MANY - 1], next);
+    asked = 0;
+    CHECK(hh_gc_collect_minor(heap) == HH_GC_IDLE);
+    CHECK(asked >= sizeof(void *) && (asked <= 1024 || settings().checks != 0 || settings().stress != 0));
+    hh_gc_collect(heap);
+    check_list(arrays[0]->items[MANY - 1], 3);
+    for (size_t n = 0; n < 4; n++)
+        for (size_t item = 0; item < lengths[n]; item += 999)
+            check_list(arrays[n]->items[item], item % 7);
+}
+
 static void words_of(void *data, const void **begin, const void **end) {
     *begin = data;
     *end = (char *)data + 4 * sizeof(void *);
@@ -423,6 +468,68 @@ static void test_statistics(void) {
     puts(json);
 }
 
+static hh_gc_event told[HH_GC_EVENT_ARENAS + 1];
+static uint64_t tellings[HH_GC_EVENT_ARENAS + 1];
+
+static void hook(void *data, const hh_gc_event *event) {
+    CHECK(data == told && event->size == sizeof *event && event->kind <= HH_GC_EVENT_ARENAS);
+    told[event->kind] = *event;
+    tellings[event->kind]++;
+}
+
+static size_t lines_of(const char *file) {
+    char line[1000];
+    size_t lines = 0;
+    FILE *log = fopen(file, "r");
+    CHECK(log != NULL);
+    while (fgets(line, sizeof line, log) != NULL) {
+        CHECK(strstr(line, " gc-minor heap=") != NULL && strstr(line, " survivors=") != NULL);
+        lines++;
+    }
+    fclose(log);
+    return lines;
+}
+
+/* A hook is told what the numbers count; a log has a line for each; without them nobody is told. */
+static void test_events(void) {
+    char file[] = "/tmp/hugeheap-gc-XXXXXX", log[100], text[200];
+    int descriptor = mkstemp(file);
+    CHECK(descriptor >= 0 && close(descriptor) == 0);
+    snprintf(log, sizeof log, "gc-minor:%s", file);
+    struct node *kept = NULL;
+    HH_GC_ROOTS(heap, kept);
+    hh_gc_set_hook(heap, hook, told);
+    CHECK(hh_gc_set_log(heap, log, text, sizeof text) == HH_OK && text[0] == 0);
+    uint64_t before = numbers().minor;
+    CHECK(before == 0);
+    kept = list(30000);
+    void *large = hh_gc_alloc_items(heap, text_type, sizeof(struct text), 1, 9 << 20);
+    CHECK(large != NULL);
+    kept = list(30000);
+    hh_gc_collect(heap);
+    hh_gc_stats_t now = numbers();
+    CHECK(tellings[HH_GC_EVENT_MINOR] == now.minor && tellings[HH_GC_EVENT_MAJOR] == now.major && now.major > 0);
+    CHECK(tellings[HH_GC_EVENT_STEP] > 0 && tellings[HH_GC_EVENT_ARENAS] > 0 && tellings[HH_GC_EVENT_EVACUATION] == now.evacuations);
+    CHECK(told[HH_GC_EVENT_MAJOR].number == now.major && told[HH_GC_EVENT_MAJOR].live >= 30000 * 32);
+    CHECK(told[HH_GC_EVENT_STEP].to == HH_GC_IDLE && told[HH_GC_EVENT_MAJOR].held >= told[HH_GC_EVENT_MAJOR].live);
+    CHECK(told[HH_GC_EVENT_ARENAS].arenas > 0 && told[HH_GC_EVENT_MINOR].not_moved == 0);
+    CHECK(lines_of(file) == now.minor);
+    /* What is wrong says so, and changes nothing. */
+    CHECK(hh_gc_set_log(heap, "gc-minr:-", text, sizeof text) == HH_BAD_LOG && strstr(text, "\"gc-minr\"") != NULL);
+    CHECK(hh_gc_set_log(heap, "gc-minor", NULL, 0) == HH_BAD_LOG);
+    CHECK(hh_gc_set_log(heap, "arena:/nowhere/at/all", text, 10) == HH_BAD_LOG && strcmp(text, "/nowhere/") == 0);
+    (void)hh_gc_collect_minor(heap);
+    now = numbers();
+    CHECK(lines_of(file) == now.minor && tellings[HH_GC_EVENT_MINOR] == now.minor);
+    hh_gc_set_hook(heap, NULL, NULL);
+    CHECK(hh_gc_set_log(heap, NULL, NULL, 0) == HH_OK);
+    hh_gc_collect(heap);
+    CHECK(lines_of(file) == now.minor && tellings[HH_GC_EVENT_MINOR] == now.minor && numbers().minor > now.minor);
+    CHECK(remove(file) == 0);
+    check_list(kept, 30000);
+    CHECK(numbers().rotated == ((settings().checks & HH_GC_ROTATE) != 0 ? numbers().minor : 0));
+}
+
 static void test_refused(void) {
     hh_gc *none = heap;
     hh_gc_options options = HH_GC_OPTIONS_INIT;
@@ -462,11 +569,15 @@ static void test_refused(void) {
     REFUSED(HH_LAYOUT_SLOT, .bytes = 16, .item_slots = &zero, .item_slot_count = 1);
     REFUSED(HH_LAYOUT_ITEMS, .bytes = 20, .item_bytes = 8, .item_slots = &zero, .item_slot_count = 1);
     REFUSED(HH_LAYOUT_TWICE, .bytes = 24, .slots = &eight, .slot_count = 1, .weak_slots = &eight, .weak_slot_count = 1);
+    REFUSED(HH_LAYOUT_TWICE, .bytes = 24, .trace = trace, .trace_part = trace_part);
     REFUSED(HH_BAD_ARGUMENT, .bytes = 24, .slots = NULL, .slot_count = 1);
     hh_gc_layout layout = {.size = 8, .bytes = 16};
-    CHECK(hh_gc_register(heap, &layout, &type) == HH_BAD_SIZE);
-    for (int status = 0; status <= HH_MISTAKE; status++)
-        CHECK(strlen(hh_strerror(status)) > 5 && strcmp(hh_strerror(status), hh_strerror(HH_MISTAKE + 1)) != 0);
+    CHECK(hh_gc_register(heap, &layout, &type) == HH_BAD_SIZE && type == 77);
+    /* A program that does not know the last member: what lies there is not read. */
+    layout = (hh_gc_layout){.size = offsetof(hh_gc_layout, trace_part), .bytes = 16, .trace = trace, .trace_part = trace_part};
+    CHECK(hh_gc_register(heap, &layout, &type) == HH_OK && type != 77);
+    for (int status = 0; status <= HH_BAD_LOG; status++)
+        CHECK(strlen(hh_strerror(status)) > 5 && strcmp(hh_strerror(status), hh_strerror(HH_BAD_LOG + 1)) != 0);
 }
 
 /* Several heaps beside each other. */
@@ -556,6 +667,40 @@ static void test_weak(void) {
     memset(elsewhere, 0, sizeof elsewhere);
 }
 
+/* Objects of any type, taken one by one: the first of a list before the others, each once for each time that it was registered. */
+static void test_one_by_one(void) {
+    struct node *node = list(3);
+    HH_GC_ROOTS(heap, node);
+    for (struct node *each = node; each != NULL; each = each->next)
+        CHECK(hh_gc_finalize(heap, each) == HH_OK);
+    hh_gc_collect(heap);
+    CHECK(hh_gc_finalizable(heap) == 0 && hh_gc_next_finalizable(heap) == NULL);
+    node = NULL;
+    for (size_t number = 3; number-- > 0;) {
+        hh_gc_collect(heap);
+        CHECK(hh_gc_finalizable(heap) == 1);
+        node = hh_gc_next_finalizable(heap);
+        CHECK(node != NULL && hh_gc_finalizable(heap) == 0 && hh_gc_next_finalizable(heap) == NULL);
+        check_list(node, number + 1);
+        /* It is an object like any other while it is in a root. */
+        hh_gc_collect(heap);
+        check_list(node, number + 1);
+        node = NULL;
+    }
+    hh_gc_collect(heap);
+    CHECK(hh_gc_finalizable(heap) == 0 && numbers().old == 0 && numbers().finalized == 3);
+    /* Two registrations; its type has no finalizer, so hh_gc_run_finalizers only lets it go. */
+    node = list(1);
+    CHECK(hh_gc_finalize(heap, node) == HH_OK && hh_gc_finalize(heap, node) == HH_OK);
+    node = NULL;
+    size_t times = 0;
+    for (int round = 0; round < 4; round++) {
+        hh_gc_collect(heap);
+        times += hh_gc_run_finalizers(heap);
+    }
+    CHECK(times == 2 && numbers().old == 0);
+}
+
 int main(int count, char **words) {
 #define SECTION(name) {#name, test_##name}
     static const struct {
@@ -564,7 +709,7 @@ int main(int count, char **words) {
     } sections[] = {
         SECTION(frames), SECTION(sizes), SECTION(window), SECTION(handles), SECTION(callbacks), SECTION(traced), SECTION(exhausted), SECTION(statistics),
         SECTION(refused), SECTION(heaps), SECTION(weak), SECTION(scan),
-        SECTION(evacuation), SECTION(protection),
+        SECTION(evacuation), SECTION(protection), SECTION(parts), SECTION(events), SECTION(one_by_one),
     };
     hh_gc_options options = settings();
     for (unsigned n = 0; n < sizeof sections / sizeof sections[0]; n++) {

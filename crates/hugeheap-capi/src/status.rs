@@ -26,10 +26,11 @@ pub(crate) enum Status {
     Protected = 17,
     TooMany = 18,
     Refused = 19,
+    BadLog = 20,
 }
 
 impl Status {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Ok,
         Self::BadSize,
         Self::BadPolicy,
@@ -50,6 +51,7 @@ impl Status {
         Self::Protected,
         Self::TooMany,
         Self::Refused,
+        Self::BadLog,
     ];
 
     const fn message(self) -> &'static CStr {
@@ -78,13 +80,16 @@ impl Status {
             }
             Self::LayoutItems => c"items with slots must begin at, and have, a multiple of 8 bytes",
             Self::LayoutMany => c"the heap has 1048576 types, which is the most",
-            Self::LayoutTwice => c"a word of the type is named as a slot twice",
+            Self::LayoutTwice => c"a word of the type is named as a slot twice, or the type has two trace functions",
             Self::Mistake => c"the heap was used wrongly; the buffer says how",
             Self::NotOurs => c"the address is in no heap page of this heap's old generation",
             Self::Protected => c"the heap page is protected already",
             Self::TooMany => c"too many heap pages are protected",
             Self::Refused => {
                 c"the system refused to protect the heap page: memory of the hugetlb pool cannot be protected in parts"
+            }
+            Self::BadLog => {
+                c"the text is no log like gc-minor,gc-major,arena:FILE, or its file cannot be written; the buffer says which"
             }
         }
     }

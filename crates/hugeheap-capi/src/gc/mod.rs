@@ -13,6 +13,8 @@
 //! collect without knowing it ends the process with one line.
 
 mod allocation;
+mod events;
+mod finalizers;
 mod protection;
 mod roots;
 mod statistics;
@@ -202,7 +204,7 @@ unsafe extern "C" fn hh_gc_collect_minor(handle: *mut Handle) -> c_int {
     unsafe {
         must_be_closed(handle, "hh_gc_collect_minor");
         with_window(handle, own_window(handle), |heap, window| heap.collect_minor(window, &mut []));
-        statistics::phase(&(*handle).heap) as c_int
+        statistics::phase_number((*handle).heap.phase()) as c_int
     }
 }
 

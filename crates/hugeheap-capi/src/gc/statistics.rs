@@ -37,13 +37,14 @@ struct Numbers {
     pause_total: u64,
     pause_longest: u64,
     pause_histogram: [u64; BUCKETS],
+    rotated: u64,
 }
 
-const _: () = assert!(BUCKETS == 36 && size_of::<Numbers>() == 8 * (1 + 21 + BUCKETS));
+const _: () = assert!(BUCKETS == 36 && size_of::<Numbers>() == 8 * (1 + 21 + BUCKETS + 1));
 
 /// `enum hh_gc_phase`.
-pub(super) fn phase(heap: &ProcessHeap) -> u64 {
-    match heap.phase() {
+pub(super) fn phase_number(phase: Phase) -> u64 {
+    match phase {
         Phase::Idle => 0,
         Phase::Marking => 1,
         Phase::Clearing => 2,
@@ -57,7 +58,7 @@ impl Numbers {
         Self {
             schema: 1,
             size: size_of::<Self>() as u32,
-            phase: phase(heap),
+            phase: phase_number(heap.phase()),
             nursery: heap.nursery_bytes() as u64,
             old: heap.old_bytes() as u64,
             held: heap.held_bytes() as u64,
@@ -79,6 +80,7 @@ impl Numbers {
             pause_total: statistics.pauses.total,
             pause_longest: statistics.pauses.longest,
             pause_histogram: statistics.pauses.histogram,
+            rotated: statistics.rotated,
         }
     }
 
@@ -113,7 +115,7 @@ impl Numbers {
         for (index, count) in self.pause_histogram.into_iter().enumerate() {
             write!(to, "{}{count}", if index == 0 { "" } else { ", " })?;
         }
-        to.write_str("]}")
+        write!(to, "], \"rotated\": {}}}", self.rotated)
     }
 }
 
@@ -148,19 +150,38 @@ unsafe extern "C" fn hh_gc_stats_json(handle: *const Handle, buffer: *mut c_char
     text.end()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hh_gc_verify(handle: *mut Handle, buffer: *mut c_char, size: usize) -> c_int {
-    // SAFETY: as above; the root callback uses other members.
-    let found = unsafe { (*handle).heap.verify(&mut []) };
-    // SAFETY: as above.
+/// A status, and the text of a mistake in a buffer.
+///
+/// # Safety
+/// `buffer` has `size` bytes or is null.
+pub(super) unsafe fn tell(
+    found: Result<(), impl fmt::Display>,
+    status: Status,
+    buffer: *mut c_char,
+    size: usize,
+) -> c_int {
+    // SAFETY: by the contract.
     let mut text = unsafe { Text::new(buffer.cast(), size) };
     let status = match found {
         Ok(()) => Status::Ok,
         Err(mistake) => {
+            // Writing into this text cannot fail.
             let _ = write!(text, "{mistake}");
-            Status::Mistake
+            status
         }
     };
     text.end();
     status as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_verify(handle: *mut Handle, buffer: *mut c_char, size: usize) -> c_int {
+    // SAFETY: as above; the root callback uses other members.
+    unsafe { tell((*handle).heap.verify(&mut []), Status::Mistake, buffer, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_verify_barriers(handle: *const Handle, buffer: *mut c_char, size: usize) -> c_int {
+    // SAFETY: as above.
+    unsafe { tell((*handle).heap.verify_barriers(), Status::Mistake, buffer, size) }
 }

@@ -4,7 +4,9 @@ use super::Handle;
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
 use hugeheap::complain;
-use hugeheap::gc::{BadLayout, Layout, MIN_OBJECT, OBJECT_ALIGN, TraceFunction, TypeId, Visitor};
+use hugeheap::gc::{
+    BadLayout, Layout, MIN_OBJECT, OBJECT_ALIGN, PartFunction, TraceFunction, TypeId, Visitor,
+};
 
 /// A registered type: what the functions that allocate compare.
 #[derive(Clone, Copy)]
@@ -12,11 +14,11 @@ pub(super) struct Known {
     id: TypeId,
     bytes: usize,
     item_bytes: usize,
-    finalizer: Option<Finalizer>,
+    pub(super) finalizer: Option<Finalizer>,
 }
 
 /// `hh_gc_finalizer`.
-type Finalizer = unsafe extern "C" fn(heap: *mut Handle, object: *mut c_void);
+pub(super) type Finalizer = unsafe extern "C" fn(heap: *mut Handle, object: *mut c_void);
 
 /// `hh_gc_pair`.
 #[repr(C)]
@@ -46,6 +48,30 @@ struct Description {
     item_ephemerons: *const Pair,
     item_ephemeron_count: usize,
     finalizer: Option<Finalizer>,
+    trace_part: Option<PartFunction>,
+}
+
+/// Bytes of the struct before `trace_part` was added.
+const WITHOUT_PARTS: usize = core::mem::offset_of!(Description, trace_part);
+
+impl Description {
+    /// The struct of a program, which may know fewer members.
+    ///
+    /// # Safety
+    /// It has the size that it names itself.
+    unsafe fn read(of: *const Self) -> Result<Self, Status> {
+        // SAFETY: by the contract; the size is its first member.
+        let size = unsafe { of.cast::<usize>().read() };
+        if size != size_of::<Self>() && size != WITHOUT_PARTS {
+            return Err(Status::BadSize);
+        }
+        let mut whole = core::mem::MaybeUninit::<Self>::zeroed();
+        // SAFETY: as many bytes are there, and not more than the struct has; all its members may be zero.
+        unsafe {
+            core::ptr::copy_nonoverlapping(of.cast::<u8>(), whole.as_mut_ptr().cast(), size);
+            Ok(whole.assume_init())
+        }
+    }
 }
 
 /// # Safety
@@ -67,9 +93,6 @@ impl Description {
     /// # Safety
     /// The arrays have the lengths that are named, and the trace function keeps its contract.
     unsafe fn layout(&self) -> Result<Layout, Status> {
-        if self.size != size_of::<Self>() {
-            return Err(Status::BadSize);
-        }
         // SAFETY: by the contract, here and below.
         let (slots, item_slots, weak, weak_items) = unsafe {
             (
@@ -97,10 +120,13 @@ impl Description {
         let layout = layout.slots(slots).item_slots(item_slots).weak_slots(weak).weak_item_slots(weak_items);
         let layout = layout.ephemerons(&pairs(ephemerons)).item_ephemerons(&pairs(item_ephemerons));
         let layout = if self.finalizer.is_some() { layout.finalized() } else { layout };
-        Ok(match self.trace {
+        Ok(match (self.trace, self.trace_part) {
+            (Some(_), Some(_)) => return Err(Status::LayoutTwice),
             // SAFETY: by the contract.
-            Some(trace) => unsafe { layout.traced_by(trace) },
-            None => layout,
+            (Some(trace), None) => unsafe { layout.traced_by(trace) },
+            // SAFETY: as above.
+            (None, Some(trace)) => unsafe { layout.traced_in_parts_by(trace) },
+            (None, None) => layout,
         })
     }
 }
@@ -139,12 +165,11 @@ unsafe fn register(handle: *mut Handle, description: &Description) -> Result<u32
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_register(handle: *mut Handle, layout: *const Description, ty: *mut u32) -> c_int {
-    // SAFETY: null, or a struct of the size that it names itself.
-    let (Some(layout), false) = (unsafe { layout.as_ref() }, ty.is_null()) else {
+    if layout.is_null() || ty.is_null() {
         return Status::BadArgument as c_int;
-    };
-    // SAFETY: by the header's contract.
-    match unsafe { register(handle, layout) } {
+    }
+    // SAFETY: by the header's contract, here and below: a struct of the size that it names itself.
+    match unsafe { Description::read(layout).and_then(|layout| register(handle, &layout)) } {
         Ok(number) => {
             // SAFETY: by the header's contract a number may be written there.
             unsafe { ty.write(number) };
@@ -205,23 +230,4 @@ unsafe extern "C" fn hh_gc_visit_weak(visitor: &mut Visitor<'_>, slot: *mut c_vo
 unsafe extern "C" fn hh_gc_visit_ephemeron(visitor: &mut Visitor<'_>, key: *mut c_void, value: *mut c_void) {
     // SAFETY: as above, for both.
     unsafe { visitor.ephemeron(key.cast(), value.cast()) };
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hh_gc_run_finalizers(handle: *mut Handle) -> usize {
-    let mut count = 0;
-    // SAFETY: by the header's contract. The heap is not borrowed during the call of the finalizer, which may use it.
-    unsafe {
-        super::must_be_closed(handle, "hh_gc_run_finalizers");
-        while let Some(object) = (*handle).heap.next_finalizable() {
-            let number = ((object as *const u64).read() >> hugeheap::gc::TYPE_SHIFT) as usize;
-            let types = &(*handle).types;
-            let finalizer = types.get(number.wrapping_sub(1)).and_then(|known| known.finalizer);
-            if let Some(finalizer) = finalizer {
-                finalizer(handle, object as *mut c_void);
-            }
-            count += 1;
-        }
-    }
-    count
 }
