@@ -75,3 +75,12 @@ def test_the_list_names_it_with_its_reference(hugeheap):
     text = hugeheap("bench", "list").stdout
     assert "stride  one access per OS page" in text
     assert text.count("reference: ") == len(json.loads(hugeheap("bench", "list", "--json").stdout)["experiments"])
+
+
+def test_a_full_disk_loses_no_more_than_the_file(hugeheap, tmp_path):
+    small = ["--quick", "--touch", "none", "--runs", "1", "--size", "4M"]
+    result = hugeheap("bench", "stride", *small, "-o", "/dev/full", "--json", tmp_path / "stride.json")
+    assert result.returncode == 3
+    assert "/dev/full could not be written: No space left on device" in result.stderr
+    assert "One access per OS page" in result.stdout
+    assert json.loads((tmp_path / "stride.json").read_text())["reproduce"].startswith("hugeheap bench stride --quick")

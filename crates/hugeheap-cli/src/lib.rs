@@ -36,6 +36,7 @@ mod doctor;
 pub mod exit;
 mod export;
 mod figure;
+mod file;
 mod host;
 mod man;
 mod map;

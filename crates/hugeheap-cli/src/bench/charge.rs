@@ -29,6 +29,20 @@ pub(crate) struct Shared {
     pub(crate) counts_hugetlb: bool,
 }
 
+impl Shared {
+    /// The group that `groups` (`/proc/PID/cgroup`) tells.
+    fn of(mounts: &str, groups: &str) -> Result<Self, String> {
+        let place = places(mounts, groups).into_iter().next();
+        let (directory, usage) = place.ok_or("no memory cgroup is mounted here")?;
+        let usage = directory.join(usage);
+        if !usage.exists() {
+            return Err(format!("its control group {} tells no charge", directory.display()));
+        }
+        let path = directory.display().to_string();
+        Ok(Self { path, usage, counts_hugetlb: counts_hugetlb(mounts) })
+    }
+}
+
 impl Group {
     /// Makes a group below or beside that of this process.
     ///
@@ -37,7 +51,13 @@ impl Group {
     pub fn create() -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-        let places = places(&mounts, &groups);
+        Self::below(&mounts, &groups, |directory| fs::create_dir(directory))
+    }
+
+    /// Makes a group in the best of the places that `mounts` and `groups` (`/proc/self/cgroup`) tell. `make` makes its directory,
+    /// which the kernel fills with files.
+    fn below(mounts: &str, groups: &str, make: impl Fn(&Path) -> io::Result<()>) -> Result<Self, String> {
+        let places = places(mounts, groups);
         if places.is_empty() {
             return Err("no memory cgroup is mounted here".to_owned());
         }
@@ -45,11 +65,11 @@ impl Group {
         for (parent, usage) in places {
             sweep(&parent);
             let directory = parent.join(format!("{PREFIX}{}", std::process::id()));
-            if let Err(error) = fs::create_dir(&directory) {
+            if let Err(error) = make(&directory) {
                 refusal = format!("not permitted to make a cgroup in {}: {error}", parent.display());
                 continue;
             }
-            let group = Self { directory, usage, counts_hugetlb: counts_hugetlb(&mounts) };
+            let group = Self { directory, usage, counts_hugetlb: counts_hugetlb(mounts) };
             if group.usage_file().exists() {
                 return Ok(group);
             }
@@ -65,14 +85,7 @@ impl Group {
     pub(crate) fn of(pid: u32) -> Result<Shared, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|error| error.to_string())?;
-        let place = places(&mounts, &groups).into_iter().next();
-        let (directory, usage) = place.ok_or("no memory cgroup is mounted here")?;
-        let usage = directory.join(usage);
-        if !usage.exists() {
-            return Err(format!("its control group {} tells no charge", directory.display()));
-        }
-        let path = directory.display().to_string();
-        Ok(Shared { path, usage, counts_hugetlb: counts_hugetlb(&mounts) })
+        Shared::of(&mounts, &groups)
     }
 
     /// The file with the charge in bytes.
@@ -215,6 +228,90 @@ mod tests {
         let found = places(&mounts, "0::/slice/unit\n");
         let expected = [root.path().join("slice/unit"), root.path().join("slice")];
         assert_eq!(found, expected.map(|path| (path, "memory.current")));
+    }
+
+    /// A tree of version 2 as systemd makes it: the memory controller is enabled for what is below a slice, not for what is
+    /// below a unit, which has processes.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            let tree = Self(tempfile::tempdir().unwrap());
+            let unit = tree.0.path().join("web.slice/web.service");
+            fs::create_dir_all(&unit).unwrap();
+            fs::write(tree.0.path().join("web.slice/cgroup.subtree_control"), "memory pids\n").unwrap();
+            fs::write(unit.join("cgroup.subtree_control"), "\n").unwrap();
+            fs::write(unit.join("memory.current"), "629145600\n").unwrap();
+            tree
+        }
+
+        fn mounts(&self, options: &str) -> String {
+            format!("proc /proc proc rw 0 0\ncgroup2 {} cgroup2 {options} 0 0\n", self.0.path().display())
+        }
+
+        /// What the kernel does when a directory is made: its files, as far as the controllers are enabled above.
+        fn mkdir(directory: &Path) -> io::Result<()> {
+            fs::create_dir(directory)?;
+            let control = fs::read_to_string(directory.parent().unwrap().join("cgroup.subtree_control"))?;
+            if control.split_whitespace().any(|controller| controller == "memory") {
+                for (file, text) in [
+                    ("memory.current", "4096\n"),
+                    ("memory.peak", "8192\n"),
+                    ("memory.max", "max\n"),
+                    ("memory.swap.max", "max\n"),
+                    ("cgroup.procs", ""),
+                ] {
+                    fs::write(directory.join(file), text)?;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    const UNIT: &str = "0::/web.slice/web.service\n";
+
+    #[test]
+    fn a_group_of_version_2_is_made_where_the_controller_is_enabled() {
+        let tree = Tree::new();
+        let group = Group::below(&tree.mounts("rw,nsdelegate"), UNIT, Tree::mkdir).unwrap();
+        let directory = group.usage_file().parent().unwrap().to_path_buf();
+        assert_eq!(directory.parent().unwrap(), tree.0.path().join("web.slice"), "beside the unit");
+        let left = fs::read_dir(tree.0.path().join("web.slice/web.service")).unwrap().count();
+        assert_eq!(left, 2, "the one that was tried first is gone");
+        assert!(group.is_v2() && !group.counts_hugetlb());
+        assert_eq!((group.charge(), group.peak()), (Some(4096), Some(8192)));
+        group.limit(64 << 20).unwrap();
+        group.without_swap();
+        group.enter().unwrap();
+        let text = |file: &str| fs::read_to_string(directory.join(file)).unwrap();
+        assert_eq!((text("memory.max"), text("memory.swap.max")), ("67108864".to_owned(), "0".to_owned()));
+        assert_eq!(text("cgroup.procs"), "0");
+        // Before Linux 5.19 there is no peak.
+        fs::remove_file(directory.join("memory.peak")).unwrap();
+        assert_eq!(group.peak(), None);
+    }
+
+    #[test]
+    fn a_tree_of_version_2_without_the_controller_is_refused_with_the_reason() {
+        let tree = Tree::new();
+        fs::write(tree.0.path().join("web.slice/cgroup.subtree_control"), "pids\n").unwrap();
+        let why = Group::below(&tree.mounts("rw"), UNIT, Tree::mkdir).unwrap_err();
+        assert!(why.starts_with("the memory controller is not enabled below"), "{why}");
+        assert_eq!(fs::read_dir(tree.0.path().join("web.slice")).unwrap().count(), 2, "nothing is left");
+        let denied = |_: &Path| Err(io::Error::from_raw_os_error(libc::EACCES));
+        let why = Group::below(&tree.mounts("rw"), UNIT, denied).unwrap_err();
+        assert!(why.starts_with("not permitted to make a cgroup in"), "{why}");
+    }
+
+    #[test]
+    fn the_charge_of_others_is_read_in_version_2() {
+        let tree = Tree::new();
+        let shared = Shared::of(&tree.mounts("rw,memory_hugetlb_accounting"), UNIT).unwrap();
+        assert_eq!(fs::read_to_string(&shared.usage).unwrap(), "629145600\n");
+        assert!(shared.counts_hugetlb && shared.path.ends_with("web.slice/web.service"));
+        // The root has no charge of its own.
+        let why = Shared::of(&tree.mounts("rw"), "0::/\n").unwrap_err();
+        assert!(why.ends_with("tells no charge"), "{why}");
     }
 
     #[test]

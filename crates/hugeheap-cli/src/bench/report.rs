@@ -9,7 +9,7 @@ use crate::cli::{ReportArguments, Touch};
 use crate::figure::{self, Figure};
 use crate::output::{Output, seconds};
 use crate::statistics::Estimate;
-use crate::{Context, exit, host};
+use crate::{Context, exit, file as files, host, reproduce};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -22,6 +22,8 @@ pub(crate) struct Circumstances {
     pub(crate) host: Value,
     pub(crate) python: Value,
     pub(crate) touched: u64,
+    /// The command line.
+    pub(crate) reproduce: String,
     pub(crate) quick: bool,
     /// Seconds since 1970.
     pub(crate) started: u64,
@@ -40,6 +42,7 @@ impl Circumstances {
             host,
             python,
             touched: prepare(context, arguments),
+            reproduce: reproduce::command(),
             quick: arguments.quick,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         }
@@ -57,6 +60,7 @@ impl Circumstances {
         let mut report = json!({
             "schema": schema,
             "hugeheap": env!("CARGO_PKG_VERSION"),
+            "reproduce": self.reproduce,
             "started": self.started,
             "host": self.host,
             "python": self.python,
@@ -78,7 +82,7 @@ impl Circumstances {
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
         let (host, python) = (json!({"kernel": "x"}), json!({}));
-        Self { host, python, touched: 5, quick: true, started: 1 }
+        Self { host, python, touched: 5, reproduce: "hugeheap bench x".to_owned(), quick: true, started: 1 }
     }
 }
 
@@ -160,11 +164,12 @@ pub(crate) fn writable<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<
 
 /// Writes a file of the report.
 pub(crate) fn write(file: &Path, text: &str) -> Result<(), Refusal> {
-    std::fs::write(file, text)
+    files::replace(file, text)
         .map_err(|error| Refusal::Unsupported(format!("{} could not be written: {error}", file.display())))
 }
 
-/// Hands tables and JSON out as asked for. `shown`: the tables as standard output gets them, where that differs (colours).
+/// Hands tables and JSON out as asked for. `shown`: the tables as standard output gets them, where that differs (colours). They
+/// come first, and one file is written when another cannot be: what took minutes to measure is not lost with a full disk.
 pub(crate) fn deliver(
     out: &Output,
     arguments: &ReportArguments,
@@ -173,25 +178,21 @@ pub(crate) fn deliver(
     shown: Option<&str>,
 ) -> Result<(), Refusal> {
     let report = format!("{report:#}\n");
-    if let Some(file) = &arguments.output {
-        write(file, text)?;
-    }
-    match &arguments.json {
-        Some(None) => {
-            out.data(&report);
-        }
-        Some(Some(file)) => {
-            write(file, &report)?;
-            out.data(shown.unwrap_or(text));
-        }
-        None => {
-            out.data(shown.unwrap_or(text));
-        }
-    }
+    out.data(match &arguments.json {
+        Some(None) => &report,
+        _ => shown.unwrap_or(text),
+    });
+    let tables = arguments.output.as_deref().map_or(Ok(()), |file| write(file, text));
+    let data = arguments.json.iter().flatten().try_for_each(|file| write(file, &report));
     if arguments.quick {
         out.warning("--quick is a first look: too few runs for conclusions");
     }
-    Ok(())
+    match (tables, data) {
+        (Err(Refusal::Unsupported(one)), Err(Refusal::Unsupported(other))) => {
+            Err(Refusal::Unsupported(format!("{one}; {other}")))
+        }
+        (tables, data) => tables.and(data),
+    }
 }
 
 /// An estimate as JSON.

@@ -5,6 +5,7 @@
 //! each time the recording has become twice as long. So the last one that found room stays.
 
 use super::data::Recording;
+use crate::file::replace;
 use crate::watch::Sample;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -99,7 +100,7 @@ impl Files {
         let text = format!("{}\n", recording.json());
         self.next = recording.time().max(FIRST) * 2;
         for path in &self.documents {
-            if let Err(error) = replaced(path, &text) {
+            if let Err(error) = replace(path, &text) {
                 // Tried again later, and told once: the error names a temporary file, which is another each time.
                 let failure = format!("{} could not be written: ", path.display());
                 if !self.failures.iter().any(|told| told.starts_with(&failure)) {
@@ -120,23 +121,6 @@ impl Rows {
         }
         written
     }
-}
-
-/// Writes a file beside `path` and puts it in its place. What is no file (a pipe, a device) is written to.
-fn replaced(path: &Path, text: &str) -> io::Result<()> {
-    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
-        return std::fs::write(path, text);
-    }
-    // Of a link, what it leads to is to be replaced.
-    let path = &path.canonicalize()?;
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let mut beside = tempfile::NamedTempFile::new_in(directory)?;
-    beside.write_all(text.as_bytes())?;
-    // A temporary file is its owner's alone; this one is as the file that was opened for it.
-    if let Ok(about) = std::fs::metadata(path) {
-        beside.as_file().set_permissions(about.permissions())?;
-    }
-    beside.persist(path).map(drop).map_err(|error| error.error)
 }
 
 /// Why, without the temporary file it was about: that says nothing to the reader.
@@ -175,15 +159,5 @@ mod tests {
         // The header is refused there already.
         let refused = Files::create(&["/dev/full".into()]).err().unwrap();
         assert!(refused.starts_with("/dev/full cannot be written: "), "{refused}");
-    }
-
-    #[test]
-    fn a_document_takes_the_place_of_the_one_before() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a.json");
-        std::fs::write(&path, "old").unwrap();
-        replaced(&path, "new").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

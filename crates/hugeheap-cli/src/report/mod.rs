@@ -14,7 +14,7 @@ mod section;
 
 use crate::figure::{Content, svg};
 use crate::output::counted;
-use crate::{Context, exit, reproduce};
+use crate::{Context, exit, file, reproduce};
 use arguments::ReportArguments;
 use page::Names;
 use section::Section;
@@ -55,11 +55,11 @@ fn made(arguments: &ReportArguments) -> Result<(Vec<Section>, u64), String> {
                 continue;
             }
             let path = directory.join(format!("{}.svg", names.of(&figure.title)));
-            std::fs::write(&path, svg::document(std::slice::from_ref(figure)))
+            file::replace(&path, &svg::document(std::slice::from_ref(figure)))
                 .map_err(|error| failed(&path, error))?;
             written += 1;
         }
     }
-    std::fs::write(&arguments.output, page).map_err(|error| failed(&arguments.output, error))?;
+    file::replace(&arguments.output, &page).map_err(|error| failed(&arguments.output, error))?;
     Ok((sections, written))
 }

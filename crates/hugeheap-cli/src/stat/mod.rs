@@ -21,7 +21,7 @@ use crate::bench::counters::Counters;
 use crate::bench::{interrupt, touch};
 use crate::output::Output;
 use crate::watch::adopt_orphans;
-use crate::{Context, exit, host, reproduce};
+use crate::{Context, exit, file, host, reproduce};
 use arguments::StatArguments;
 use compare::Row;
 use run::{Failure, How, Run};
@@ -257,7 +257,7 @@ fn deliver(
     pyperf: Option<&Path>,
 ) -> Result<(), String> {
     let write = |path: &Path, value: &Value| {
-        std::fs::write(path, format!("{value:#}\n"))
+        file::replace(path, &format!("{value:#}\n"))
             .map_err(|error| format!("{} could not be written: {error}", path.display()))
     };
     match json {

@@ -12,7 +12,7 @@ mod model;
 
 use crate::columns::{Align, columns};
 use crate::output::{change, grouped};
-use crate::{Context, exit};
+use crate::{Context, exit, file as files};
 use arguments::TlbArguments;
 use geometry::{Cpu, Level, Levels};
 use model::Counts;
@@ -73,7 +73,7 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
     let value = value(&cpu, arguments, counts, status);
     match (&arguments.json, json) {
         (Some(Some(file)), _) => {
-            if let Err(error) = std::fs::write(file, format!("{value:#}\n")) {
+            if let Err(error) = files::replace(file, &format!("{value:#}\n")) {
                 out.error(&format!("{} could not be written: {error}", file.display()));
                 return exit::USAGE;
             }

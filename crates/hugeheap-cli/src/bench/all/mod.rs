@@ -17,7 +17,7 @@ use super::table::{self, titled};
 use super::variant::Refusal;
 use crate::cli::{Cli, Command};
 use crate::output::seconds;
-use crate::{Context, exit, report};
+use crate::{Context, exit, report, reproduce};
 use arguments::AllArguments;
 use clap::Parser;
 use serde_json::{Value, json};
@@ -114,14 +114,15 @@ fn one(
     for old in [&tables, &data] {
         let _ = std::fs::remove_file(old);
     }
-    let mut words: Vec<OsString> = ["hugeheap", "bench", name, "--json"].map(OsString::from).to_vec();
-    words.extend([data.clone().into(), "-o".into(), tables.into()]);
+    let mut words: Vec<OsString> = ["hugeheap", "bench", name].map(OsString::from).to_vec();
     if arguments.quick {
         words.push("--quick".into());
     }
     if let Some(runs) = arguments.runs {
         words.extend(["--runs".into(), runs.to_string().into()]);
     }
+    let typed = reproduce::line(&words);
+    words.extend(["--json".into(), data.clone().into(), "-o".into(), tables.into()]);
     match &arguments.touch {
         Some(touch) if first => words.extend(["--touch".into(), touch.into()]),
         None if first => {}
@@ -139,11 +140,16 @@ fn one(
         library: context.library.clone(),
     };
     let code = super::bench(&quietly, bench, false);
-    let report: Option<Value> =
+    let mut report: Option<Value> =
         std::fs::read_to_string(&data).ok().and_then(|text| serde_json::from_str(&text).ok());
-    if report.is_none() {
+    match &mut report {
+        // The command line of this process repeats all of them.
+        Some(report) => {
+            report["reproduce"] = typed.into();
+            write(&data, &format!("{report:#}\n"))?;
+        }
         // Made beforehand to see whether it can be written; empty, it is no measurement.
-        let _ = std::fs::remove_file(&data);
+        None => drop(std::fs::remove_file(&data)),
     }
     let goals = report.as_ref().map(|report| {
         let goals = report["goals"].as_array().map_or(&[][..], Vec::as_slice);

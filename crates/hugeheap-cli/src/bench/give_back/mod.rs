@@ -82,16 +82,16 @@ fn run(context: &Context, arguments: &GiveBackArguments) -> Result<u8, Refusal> 
 
     let view = View { plan: &plan, results: &results };
     let goals = goals::goals(view);
+    let abilities = Abilities::here(out.colour_on_stdout());
+    let shown = text::text(view, &goals, abilities);
+    let plain = text::text(view, &goals, Abilities { colour: false, ..abilities });
+    deliver(out, options, &report::report(view, &circumstances, &goals), &plain, Some(&shown))?;
     if let Some(file) = plot {
         write(file, &svg::document(&text::charts(view)))?;
     }
     if let Some(file) = &arguments.tsv {
         write(file, &report::tsv(view))?;
     }
-    let abilities = Abilities::here(out.colour_on_stdout());
-    let shown = text::text(view, &goals, abilities);
-    let plain = text::text(view, &goals, Abilities { colour: false, ..abilities });
-    deliver(out, options, &report::report(view, &circumstances, &goals), &plain, Some(&shown))?;
     let missed = goals.iter().any(|goal| !goal.met);
     Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
 }

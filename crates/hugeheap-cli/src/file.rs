@@ -1,0 +1,64 @@
+//! Files of results: there is the whole of one, or none, or the one that was there before.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes a file beside `path` and puts it in its place. What is no file (a pipe, a device) is written to.
+///
+/// Written over in place, a result of yesterday would be gone when the disk is full, and a half one would be taken for one. On an
+/// error an empty file is taken away: it was made to see whether there can be one.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return std::fs::write(path, text);
+    }
+    let replaced = beside(path, text);
+    if replaced.is_err() && std::fs::metadata(path).is_ok_and(|about| about.len() == 0) {
+        let _ = std::fs::remove_file(path);
+    }
+    // The name of the file beside says nothing to the reader; errors about it have no number.
+    replaced.map_err(|error| match error.raw_os_error() {
+        Some(_) => error,
+        None => error.kind().into(),
+    })
+}
+
+fn beside(path: &Path, text: &str) -> io::Result<()> {
+    // Of a link, what it leads to is to be replaced. A file that is new has its name alone.
+    let made = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    let path = &path.canonicalize()?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut beside = tempfile::NamedTempFile::new_in(directory)?;
+    beside.write_all(text.as_bytes())?;
+    // A temporary file is its owner's alone; this one is as the file that was opened for it.
+    beside.as_file().set_permissions(made.metadata()?.permissions())?;
+    beside.persist(path).map(drop).map_err(|error| error.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_keeps_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("a.json"), directory.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&path, &link).unwrap();
+        replace(&link, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        replace(&directory.path().join("b.json"), "first").unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3, "nothing else is left");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_an_error() {
+        assert!(replace(Path::new("/dev/full"), "x").is_err());
+        assert!(Path::new("/dev/full").exists());
+        assert!(replace(Path::new("/no/such/directory/a.json"), "x").is_err());
+    }
+}
