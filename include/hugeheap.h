@@ -208,6 +208,18 @@ typedef struct hh_stats_t {
     uint64_t fallbacks[24]; /* how often memory did not get the backing its policy wanted, by reason */
 
     uint64_t arenas_ahead; /* made by the maintenance thread before they were needed, while the heap grew quickly */
+
+    /* Garbage-collected heaps (hugeheap_gc.h) of the process; the last few collections may be missing. */
+    uint64_t gc_heaps;         /* made since the start */
+    uint64_t gc_nursery;       /* bytes of the nurseries of those that live */
+    uint64_t gc_old;           /* bytes of objects in their old generations that are not known to be dead */
+    uint64_t gc_held;          /* bytes of heap pages and large blocks that the old generations have */
+    uint64_t gc_minor;         /* minor collections of all of them, ended ones too */
+    uint64_t gc_major;         /* major collections that ended */
+    uint64_t gc_pauses;        /* times that a program waited for a collection */
+    uint64_t gc_long_pauses;   /* of these, those of 2^20 ns or more, about a millisecond */
+    uint64_t gc_pause_total;   /* their sum, nanoseconds */
+    uint64_t gc_longest_pause; /* nanoseconds */
 } hh_stats_t;
 
 /* Asks the kernel what backs the arenas now, which takes milliseconds; the numbers are in what hh_stats answers next. */

@@ -79,6 +79,26 @@ class Stats:
     charge: int
     #: Arenas made ahead by the maintenance thread, while the heap grew quickly.
     arenas_ahead: int
+    #: Garbage-collected heaps made since the start.
+    gc_heaps: int
+    #: Bytes of the nurseries of those that live.
+    gc_nursery: int
+    #: Bytes of objects in their old generations that are not known to be dead.
+    gc_old: int
+    #: Bytes of heap pages and large blocks that the old generations have.
+    gc_held: int
+    #: Minor collections of all of them, ended ones too.
+    gc_minor: int
+    #: Major collections that ended.
+    gc_major: int
+    #: Times that a program waited for a collection.
+    gc_pauses: int
+    #: Of these, those of 2²⁰ ns or more, about a millisecond.
+    gc_long_pauses: int
+    #: Their sum in nanoseconds.
+    gc_pause_total: int
+    #: The longest in nanoseconds.
+    gc_longest_pause: int
     #: How often memory did not get the backing its policy wanted, by reason.
     fallbacks: Mapping[str, int]
 

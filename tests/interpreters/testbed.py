@@ -60,7 +60,9 @@ COUNTERS = (
     "peak_charge charge"
 ).split()
 # Behind the counts of the reasons.
-LATER = ["arenas_ahead"]
+LATER = (
+    "arenas_ahead gc_heaps gc_nursery gc_old gc_held gc_minor gc_major gc_pauses gc_long_pauses gc_pause_total gc_longest_pause"
+).split()
 
 
 def find_library():

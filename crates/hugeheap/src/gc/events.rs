@@ -12,8 +12,9 @@ use super::log::{self, Log};
 use super::mark::Phase;
 use crate::arena::ARENA_BYTES;
 use crate::object::Source;
+use crate::telemetry::Snapshot;
+use crate::telemetry::collectors::{COLLECTORS, Collector, LONG_PAUSE};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use hugeheap_os::Facts;
 use std::sync::Arc;
@@ -218,7 +219,7 @@ impl<S: Source> Heap<S> {
     /// After a pause: brings the sums of the process up to date, once in a while.
     #[inline(always)]
     pub(super) fn count(&mut self) {
-        if self.statistics.pauses.count % EVERY == 0 || self.statistics.major != self.counted.1 {
+        if self.statistics.pauses.count % EVERY == 0 || self.statistics.major != self.counted.major {
             self.count_all();
         }
     }
@@ -227,52 +228,46 @@ impl<S: Source> Heap<S> {
     #[cold]
     pub(super) fn count_all(&mut self) {
         let now = &self.statistics;
-        let all = (now.minor, now.major, now.pauses.count, now.pauses.total);
-        let before = core::mem::replace(&mut self.counted, all);
-        SUMS.minor.fetch_add(all.0 - before.0, Relaxed);
-        SUMS.major.fetch_add(all.1 - before.1, Relaxed);
-        SUMS.pauses.fetch_add(all.2 - before.2, Relaxed);
-        SUMS.pause_total.fetch_add(all.3 - before.3, Relaxed);
-        SUMS.longest_pause.fetch_max(now.pauses.longest, Relaxed);
+        let long = LONG_PAUSE.ilog2() as usize;
+        let all = Collector {
+            nursery: self.nursery.bytes() as u64,
+            old: self.old.used() as u64,
+            held: self.old.held() as u64,
+            minor: now.minor,
+            major: now.major,
+            pauses: now.pauses.count,
+            long_pauses: now.pauses.histogram[long..].iter().sum(),
+            pause_total: now.pauses.total,
+        };
+        COLLECTORS.changed(&self.counted, &all, now.pauses.longest);
+        self.counted = all;
+    }
+
+    /// At the heap's end: what it did stays in the sums, what it had goes.
+    pub(super) fn count_end(&mut self) {
+        self.count_all();
+        COLLECTORS.changed(&self.counted, &Collector { nursery: 0, old: 0, held: 0, ..self.counted }, 0);
     }
 }
 
 /// Pauses after which the sums of the process are brought up to date: an atomic addition each would be a fiftieth of the least pause.
 const EVERY: u64 = 16;
 
-/// Sums over all heaps of the process.
-struct Sums {
-    heaps: AtomicU64,
-    minor: AtomicU64,
-    major: AtomicU64,
-    pauses: AtomicU64,
-    pause_total: AtomicU64,
-    longest_pause: AtomicU64,
-}
-
-static SUMS: Sums = Sums {
-    heaps: AtomicU64::new(0),
-    minor: AtomicU64::new(0),
-    major: AtomicU64::new(0),
-    pauses: AtomicU64::new(0),
-    pause_total: AtomicU64::new(0),
-    longest_pause: AtomicU64::new(0),
-};
-
-/// A heap was made.
-pub(super) fn count_heap() {
-    SUMS.heaps.fetch_add(1, Relaxed);
-}
-
 /// Name and value of what all heaps of the process did, ended ones too: in the form of the telemetry's counters. Times are
 /// nanoseconds. The last few minor collections of a heap may be missing.
-pub fn counters() -> [(&'static str, u64); 6] {
+pub fn counters() -> [(&'static str, u64); 10] {
+    let mut snapshot = Snapshot::EMPTY;
+    COLLECTORS.fill(&mut snapshot);
     [
-        ("gc_heaps", SUMS.heaps.load(Relaxed)),
-        ("gc_minor", SUMS.minor.load(Relaxed)),
-        ("gc_major", SUMS.major.load(Relaxed)),
-        ("gc_pauses", SUMS.pauses.load(Relaxed)),
-        ("gc_pause_total", SUMS.pause_total.load(Relaxed)),
-        ("gc_longest_pause", SUMS.longest_pause.load(Relaxed)),
+        ("gc_heaps", snapshot.gc_heaps),
+        ("gc_nursery", snapshot.gc_nursery),
+        ("gc_old", snapshot.gc_old),
+        ("gc_held", snapshot.gc_held),
+        ("gc_minor", snapshot.gc_minor),
+        ("gc_major", snapshot.gc_major),
+        ("gc_pauses", snapshot.gc_pauses),
+        ("gc_long_pauses", snapshot.gc_long_pauses),
+        ("gc_pause_total", snapshot.gc_pause_total),
+        ("gc_longest_pause", snapshot.gc_longest_pause),
     ]
 }

@@ -1,7 +1,7 @@
 //! The heap: one per thread, with types, nursery, old generation and roots of its own.
 
 use super::barrier::Remembered;
-use super::events::{self, Listeners};
+use super::events::Listeners;
 use super::finalizer::Finalizers;
 use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
 use super::log;
@@ -18,6 +18,7 @@ use super::verify::{Checks, POISON};
 use super::window::Window;
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::{MAX_BLOCK, Source, Space};
+use crate::telemetry::collectors::{COLLECTORS, Collector};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -124,7 +125,7 @@ pub struct Heap<S: Source> {
     pub(super) pacing: Pacing,
     pub(super) statistics: Statistics,
     /// Of these, what is in the sums of the process.
-    pub(super) counted: (u64, u64, u64, u64),
+    pub(super) counted: Collector,
     pub(super) listeners: Listeners,
     pub(super) evacuate: Option<u32>,
     /// When the collection that is under way began.
@@ -159,7 +160,7 @@ impl<S: Source> Heap<S> {
         let maximum = settings.maximum.unwrap_or(usize::MAX);
         let nursery = Nursery::new(space, bytes).ok_or(BadHeap::NoMemory { bytes })?;
         let number = HEAPS.fetch_add(1, Ordering::Relaxed);
-        events::count_heap();
+        COLLECTORS.made();
         let mut old = Old::new(space, number, maximum);
         old.poison = settings.checks.poison.then_some(POISON);
         let mut heap = Self {
@@ -177,7 +178,7 @@ impl<S: Source> Heap<S> {
             pacing: Pacing::new(growth, bytes, maximum, settings.step.unwrap_or(STEP)),
             evacuate: settings.evacuate,
             statistics: Statistics::default(),
-            counted: (0, 0, 0, 0),
+            counted: Collector::default(),
             listeners: Listeners::new(log::log()),
             begin: Duration::ZERO,
             checks: settings.checks,
@@ -189,6 +190,7 @@ impl<S: Source> Heap<S> {
         };
         heap.nursery.part = heap.pacing.first_part();
         heap.watch();
+        heap.count_all();
         Ok(heap)
     }
 
@@ -544,7 +546,7 @@ impl<S: Source> Heap<S> {
 
 impl<S: Source> Drop for Heap<S> {
     fn drop(&mut self) {
-        self.count_all();
+        self.count_end();
         self.lift_protections();
         self.nursery.release();
         self.old.release_all();

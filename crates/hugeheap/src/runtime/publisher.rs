@@ -7,6 +7,7 @@
 use super::numbers::{Due, NumbersPage};
 use crate::arena::Arenas;
 use crate::lock::Lock;
+use crate::telemetry::collectors::COLLECTORS;
 use crate::telemetry::publish::Record;
 use crate::telemetry::{HookState, Level, Snapshot};
 use core::ffi::CStr;
@@ -153,6 +154,7 @@ fn fill(snapshot: &mut Snapshot, state: &State) {
     snapshot.state = state.state;
     snapshot.level = state.level;
     snapshot.version = state.version;
+    COLLECTORS.fill(snapshot);
 }
 
 /// Whether this process may make a file of this size. Beyond its limit (`ulimit -f`) the kernel does not only refuse: it sends `SIGXFSZ`,

@@ -6,6 +6,7 @@
 //!   it without stopping the process, also after the process was killed.
 //! * [`numbers`] does the same for every process on hugeheap, in shared memory without a file.
 
+pub(crate) mod collectors;
 mod fallback;
 pub mod numbers;
 pub mod publish;

@@ -240,6 +240,27 @@ pub struct Snapshot {
 
     /// Arenas made ahead by the maintenance thread since the start, while the heap grew quickly.
     pub arenas_ahead: u64,
+
+    /// Garbage-collected heaps made since the start.
+    pub gc_heaps: u64,
+    /// Bytes of the nurseries of those that live.
+    pub gc_nursery: u64,
+    /// Bytes of objects in their old generations that are not known to be dead.
+    pub gc_old: u64,
+    /// Bytes of heap pages and large blocks that the old generations have.
+    pub gc_held: u64,
+    /// Minor collections of all of them since the start.
+    pub gc_minor: u64,
+    /// Major collections that ended.
+    pub gc_major: u64,
+    /// Times that a program waited for a collection.
+    pub gc_pauses: u64,
+    /// Of these, those of 2²⁰ ns or more, about a millisecond.
+    pub gc_long_pauses: u64,
+    /// Their sum in nanoseconds.
+    pub gc_pause_total: u64,
+    /// The longest in nanoseconds.
+    pub gc_longest_pause: u64,
 }
 
 const _: () = assert!(size_of::<Snapshot>() % 8 == 0);
@@ -290,6 +311,16 @@ impl Snapshot {
         charge: 0,
         fallbacks: [0; Fallback::ROOM],
         arenas_ahead: 0,
+        gc_heaps: 0,
+        gc_nursery: 0,
+        gc_old: 0,
+        gc_held: 0,
+        gc_minor: 0,
+        gc_major: 0,
+        gc_pauses: 0,
+        gc_long_pauses: 0,
+        gc_pause_total: 0,
+        gc_longest_pause: 0,
     };
 
     /// Whether memory comes from hugeheap, `None` for a number from a newer version.
@@ -314,7 +345,7 @@ impl Snapshot {
     }
 
     /// Name and value of every plain counter, in the order of the schema: the source of JSON and metrics.
-    pub fn counters(&self) -> [(&'static str, u64); 33] {
+    pub fn counters(&self) -> [(&'static str, u64); 43] {
         [
             ("arenas", self.arenas),
             ("arenas_peak", self.arenas_peak),
@@ -349,6 +380,16 @@ impl Snapshot {
             ("peak_charge", self.peak_charge),
             ("charge", self.charge),
             ("arenas_ahead", self.arenas_ahead),
+            ("gc_heaps", self.gc_heaps),
+            ("gc_nursery", self.gc_nursery),
+            ("gc_old", self.gc_old),
+            ("gc_held", self.gc_held),
+            ("gc_minor", self.gc_minor),
+            ("gc_major", self.gc_major),
+            ("gc_pauses", self.gc_pauses),
+            ("gc_long_pauses", self.gc_long_pauses),
+            ("gc_pause_total", self.gc_pause_total),
+            ("gc_longest_pause", self.gc_longest_pause),
         ]
     }
 }
