@@ -36,6 +36,7 @@ def test_ruby_on_every_allocator_that_is_found(hugeheap, tmp_path):
         assert [probe["size"] for probe in measured["requests"]] == [16384, 16344]
         assert all(probe["distance"] >= probe["size"] for probe in measured["requests"])
     pages_are_right(report)
+    assert {probe["distance"] for probe in report["requests_of_hugeheap"]} == {16384}
     assert [figure["kind"] for figure in report["figures"]][:2] == ["lines", "boxes"]
 
 
@@ -45,6 +46,7 @@ def test_without_ruby_the_rest_is_measured(hugeheap, tmp_path):
     assert "apt install ruby" in result.stderr
     report = json.loads(result.stdout)
     assert report["allocators"] == {} and "apt install ruby" in report["ruby_unavailable"]
+    assert [probe["usable"] for probe in report["requests_of_hugeheap"]] == [16384, 16384]
     pages_are_right(report)
 
 

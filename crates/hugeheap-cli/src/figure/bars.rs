@@ -45,10 +45,13 @@ pub(super) fn draw(area: &Area<'_>, title: &str, bars: &Bars) -> Drawn {
     let values = bars.groups.iter().flat_map(|group| &group.bars);
     let values = values.flat_map(|bar| [Some(bar.value), bar.low, bar.high]).flatten();
     let x = Scale::holding(bars.unit, values.chain(bars.reference), bars.reference.is_some());
+    let low = x.low();
     let origin = bars.reference.unwrap_or(0.0).clamp(x.low(), x.high());
     let y = Scale::rows(rows.iter().map(|row| match row {
-        Row::Group(name) => (*name).to_owned(),
-        Row::Bar(bar) => format!("{}   ", bar.name),
+        // Written into the plot, above its bars: beside it, it would look like one of them.
+        Row::Group(_) => String::new(),
+        // No space at the end of a text is drawn, but for one that does not break.
+        Row::Bar(bar) => format!("{}\u{a0}", bar.name),
     }));
     // The values stand right of everything: no bar may end there.
     let longest = values_longest(bars);
@@ -57,7 +60,15 @@ pub(super) fn draw(area: &Area<'_>, title: &str, bars: &Bars) -> Drawn {
     let frame = Frame { title: "", x, y: y.clone(), x_label: "", y_label: "", is_grid_both: false };
     let mut plot = area::plot(&left, frame)?;
     for (place, row) in rows.iter().enumerate() {
-        let Row::Bar(bar) = row else { continue };
+        let bar = match row {
+            Row::Bar(bar) => bar,
+            Row::Group(name) => {
+                let text =
+                    Text::new((*name).to_owned(), (fine(4), 0), area::label(palette::text(), HPos::Left));
+                plot.draw_series([EmptyElement::at((low, place as f64 + 0.55)) + text])?;
+                continue;
+            }
+        };
         let number = names.iter().position(|name| *name == bar.name).unwrap_or(0);
         let strength = if bar.significant == Some(false) { 0.35 } else { 0.9 };
         let colour = palette::series(number);

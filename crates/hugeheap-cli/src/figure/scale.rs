@@ -128,6 +128,7 @@ fn signed(value: f64, text: impl Fn(f64) -> String) -> String {
 /// A value for people, with three digits that matter.
 pub(super) fn shown(unit: Unit, value: f64) -> String {
     match unit {
+        _ if value == 0.0 => "0".to_owned(),
         Unit::Bytes | Unit::BytesPerSecond => label(unit, value, 1.0),
         Unit::Seconds => {
             let (scale, unit) = match value.abs() {

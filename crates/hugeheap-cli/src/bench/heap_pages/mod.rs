@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   ruby   a real program on allocators, and their rounding ─┐
+//!   own    the rounding of hugeheap's heap ──────────────────┤
 //!   pages  a heap of heap pages of other sizes ──────────────┴─▶ mod ──▶ text (tables, plot), JSON, goals
 //! ```
 
 pub(crate) mod arguments;
+mod own;
 mod pages;
 mod ruby;
 mod text;
@@ -44,6 +46,8 @@ struct Results {
     no_ruby: Option<String>,
     runs: Vec<Trial<ruby::Run>>,
     probes: Vec<Result<Vec<Probe>, String>>,
+    /// Of hugeheap's own heap.
+    own: Result<Vec<Probe>, String>,
     pages: Vec<Trial<pages::Run>>,
 }
 
@@ -80,6 +84,7 @@ fn run(context: &Context, arguments: &HeapPagesArguments) -> Result<u8, Refusal>
         no_ruby: found.as_ref().err().cloned(),
         runs: Vec::new(),
         probes: Vec::new(),
+        own: forked::run(None, |_| own::probe()),
         pages: Vec::new(),
         allocators,
         missing,
@@ -120,6 +125,7 @@ fn run(context: &Context, arguments: &HeapPagesArguments) -> Result<u8, Refusal>
                 "requests": probe.as_ref().ok(),
             }))
         }).collect::<Map<_, _>>(),
+        "requests_of_hugeheap": results.own.as_ref().ok(),
         "heap_pages": results.pages.iter().map(|trial| json!({
             "failure": trial.failure, "runs": trial.runs,
         })).collect::<Vec<_>>(),

@@ -11,9 +11,9 @@ use std::process::Command;
 const DOCUMENT: &str = include_str!("document.rb");
 const PROBE: &str = include_str!("probe.rb");
 /// Blocks of a probe: more than fit what an allocator has at hand.
-const PROBED: u32 = 500;
+pub(super) const PROBED: u32 = 500;
 /// CRuby's alignment of heap pages before version 3.1's large ones, and of the reference.
-const ALIGN: u32 = 16_384;
+pub(super) const ALIGN: u32 = 16_384;
 /// What is requested: the reference's size after its change, and before.
 pub(crate) const REQUESTS: [u32; 2] = [16_384, 16_384 - 40];
 

@@ -39,8 +39,8 @@ fn grids(results: &Results) -> Vec<Grid> {
     let mut grids = Vec::new();
     if !results.runs.is_empty() {
         grids.push(maximum(results));
-        grids.push(rounding(results));
     }
+    grids.push(rounding(results));
     grids.push(heap_pages(results));
     grids
 }
@@ -80,7 +80,9 @@ fn peaks(trial: &Trial<Run>) -> Vec<f64> {
 
 fn rounding(results: &Results) -> Grid {
     let mut head = vec!["request, aligned to 16 KiB".to_owned()];
-    head.extend(results.allocators.iter().map(|allocator| allocator.name.clone()));
+    let measured = results.allocators.iter().zip(&results.probes);
+    head.extend(measured.map(|(allocator, _)| allocator.name.clone()));
+    head.push("hugeheap".to_owned());
     let mut grid = Grid::new(
         "Bytes lost per heap page by rounding",
         "usable beyond the request, and lost from one block to the next",
@@ -89,12 +91,14 @@ fn rounding(results: &Results) -> Grid {
     for (index, size) in REQUESTS.into_iter().enumerate() {
         grid.row(
             &format!("{} bytes", grouped(size.into())),
-            results.probes.iter().map(|probe| match probe.as_ref().map(|probe| probe[index]) {
-                Ok(probe) => {
-                    let over = |value: u64| grouped(value.saturating_sub(probe.size));
-                    format!("{}, {}", over(probe.usable), over(probe.distance))
+            results.probes.iter().chain([&results.own]).map(|probe| {
+                match probe.as_ref().map(|probe| probe[index]) {
+                    Ok(probe) => {
+                        let over = |value: u64| grouped(value.saturating_sub(probe.size));
+                        format!("{}, {}", over(probe.usable), over(probe.distance))
+                    }
+                    Err(_) => "failed".to_owned(),
                 }
-                Err(_) => "failed".to_owned(),
             }),
         );
     }
