@@ -470,7 +470,12 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As in [`allocate_slow`](Self::allocate_slow).
     pub unsafe fn collect(&mut self, window: &mut Window, frame: &mut [usize]) {
+        let before = self.statistics.not_moved;
         self.collect_all(window, frame);
+        // What found no room in a full old generation stayed and counted as alive, with what it leads to; now there is room.
+        if self.statistics.not_moved != before {
+            self.collect_all(window, frame);
+        }
         self.old.trim();
     }
 
