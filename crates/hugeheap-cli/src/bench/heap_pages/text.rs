@@ -85,7 +85,7 @@ fn rounding(results: &Results) -> Grid {
     head.push("hugeheap".to_owned());
     let mut grid = Grid::new(
         "Bytes lost per heap page by rounding",
-        "usable beyond the request, and lost from one block to the next",
+        "usable beyond the request, and between one request's end and the next block, where other requests may still fit",
         head,
     );
     for (index, size) in REQUESTS.into_iter().enumerate() {
