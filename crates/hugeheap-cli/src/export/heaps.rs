@@ -63,6 +63,9 @@ fn add(row: &Row, numbers: &Numbers, now: Duration, found: &mut Found) {
         found.add(metric, &labels, value);
     }
     found.add(&metric::HEAP_LONGEST_PASS, &labels, snapshot.longest_pass as f64 / 1e9);
+    if snapshot.gc_heaps > 0 {
+        collectors(snapshot, &labels, found);
+    }
     let [pid, name, cgroup] = labels;
     for (state, count) in [
         ("full", snapshot.arenas_full),
@@ -82,6 +85,28 @@ fn add(row: &Row, numbers: &Numbers, now: Duration, found: &mut Found) {
     for reason in Fallback::ALL {
         let labels = [pid, name, cgroup, ("reason", reason.name())];
         found.add(&metric::HEAP_FALLBACKS, &labels, snapshot.fallback(reason));
+    }
+}
+
+/// Most processes have no garbage-collected heap, and no metrics of one.
+fn collectors(snapshot: &Snapshot, labels: &[(&'static str, &str); 3], found: &mut Found) {
+    for (metric, value) in [
+        (&metric::HEAP_GC_HEAPS, snapshot.gc_heaps),
+        (&metric::HEAP_GC_NURSERY, snapshot.gc_nursery),
+        (&metric::HEAP_GC_OLD, snapshot.gc_old),
+        (&metric::HEAP_GC_HELD, snapshot.gc_held),
+        (&metric::HEAP_GC_MINOR, snapshot.gc_minor),
+        (&metric::HEAP_GC_MAJOR, snapshot.gc_major),
+        (&metric::HEAP_GC_PAUSES, snapshot.gc_pauses),
+        (&metric::HEAP_GC_LONG_PAUSES, snapshot.gc_long_pauses),
+    ] {
+        found.add(metric, labels, value);
+    }
+    for (metric, nanoseconds) in [
+        (&metric::HEAP_GC_PAUSE, snapshot.gc_pause_total),
+        (&metric::HEAP_GC_LONGEST_PAUSE, snapshot.gc_longest_pause),
+    ] {
+        found.add(metric, labels, nanoseconds as f64 / 1e9);
     }
 }
 

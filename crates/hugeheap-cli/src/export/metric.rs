@@ -175,6 +175,16 @@ catalogue! {
     HEAP_FORKS = Counter "hugeheap_heap_forks" "" "Forks since the start";
     HEAP_PASSES = Counter "hugeheap_heap_passes" "" "Passes of maintenance since the start";
     HEAP_LONGEST_PASS = Gauge "hugeheap_heap_longest_pass" "seconds" "The longest of them";
+    HEAP_GC_HEAPS = Counter "hugeheap_heap_gc_heaps" "" "Garbage-collected heaps made since the start";
+    HEAP_GC_NURSERY = Gauge "hugeheap_heap_gc_nursery" "bytes" "Nurseries of those that live";
+    HEAP_GC_OLD = Gauge "hugeheap_heap_gc_old" "bytes" "Objects in their old generations that are not known to be dead";
+    HEAP_GC_HELD = Gauge "hugeheap_heap_gc_held" "bytes" "Heap pages and large blocks that the old generations have";
+    HEAP_GC_MINOR = Counter "hugeheap_heap_gc_minor" "" "Minor collections";
+    HEAP_GC_MAJOR = Counter "hugeheap_heap_gc_major" "" "Major collections that ended";
+    HEAP_GC_PAUSES = Counter "hugeheap_heap_gc_pauses" "" "Times that the program waited for a collection";
+    HEAP_GC_LONG_PAUSES = Counter "hugeheap_heap_gc_long_pauses" "" "Of these, those of about a millisecond or more";
+    HEAP_GC_PAUSE = Counter "hugeheap_heap_gc_pause" "seconds" "Their sum";
+    HEAP_GC_LONGEST_PAUSE = Gauge "hugeheap_heap_gc_longest_pause" "seconds" "The longest of them";
 }
 
 #[cfg(test)]

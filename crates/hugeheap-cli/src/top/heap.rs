@@ -19,6 +19,18 @@ pub(crate) struct Heap {
     allocated: u64,
     kept: u64,
     fallbacks: u64,
+    /// `None`: no garbage-collected heap was made.
+    collector: Option<Collector>,
+}
+
+/// What is told of garbage-collected heaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Collector {
+    /// In bytes.
+    old: u64,
+    minor: u64,
+    major: u64,
+    longest: Duration,
 }
 
 impl Heap {
@@ -30,8 +42,17 @@ impl Heap {
 
     pub(crate) fn words(&self, bytes: impl Fn(u64) -> String) -> String {
         let policy = self.policy.map_or("unknown", Policy::name);
+        let collector = self.collector.map_or_else(String::new, |collector| {
+            format!(
+                ", garbage-collected: {} old, {}, {}, longest pause {:.1} ms",
+                bytes(collector.old),
+                counted(collector.minor, "minor collection", "minor collections"),
+                counted(collector.major, "major", "major"),
+                collector.longest.as_secs_f64() * 1e3,
+            )
+        });
         format!(
-            "on hugeheap, policy {policy}: {} allocated, {} ({} full, {} partial, {} empty; {} huge), {} kept for reuse, {}",
+            "on hugeheap, policy {policy}: {} allocated, {} ({} full, {} partial, {} empty; {} huge), {} kept for reuse, {}{collector}",
             bytes(self.allocated),
             counted(self.arenas, "arena", "arenas"),
             grouped(self.full),
@@ -56,6 +77,12 @@ impl From<&Snapshot> for Heap {
             allocated: snapshot.live,
             kept: snapshot.retained,
             fallbacks: snapshot.fallbacks.iter().sum(),
+            collector: (snapshot.gc_heaps > 0).then(|| Collector {
+                old: snapshot.gc_old,
+                minor: snapshot.gc_minor,
+                major: snapshot.gc_major,
+                longest: Duration::from_nanos(snapshot.gc_longest_pause),
+            }),
         }
     }
 }
@@ -74,6 +101,7 @@ pub(crate) mod tests {
         allocated: 3 << 20,
         kept: 2 << 20,
         fallbacks: 1,
+        collector: None,
     };
 
     #[test]
@@ -83,5 +111,21 @@ pub(crate) mod tests {
             "on hugeheap, policy thp: 3.0 MiB allocated, 3 arenas (1 full, 1 partial, 1 empty; 2 huge), 2.0 MiB kept for reuse, \
              1 fallback"
         );
+    }
+
+    #[test]
+    fn garbage_collected_heaps_are_told_where_there_are_some() {
+        let snapshot = Snapshot {
+            gc_heaps: 1,
+            gc_old: 5 << 20,
+            gc_minor: 1,
+            gc_major: 2,
+            gc_longest_pause: 1_260_000,
+            ..Snapshot::EMPTY
+        };
+        let words = Heap::from(&snapshot).words(crate::output::bytes);
+        let end = ", 0 fallbacks, garbage-collected: 5.0 MiB old, 1 minor collection, 2 major, longest pause 1.3 ms";
+        assert!(words.ends_with(end), "{words}");
+        assert!(!Heap::from(&Snapshot::EMPTY).words(crate::output::bytes).contains("collect"));
     }
 }
