@@ -45,6 +45,9 @@ const NOTED_WORDS: usize = WINDOWS * CARD_BYTES / NOTED_BYTES;
 /// Shift of these in the summary.
 const NOTED_SHIFT: usize = WINDOWS;
 
+/// The bits of the dirty ones in the summary.
+const DIRTY: u64 = (1 << NOTED_SHIFT) - 1;
+
 const _: () = assert!(WINDOWS * 64 * CARD_BYTES == HEAP_PAGE_BYTES && NOTED + NOTED_WORDS <= WINDOWS);
 
 /// Cards that were taken from a page: ranges of addresses, each as long as possible but for ends of words.
@@ -99,7 +102,7 @@ impl<S: Source> Old<S> {
         cards.store(cards.load(Relaxed) | bit, Relaxed);
         let before = summary(page);
         page.vacant()[SUMMARY].store(before | 1 << word, Relaxed);
-        (before & (1 << NOTED_SHIFT) - 1 == 0).then(|| page.address())
+        (before & DIRTY == 0).then(|| page.address())
     }
 
     /// Whether the card of a slot of an object with cards is dirty.
@@ -108,6 +111,12 @@ impl<S: Source> Old<S> {
             let (word, bit) = place(page, slot);
             page.remote()[word].load(Relaxed) & bit != 0
         })
+    }
+
+    /// The object with cards that an address is in.
+    pub(crate) fn carded(&self, address: usize) -> Option<usize> {
+        let object = self.space.page(address)?.links().previous.load(Relaxed);
+        (object != 0).then_some(object)
     }
 
     /// Takes the dirty cards of a page. `None`: the object is gone.
@@ -126,7 +135,7 @@ impl<S: Source> Old<S> {
             page.remote()[index].store(bits & kept, Relaxed);
             words[index] = bits & !kept;
         }
-        page.vacant()[SUMMARY].store(before & !((1 << NOTED_SHIFT) - 1), Relaxed);
+        page.vacant()[SUMMARY].store(before & !DIRTY, Relaxed);
         Some(Cards { object, at: page.address(), card: CARD_BYTES, words, word: 0 })
     }
 
@@ -157,7 +166,7 @@ impl<S: Source> Old<S> {
             words[index] = page.vacant()[NOTED + index].load(Relaxed);
             page.vacant()[NOTED + index].store(0, Relaxed);
         }
-        page.vacant()[SUMMARY].store(before & ((1 << NOTED_SHIFT) - 1), Relaxed);
+        page.vacant()[SUMMARY].store(before & DIRTY, Relaxed);
         Some(Cards { object, at: page.address(), card: NOTED_BYTES, words, word: 0 })
     }
 

@@ -14,8 +14,8 @@
 //! | follow | every slot and every root that refers to an old place gets the new address |
 //! | free | the pages go back to the arenas |
 //!
-//! It happens in one pause, when everything is swept: in a whole collection that the program asks for, in one that makes room before an
-//! allocation is refused, and after a major collection in steps where that is set. It takes about as long as marking everything at once.
+//! Here it happens in one pause, when everything is swept: in a whole collection that the program asks for, and in one that makes room before an
+//! allocation is refused. It takes about as long as marking everything at once. `depart` does it in steps.
 //!
 //! An arena with something that cannot move is not chosen: a pinned object, an object with heap pages of its own, a heap page of somebody else.
 //! When there is no memory for what leaves, the rest stays where it is.
@@ -26,7 +26,7 @@ use super::heap::Heap;
 use super::lists::List;
 use super::log;
 use super::mark::Phase;
-use super::old::{LEAVING, Old};
+use super::old::{LEAVING, Leaving, Old};
 use super::types::{Types, Visit};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use crate::object::Source;
@@ -45,16 +45,24 @@ pub(crate) struct Moved {
     pub(crate) pages: u64,
 }
 
+impl Moved {
+    pub(super) fn add(&mut self, other: Self) {
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+        self.pages += other.pages;
+    }
+}
+
 /// What of the heap is in an arena.
 #[derive(Debug)]
-struct Use {
-    arena: usize,
-    pages: u32,
-    live: usize,
+pub(super) struct Use {
+    pub(super) arena: usize,
+    pub(super) pages: u32,
+    pub(super) live: usize,
 }
 
 /// Which arenas leave: pure. `uses` are those that can; `blocks` says how many blocks of each class an arena has.
-fn choose(uses: &mut Vec<Use>, mut blocks: impl FnMut(&Use, &mut [usize; CLASSES])) {
+pub(super) fn choose(uses: &mut Vec<Use>, mut blocks: impl FnMut(&Use, &mut [usize; CLASSES])) {
     uses.retain(|one| one.live * 100 < ARENA_BYTES * SPARSE);
     uses.sort_unstable_by_key(|one| (one.live, one.arena));
     let mut sum = [0; CLASSES];
@@ -89,10 +97,7 @@ impl<S: Source> Old<S> {
         }
         uses.retain(|one| !pinned.contains(&one.arena));
         if !all {
-            let own = |one: &Use| {
-                self.space.source().with(|arenas| arenas.pages_in_use(one.arena) == Some(one.pages))
-            };
-            uses.retain(own);
+            self.retain_own(&mut uses);
             choose(&mut uses, |one, sum| {
                 let first = pages.partition_point(|&(page, ..)| page < one.arena);
                 for &(_, class, blocks) in pages[first..].iter().take(one.pages as usize) {
@@ -100,8 +105,8 @@ impl<S: Source> Old<S> {
                 }
             });
         }
-        self.leaving.extend(uses.iter().map(|one| one.arena));
-        self.leaving.sort_unstable();
+        self.leaving.extend(uses.iter().map(|one| Leaving { arena: one.arena, pages: List::EMPTY }));
+        self.leaving.sort_unstable_by_key(|leaving| leaving.arena);
         for class in 0..CLASSES {
             let bin = &mut self.bins[class];
             (bin.bits, bin.window) = (0, WINDOWS);
@@ -110,10 +115,11 @@ impl<S: Source> Old<S> {
             for (index, mut list) in lists.into_iter().enumerate() {
                 let mut first = open.filter(|_| index == 0);
                 while let Some(page) = first.take().or_else(|| list.pop(self.space)) {
+                    let leaving = self.leaving_at(page.address());
                     let bin = &mut self.bins[class];
-                    if self.leaving.binary_search(&arena_of(page.address())).is_ok() {
+                    if let Some(index) = leaving {
                         page.mark().tag.store(page.mark().tag.load(Relaxed) | LEAVING, Relaxed);
-                        self.leaving_pages.push(self.space, page);
+                        self.leaving[index].pages.push(self.space, page);
                     } else if index == 0 {
                         bin.partial.push(self.space, page);
                     } else {
@@ -123,6 +129,13 @@ impl<S: Source> Old<S> {
             }
         }
         !self.leaving.is_empty()
+    }
+
+    /// Keeps those arenas of which nobody else has a page.
+    pub(super) fn retain_own(&self, uses: &mut Vec<Use>) {
+        uses.retain(|one| {
+            self.space.source().with(|arenas| arenas.pages_in_use(one.arena) == Some(one.pages))
+        });
     }
 
     /// Address, class and number of live blocks of each page of blocks, by address.
@@ -143,18 +156,26 @@ impl<S: Source> Old<S> {
     /// Copies what lives in the leaving pages to others, until there is no memory.
     fn leave(&mut self) -> Moved {
         let mut moved = Moved::default();
-        let pages: List = core::mem::take(&mut self.leaving_pages);
-        for page in pages.pages(self.space) {
-            let class = super::old::class_in(page.mark().tag.load(Relaxed));
-            if !self.leave_page(page, class, &mut moved) {
-                break;
+        let mut fits = true;
+        for index in 0..self.leaving.len() {
+            let pages = core::mem::take(&mut self.leaving[index].pages);
+            for page in pages.pages(self.space) {
+                let class = super::old::class_in(page.mark().tag.load(Relaxed));
+                fits = fits && self.leave_page(page, class, &mut moved, &mut |_| {});
             }
+            self.leaving[index].pages = pages;
         }
-        self.leaving_pages = pages;
         moved
     }
 
-    fn leave_page(&mut self, page: Page, class: Class, moved: &mut Moved) -> bool {
+    /// Copies what lives in a page, and tells of each copy. Says no when there is no memory for all of it.
+    pub(super) fn leave_page(
+        &mut self,
+        page: Page,
+        class: Class,
+        moved: &mut Moved,
+        copied: &mut impl FnMut(usize),
+    ) -> bool {
         let shape = &SHAPES[class];
         for window in 0..WINDOWS {
             let mut live = !page.vacant()[window].load(Relaxed) & shape.starts[window];
@@ -174,6 +195,7 @@ impl<S: Source> Old<S> {
                 self.used -= shape.bytes as usize;
                 moved.objects += 1;
                 moved.bytes += u64::from(shape.bytes);
+                copied(target);
             }
         }
         true
@@ -181,7 +203,7 @@ impl<S: Source> Old<S> {
 
     /// Where an object is that left its place.
     #[inline(always)]
-    fn left_to(&self, word: usize) -> Option<usize> {
+    pub(super) fn left_to(&self, word: usize) -> Option<usize> {
         if word % OBJECT_ALIGN != 0 {
             return None;
         }
@@ -193,29 +215,43 @@ impl<S: Source> Old<S> {
         unsafe { Header::of(word) }.target()
     }
 
+    /// Whether a word is the address of something in a leaving page.
+    pub(super) fn leaves(&self, word: usize) -> bool {
+        word % OBJECT_ALIGN == 0 && self.space.page(word).is_some_and(|page| self.is_leaving(page))
+    }
+
+    /// Whether everything left a page.
+    pub(super) fn is_left(&self, page: Page) -> bool {
+        if let Some(poison) = self.poison {
+            let class = super::old::class_in(page.mark().tag.load(Relaxed));
+            for window in 0..WINDOWS {
+                let vacant = page.vacant()[window].load(Relaxed) & SHAPES[class].starts[window];
+                self.poison_blocks(page.address(), class, window, vacant, poison);
+            }
+        }
+        page.vacant().iter().all(|word| word.load(Relaxed) == u64::MAX)
+    }
+
+    /// What is in a page does not leave it.
+    pub(super) fn stay(&mut self, page: Page) {
+        let tag = page.mark().tag.load(Relaxed) & !LEAVING;
+        page.mark().tag.store(tag, Relaxed);
+        self.bins[super::old::class_in(tag)].partial.push(self.space, page);
+    }
+
     /// Every slot has the new address: the pages are free, or go back to their bins.
     fn end_leaving(&mut self) -> u64 {
         let mut freed = 0;
-        let mut pages = core::mem::take(&mut self.leaving_pages);
-        while let Some(page) = pages.pop(self.space) {
-            let tag = page.mark().tag.load(Relaxed) & !LEAVING;
-            let class = super::old::class_in(tag);
-            page.mark().tag.store(tag, Relaxed);
-            let empty = page.vacant().iter().all(|word| word.load(Relaxed) == u64::MAX);
-            if let Some(poison) = self.poison {
-                for window in 0..WINDOWS {
-                    let vacant = page.vacant()[window].load(Relaxed) & SHAPES[class].starts[window];
-                    self.poison_blocks(page.address(), class, window, vacant, poison);
+        for mut leaving in core::mem::take(&mut self.leaving) {
+            while let Some(page) = leaving.pages.pop(self.space) {
+                if self.is_left(page) {
+                    freed += 1;
+                    self.release(page);
+                } else {
+                    self.stay(page);
                 }
             }
-            if empty {
-                freed += 1;
-                self.release(page);
-            } else {
-                self.bins[class].partial.push(self.space, page);
-            }
         }
-        self.leaving = Vec::new();
         let aside = core::mem::take(&mut self.aside);
         let back = self.space.source().with(|arenas| arenas.free_pages(&aside));
         debug_assert!(back.is_ok(), "they were taken as single pages");
@@ -252,24 +288,15 @@ impl<S: Source> Heap<S> {
     pub(super) fn evacuate(&mut self, frame: &mut [usize]) -> bool {
         debug_assert!(self.marker.phase == Phase::Idle);
         let begin = self.begin_part(log::MAJOR);
-        let Self { types, nursery, old, roots, remembered, finalizers, statistics, .. } = self;
+        let Self { types, old, roots, .. } = self;
         let pinned = roots.old_pins.keys().copied().chain(roots.found.iter().copied());
         if !old.begin_leaving(pinned, self.checks.moving) {
             return false;
         }
         let mut moved = old.leave();
-        let mut follow = Follow { old };
-        roots.each(frame, &mut follow);
-        follow_all(types, old, &mut follow);
-        let mut staying = nursery.next_staying(nursery.start());
-        while let Some(object) = staying {
-            // SAFETY: an object that stays is alive until the next minor collection.
-            unsafe { types.of(object).each_slot(object, &mut follow) };
-            staying = nursery.next_staying(object + OBJECT_ALIGN);
-        }
-        for object in remembered.objects.iter_mut().chain(&mut finalizers.old) {
-            *object = old.left_to(*object).unwrap_or(*object);
-        }
+        follow_all(types, old, &mut Follow { old });
+        self.follow_roots(frame);
+        let Self { old, statistics, .. } = self;
         moved.pages = old.end_leaving();
         statistics.evacuations += 1;
         statistics.moved += moved.objects;
@@ -281,6 +308,22 @@ impl<S: Source> Heap<S> {
             self.tell(log::MAJOR, Event::Evacuation { took, moved: objects, bytes, pages, held });
         }
         moved.objects > 0
+    }
+
+    /// The same for what refers to objects without being one of the old generation.
+    pub(super) fn follow_roots(&mut self, frame: &mut [usize]) {
+        let Self { types, nursery, old, roots, remembered, finalizers, .. } = self;
+        let mut follow = Follow { old };
+        roots.each(frame, &mut follow);
+        let mut staying = nursery.next_staying(nursery.start());
+        while let Some(object) = staying {
+            // SAFETY: an object that stays is alive until the next minor collection.
+            unsafe { types.of(object).each_slot(object, &mut follow) };
+            staying = nursery.next_staying(object + OBJECT_ALIGN);
+        }
+        for object in remembered.objects.iter_mut().chain(&mut finalizers.old) {
+            *object = old.left_to(*object).unwrap_or(*object);
+        }
     }
 }
 

@@ -139,11 +139,13 @@ pub(crate) struct Listeners {
     pub(super) log: Option<Arc<Log>>,
     /// What the old generation held when arenas were told last.
     held: usize,
+    /// When the sums were shown to other processes last.
+    shown: Duration,
 }
 
 impl Listeners {
     pub(crate) fn new(log: Option<Arc<Log>>) -> Self {
-        Self { hook: None, log, held: 0 }
+        Self { hook: None, log, held: 0, shown: Duration::ZERO }
     }
 
     /// Whether somebody wants any events.
@@ -241,6 +243,12 @@ impl<S: Source> Heap<S> {
         };
         COLLECTORS.changed(&self.counted, &all, now.pauses.longest);
         self.counted = all;
+        let source = self.old.space().source();
+        let now = source.os().now();
+        if now.saturating_sub(self.listeners.shown) >= SHOWN {
+            self.listeners.shown = now;
+            source.changed();
+        }
     }
 
     /// At the heap's end: what it did stays in the sums, what it had goes.
@@ -252,6 +260,10 @@ impl<S: Source> Heap<S> {
 
 /// Pauses after which the sums of the process are brought up to date: an atomic addition each would be a fiftieth of the least pause.
 const EVERY: u64 = 16;
+
+/// How often a heap shows its numbers to other processes at most, where its collections do not change the arenas: twice in the least interval
+/// of `hugeheap top`. It takes some microseconds, with large heaps ten.
+const SHOWN: Duration = Duration::from_millis(250);
 
 /// Name and value of what all heaps of the process did, ended ones too: in the form of the telemetry's counters. Times are
 /// nanoseconds. The last few minor collections of a heap may be missing.

@@ -19,6 +19,7 @@
 //! The stack is bounded. What does not fit is marked and found again by looking through all marked objects, page by page.
 
 use super::barrier::push;
+use super::depart::{Departure, Survey};
 use super::ephemeron::Waiting;
 use super::events::Event;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
@@ -88,6 +89,8 @@ pub(crate) struct Marker {
     again: Vec<usize>,
     /// Heap pages of marked objects of which cards were written.
     written: Vec<usize>,
+    /// What leaves sparse arenas in steps, and who refers to it.
+    pub(crate) departure: Departure,
     /// There are marked objects that are neither looked into nor on the stack.
     pub(crate) overflowed: bool,
     /// Entries of the stack; less than [`MOST`] only in tests.
@@ -105,6 +108,7 @@ impl Default for Marker {
             parts: Vec::new(),
             again: Vec::new(),
             written: Vec::new(),
+            departure: Departure::default(),
             overflowed: false,
             most: MOST,
         }
@@ -326,11 +330,13 @@ impl<S: Source> Visit for Shading<'_, S> {
             self.marker.overflowed |= !push(&mut self.marker.stack, word, self.marker.most);
             self.shaded = true;
         }
+        self.marker.hold(self.old, self.nursery, self.object, slot, word);
     }
 
     fn weak(&mut self, slot: *mut usize) {
         // SAFETY: as above.
         let word = unsafe { slot.read() };
+        self.marker.hold(self.old, self.nursery, self.object, slot, word);
         if self.object == STRONG {
             self.slot(slot);
         } else {
@@ -341,6 +347,10 @@ impl<S: Source> Visit for Shading<'_, S> {
     fn ephemeron(&mut self, key: *mut usize, value: *mut usize) {
         // SAFETY: as above.
         let word = unsafe { key.read() };
+        // SAFETY: as above.
+        let other = unsafe { value.read() };
+        self.marker.hold(self.old, self.nursery, self.object, key, word);
+        self.marker.hold(self.old, self.nursery, self.object, value, other);
         if !self.marker.must_wait(self.nursery, self.old, word) {
             self.slot(value);
         } else if self.object != ROOTS {
@@ -357,7 +367,8 @@ impl<S: Source> Heap<S> {
     /// Goes on with the major collection, directly after a minor one that added `added` bytes to the old generation.
     pub(super) fn go_on(&mut self, frame: &mut [usize], added: usize) {
         let phase = self.marker.phase;
-        if phase == Phase::Idle && !self.pacing.begins(self.old.used()) {
+        let departs = self.marker.departure.is_under_way();
+        if phase == Phase::Idle && !departs && !self.pacing.begins(self.old.used()) {
             return;
         }
         let told = self.begin_part(log::MAJOR);
@@ -375,7 +386,7 @@ impl<S: Source> Heap<S> {
                 Phase::Idle => {}
                 Phase::Marking => self.mark_step(frame, chunk),
                 Phase::Clearing => self.clear_step(chunk),
-                Phase::Sweeping => self.sweep_step(chunk),
+                Phase::Sweeping => self.sweep_step(frame, chunk),
             }
             budget -= chunk;
             if budget > 0 && self.pacing.is_over(self.elapsed() - begin, may, self.old.used()) {
@@ -385,11 +396,8 @@ impl<S: Source> Heap<S> {
         self.pacing.owes(if self.marker.phase == phase { budget } else { 0 });
         self.statistics.steps += 1;
         self.tell_step(told, phase);
-        let most = |percent| (self.old.used() as u128 * u128::from(percent) / 100) as usize;
-        if self.marker.phase == Phase::Idle
-            && self.evacuate.is_some_and(|percent| self.old.held() > most(percent))
-        {
-            self.evacuate(frame);
+        if phase == Phase::Sweeping && self.marker.phase == Phase::Idle {
+            self.plan_departure();
         }
     }
 
@@ -400,6 +408,7 @@ impl<S: Source> Heap<S> {
 
     pub(super) fn begin_marking(&mut self, frame: &mut [usize]) {
         (self.marker.phase, self.marker.stage) = (Phase::Marking, Stage::Reachable);
+        self.pacing.begin(self.old.used());
         self.old.black = true;
         self.shade_roots(frame);
     }
@@ -508,16 +517,18 @@ impl<S: Source> Heap<S> {
         // What is dead must not be looked into after it was swept. Cards of dead objects are told by their page.
         self.remembered.objects.retain(|&object| old.is_marked(object));
         self.marker.phase = Phase::Sweeping;
+        let surveys = self.evacuate.is_some() || self.checks.moving;
+        self.old.survey = surveys.then(Survey::default);
         self.old.begin_sweep();
     }
 
-    fn sweep_step(&mut self, budget: usize) {
+    fn sweep_step(&mut self, frame: &mut [usize], budget: usize) {
         for _ in 0..budget.div_ceil(crate::arena::HEAP_PAGE_BYTES) {
             if self.old.sweep_page().is_none() {
                 break;
             }
         }
-        if !self.old.has_unswept() {
+        if !self.old.has_unswept() && !self.depart(frame) {
             self.end_sweeping();
         }
     }
@@ -542,8 +553,8 @@ impl<S: Source> Heap<S> {
                 Phase::Idle | Phase::Sweeping => break,
             }
         }
-        if self.marker.phase == Phase::Sweeping {
-            self.sweep_step(usize::MAX);
+        while self.marker.phase == Phase::Sweeping {
+            self.sweep_step(frame, usize::MAX);
         }
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Minor<'a, S: Source> {
     pub(super) object: usize,
     /// It is marked.
     pub(super) marked: bool,
+    /// An evacuation in steps has to know who refers to what leaves.
+    pub(super) records: bool,
     /// It has weak slots that marking may have to clear.
     pub(super) has_weak: bool,
     pub(super) noted: &'a mut Noted,
@@ -67,8 +69,8 @@ impl<S: Source> Visit for Minor<'_, S> {
         let word = unsafe { slot.read() };
         if self.nursery.contains(word) {
             self.follow(slot, word);
-        } else if self.marked {
-            self.marker.shade(self.old, word);
+        } else if self.marked | self.records {
+            self.look_at(slot, word);
         }
     }
 
@@ -76,6 +78,7 @@ impl<S: Source> Visit for Minor<'_, S> {
         // SAFETY: as above.
         let word = unsafe { slot.read() };
         if !self.nursery.contains(word) {
+            self.marker.hold(self.old, self.nursery, self.object, slot, word);
             self.has_weak |= self.marked && self.marker.must_wait(self.nursery, self.old, word);
         } else if self.is_reached(word) || !push(&mut self.noted.weak, (self.object, slot), self.marker.most)
         {
@@ -96,6 +99,8 @@ impl<S: Source> Visit for Minor<'_, S> {
         }
         if young {
             self.follow(key, word);
+        } else {
+            self.marker.hold(self.old, self.nursery, self.object, key, word);
         }
         // What is old lives, as far as this collection is concerned.
         // SAFETY: as above.
@@ -121,6 +126,15 @@ impl<S: Source> Visit for Minor<'_, S> {
 }
 
 impl<S: Source> Minor<'_, S> {
+    /// A slot refers to an old object, of which marking or an evacuation wants to know.
+    #[inline(always)]
+    fn look_at(&mut self, slot: *mut usize, word: usize) {
+        if self.marked {
+            self.marker.shade(self.old, word);
+        }
+        self.marker.hold(self.old, self.nursery, self.object, slot, word);
+    }
+
     /// Moves what a slot refers to, and notes it if that stays.
     #[inline(always)]
     pub(super) fn follow(&mut self, slot: *mut usize, word: usize) {
@@ -311,6 +325,7 @@ impl<S: Source> Heap<S> {
         let lost = core::mem::take(&mut self.remembered.lost);
         if lost {
             self.look_through_old_objects();
+            self.marker.departure.abandon();
         }
         let objects = core::mem::take(&mut self.remembered.objects);
         let pages = core::mem::take(&mut self.remembered.pages);
@@ -320,6 +335,7 @@ impl<S: Source> Heap<S> {
             nursery.queue(object);
             staying = nursery.next_staying(object + OBJECT_ALIGN);
         }
+        let records = marker.departure.is_under_way();
         let mut minor = Minor {
             types,
             nursery,
@@ -328,6 +344,7 @@ impl<S: Source> Heap<S> {
             copied: 0,
             object: 0,
             marked: false,
+            records,
             has_weak: false,
             noted,
             young: false,

@@ -24,7 +24,7 @@
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
-//! | `evacuate` | moving what lives out of sparse arenas |
+//! | `evacuate`, `depart` | moving what lives out of sparse arenas: at once, in steps |
 //! | `pacing` | when, and how much at a time |
 //! | `heap` | one heap: settings, allocation, collections |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
@@ -46,6 +46,7 @@
 
 mod barrier;
 mod cards;
+mod depart;
 mod ephemeron;
 mod evacuate;
 mod events;

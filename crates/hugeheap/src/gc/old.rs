@@ -16,6 +16,7 @@
 //! The *cycle* bit of a page says after which marking its bitmap was swept last. When marking ends the heap's bit is turned, which makes all
 //! pages unswept at once: in an unswept page what is marked is alive, whatever `vacant` says.
 
+use super::depart::Survey;
 use super::header::OBJECT_ALIGN;
 use super::lists::List;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
@@ -69,6 +70,13 @@ impl Bin {
     };
 }
 
+/// An arena that is evacuated, and pages of it with something that lives.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) arena: usize,
+    pub(super) pages: List,
+}
+
 /// What is left after the sweep of a page.
 pub(crate) enum Swept {
     /// No live object: the page was given back.
@@ -94,10 +102,12 @@ pub(crate) struct Old<S: Source> {
     pub(super) held: usize,
     /// Bytes of objects: live ones, and dead ones that are not swept yet.
     pub(super) used: usize,
-    /// Arenas that are evacuated, in order; their pages; pages that nothing may be copied to, because they are in these arenas.
-    pub(super) leaving: Vec<usize>,
-    pub(super) leaving_pages: List,
+    /// Arenas that are evacuated, in order, with their pages, once these are swept.
+    pub(super) leaving: Vec<Leaving>,
+    /// Pages that nothing may be copied to, because they are in these arenas.
     pub(super) aside: Vec<usize>,
+    /// What the sweep that is under way finds, if somebody wants to know.
+    pub(super) survey: Option<Survey>,
     /// What `held` may be at most.
     pub(crate) maximum: usize,
     /// What freed blocks are overwritten with.
@@ -120,8 +130,8 @@ impl<S: Source> Old<S> {
             held: 0,
             used: 0,
             leaving: Vec::new(),
-            leaving_pages: List::EMPTY,
             aside: Vec::new(),
+            survey: None,
             maximum,
             poison: None,
         }
@@ -176,6 +186,11 @@ impl<S: Source> Old<S> {
                 bin.full.push(self.space, full);
             }
             let next = if let Some(page) = bin.partial.pop(self.space) {
+                if page.mark().tag.load(Relaxed) & LEAVING != 0 {
+                    // The next sweep finds it there.
+                    bin.full.push(self.space, page);
+                    continue;
+                }
                 page
             } else if tries < SWEEP_TRIES && !bin.unswept.is_empty() {
                 tries += 1;
@@ -256,7 +271,7 @@ impl<S: Source> Old<S> {
         let mut kept = 0;
         for index in 0..taken {
             let page = self.spares[index];
-            if self.leaving.binary_search(&(page - page % ARENA_BYTES)).is_err() {
+            if self.leaving_at(page).is_none() {
                 self.spares[kept] = page;
                 kept += 1;
             } else if self.aside.try_reserve(1).is_ok() {
@@ -272,6 +287,11 @@ impl<S: Source> Old<S> {
             }
         }
         kept
+    }
+
+    /// The place of a page's arena among those that are evacuated.
+    pub(super) fn leaving_at(&self, page: usize) -> Option<usize> {
+        self.leaving.binary_search_by_key(&(page - page % ARENA_BYTES), |leaving| leaving.arena).ok()
     }
 
     /// Whether what lives in a page leaves it.
@@ -433,7 +453,7 @@ impl<S: Source> Old<S> {
         for list in [&self.large, &self.large_unswept] {
             list.pages(self.space).for_each(|page| call(page, LARGE));
         }
-        for page in self.leaving_pages.pages(self.space) {
+        for page in self.leaving.iter().flat_map(|leaving| leaving.pages.pages(self.space)) {
             call(page, class_in(page.mark().tag.load(Relaxed)));
         }
     }
@@ -444,7 +464,7 @@ impl<S: Source> Old<S> {
         let mut problem = None;
         self.each_page(|page, class| {
             let tag = page.mark().tag.load(Relaxed);
-            if tag & !CYCLE != self.tag | class as u32 {
+            if tag & !(CYCLE | LEAVING) != self.tag | class as u32 {
                 problem = Some(format!(
                     "the page at {:#x} is in a list of class {class} with tag {tag:#x}",
                     page.address()

@@ -57,6 +57,8 @@ pub(crate) struct Pacing {
     nursery: usize,
     maximum: usize,
     threshold: usize,
+    /// Bytes when the major collection that is under way began.
+    began: usize,
     step: Duration,
     /// Nanoseconds that a minor collection took for a KiB of survivors; 0: not known yet.
     cost: u64,
@@ -66,7 +68,7 @@ pub(crate) struct Pacing {
 
 impl Pacing {
     pub(crate) fn new(growth: u32, nursery: usize, maximum: usize, step: Duration) -> Self {
-        let mut pacing = Self { growth, nursery, maximum, threshold: 0, step, cost: 0, owed: 0 };
+        let mut pacing = Self { growth, nursery, maximum, threshold: 0, began: 0, step, cost: 0, owed: 0 };
         pacing.finished(0);
         pacing
     }
@@ -84,6 +86,12 @@ impl Pacing {
     /// Whether a major collection begins.
     pub(crate) fn begins(&self, used: usize) -> bool {
         used >= self.threshold
+    }
+
+    /// A major collection begins. With more than the threshold, where large objects were allocated or an evacuation is due: what it has to
+    /// look at is no reason for long steps.
+    pub(crate) fn begin(&mut self, used: usize) {
+        self.began = used.max(self.threshold);
     }
 
     /// Bytes of a step, after `added` bytes were added.
@@ -138,10 +146,10 @@ impl Pacing {
     }
 
     /// Whether a step that began with `used` bytes in the old generation ends after this time, where it may take `may`. Steps become longer when
-    /// the old generation is twice as large as it should be, three times and so on, and take what they need near its maximum: what is added
+    /// the old generation is twice as large as when the collection began, three times and so on, and take what they need near its maximum: what is added
     /// faster than it can be marked would grow without bound.
     pub(crate) fn is_over(&self, took: Duration, may: Duration, used: usize) -> bool {
-        let times = (used / self.threshold.max(1)).clamp(1, 1000) as u32;
+        let times = (used / self.began.max(1)).clamp(1, 1000) as u32;
         took >= may * times && used < self.maximum / 16 * 15
     }
 
@@ -170,6 +178,7 @@ mod tests {
     #[test]
     fn a_step_ends_in_time_unless_the_heap_is_far_behind() {
         let mut pacing = Pacing::new(200, 1 << 20, 64 << 20, STEP);
+        pacing.begin(0);
         assert_eq!(pacing.part(1 << 20, STEP / 4), 1 << 20);
         assert_eq!(pacing.part(1 << 20, 2 * STEP), 512 << 10);
         assert_eq!(pacing.part(512 << 10, STEP / 4), 1 << 20);
@@ -183,6 +192,9 @@ mod tests {
             !pacing.is_over(STEP, STEP, 8 << 20) && pacing.is_over(2 * STEP, STEP, 8 << 20),
             "twice the threshold"
         );
+        pacing.begin(6 << 20);
+        assert!(pacing.is_over(STEP, STEP, 11 << 20) && !pacing.is_over(STEP, STEP, 12 << 20));
+        pacing.begin(1 << 20);
         pacing.owes(1 << 30);
         assert_eq!(pacing.part(1 << 20, STEP / 4), 512 << 10);
         assert_eq!(pacing.step(0), (1 << 30) + LEAST_STEP);

@@ -9,7 +9,7 @@
 //! Sweeping a page is `vacant = !marks` on its bitmap, 128 bytes; no object is touched, dead or alive. A page is swept when its class needs a
 //! block (`old`), or in bounded steps after minor collections. A marking begins only when everything is swept.
 
-use super::old::{CYCLE, Old, SPARES, Swept};
+use super::old::{CYCLE, LEAVING, Old, SPARES, Swept};
 use crate::object::Source;
 use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS};
 use crate::object::space::Page;
@@ -30,6 +30,9 @@ impl<S: Source> Old<S> {
             bin.unswept.append(self.space, partial);
             let full = core::mem::take(&mut bin.full);
             bin.unswept.append(self.space, full);
+        }
+        if let Some(survey) = &mut self.survey {
+            survey.clear();
         }
         let large = core::mem::take(&mut self.large);
         self.large_unswept.append(self.space, large);
@@ -75,11 +78,21 @@ impl<S: Source> Old<S> {
             }
         }
         self.used -= died as usize * shape.bytes as usize;
+        let leaving = page.mark().tag.load(Relaxed) & LEAVING;
         if live == 0 {
-            self.release(page);
+            if leaving == 0 {
+                self.release(page)
+            } else {
+                self.set_aside(page)
+            }
             return Some(Swept::Empty);
         }
-        page.mark().tag.store(self.tag | self.cycle | class as u32, Relaxed);
+        page.mark().tag.store(self.tag | self.cycle | leaving | class as u32, Relaxed);
+        self.count_live(page.address(), live as usize * shape.bytes as usize);
+        if let Some(index) = self.leaving_at(page.address()).filter(|_| leaving != 0) {
+            self.leaving[index].pages.push(self.space, page);
+            return Some(Swept::Kept);
+        }
         let bin = &mut self.bins[class];
         let list = if free { &mut bin.partial } else { &mut bin.full };
         list.push(self.space, page);
@@ -97,13 +110,18 @@ impl<S: Source> Old<S> {
 
     /// Gives a page without live objects back.
     pub(super) fn release(&mut self, page: Page) {
-        page.vacant().iter().chain(page.remote()).for_each(|word| word.store(0, Relaxed));
-        page.mark().tag.store(0, Relaxed);
+        self.clear_page(page);
         if self.spare_count == SPARES {
             self.give_spares(SPARES / 2);
         }
         self.spares[self.spare_count] = page.address();
         self.spare_count += 1;
+    }
+
+    /// A page is no page of this heap any more.
+    pub(super) fn clear_page(&self, page: Page) {
+        page.vacant().iter().chain(page.remote()).for_each(|word| word.store(0, Relaxed));
+        page.mark().tag.store(0, Relaxed);
     }
 
     /// Gives kept pages back to the arenas.
@@ -129,6 +147,14 @@ impl<S: Source> Old<S> {
                 self.release(page);
             }
         }
+        for mut leaving in core::mem::take(&mut self.leaving) {
+            while let Some(page) = leaving.pages.pop(self.space) {
+                self.release(page);
+            }
+        }
+        let aside = core::mem::take(&mut self.aside);
+        let back = self.space.source().with(|arenas| arenas.free_pages(&aside));
+        debug_assert!(back.is_ok(), "they were taken as single pages");
         self.trim();
     }
 }

@@ -215,21 +215,3 @@ fn without_memory_what_cannot_move_stays() {
     });
     test.end();
 }
-
-#[test]
-fn a_major_collection_in_steps_is_followed_by_one_where_that_is_set() {
-    let mut test = Test::new(Settings { evacuate: Some(150), ..Settings::default() });
-    test.run(|scope, types| {
-        let table = fill(scope, types, COUNT / 2);
-        scope.collect();
-        drop_most(scope, table);
-        scope.heap.begin_marking(&mut []);
-        while scope.heap().phase() != Phase::Idle {
-            scope.collect_minor();
-        }
-        assert_eq!(scope.heap().statistics().evacuations, 1);
-        check(scope, table);
-        assert!(scope.heap().held_bytes() * 100 < scope.heap().old_bytes() * 150);
-    });
-    test.end();
-}

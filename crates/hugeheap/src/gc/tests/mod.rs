@@ -1,6 +1,7 @@
 //! What the heap promises, on the simulated kernel: one test per promise, one file per part.
 
 mod checks;
+mod depart;
 mod evacuate;
 mod events;
 mod exhausted;
