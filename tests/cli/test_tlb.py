@@ -32,6 +32,8 @@ def test_a_walk_misses_on_small_pages_and_not_on_huge_ones(hugeheap, compiled, t
     assert (small["page"], huge["page"]) == (4096, 2 << 20)
     assert small["accesses"] == huge["accesses"] > 40_960
     assert small["second_level_misses"] >= 40_960 > 1000 > huge["second_level_misses"]
+    result = hugeheap("report", file, "-o", tmp_path / "report.html")
+    assert result.returncode == 0 and "misses of the second level" in (tmp_path / "report.html").read_text()
     again = json.loads(hugeheap("--json", "tlb", "--cpu", "zen4", "--", walk, timeout=300).stdout)
     assert again["pages"] == report["pages"]
 

@@ -50,7 +50,7 @@ pub(crate) const EXPERIMENTS: &[Listed] = &[
     Listed {
         name: "give-back",
         summary: "memory freed and needed again: what giving back costs, and what keeping holds",
-        reference: "patch that gives pymalloc's arenas back to the OS: +75 % time for a million instances",
+        reference: "patch that gives pymalloc's arenas back to the OS: +75 % system time for a million instances, and no more in all",
         needs: Some("CPython 3.8 or newer"),
     },
     Listed {

@@ -54,7 +54,7 @@ fn figures(input: &Input) -> Result<Vec<Figure>, String> {
     }
     let schema = input.schema();
     Err(format!(
-        "nothing of schema {schema} can be drawn: it has no figures; stat, record, map and bench have"
+        "nothing of schema {schema} can be drawn: it has no figures; stat, record, map, tlb and bench have"
     ))
 }
 
@@ -62,6 +62,7 @@ fn title(input: &Input) -> String {
     let value = &input.value;
     match input.schema() {
         "hugeheap.stat/1" => "Commands compared".to_owned(),
+        "hugeheap.tlb/1" => "Misses of the TLB, computed".to_owned(),
         "hugeheap.map/1" => {
             let process = &value["process"];
             format!("Memory of {} ({})", process["name"].as_str().unwrap_or("a process"), process["id"])

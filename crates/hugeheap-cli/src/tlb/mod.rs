@@ -11,8 +11,9 @@ mod machine;
 mod model;
 
 use crate::columns::{Align, columns};
+use crate::figure::{self, Content, Figure, Table};
 use crate::output::{change, grouped};
-use crate::{Context, exit, file as files};
+use crate::{Context, exit, file as files, reproduce};
 use arguments::TlbArguments;
 use geometry::{Cpu, Level, Levels};
 use model::Counts;
@@ -128,13 +129,14 @@ fn list() -> String {
     columns(&[Align::Left; 4], &std::iter::once(head).chain(rows).collect::<Vec<_>>())
 }
 
-fn text(cpu: &Cpu, [small, huge]: [Counts; 2]) -> String {
+/// The table, its head first.
+fn rows(cpu: &Cpu, [small, huge]: [Counts; 2]) -> Vec<Vec<String>> {
     let per_thousand = |misses: u64, counts: Counts| misses as f64 * 1e3 / counts.accesses.max(1) as f64;
     let row = |title: &str, a: u64, b: u64| {
         let changed = if a == 0 { String::new() } else { change(b as f64 / a as f64) };
         vec![title.to_owned(), grouped(a), grouped(b), changed]
     };
-    let rows = [
+    vec![
         ["", "4 KiB pages", "2 MiB pages", "change"].map(str::to_owned).to_vec(),
         vec!["data TLB, entries".to_owned(), entries(cpu.small), entries(cpu.huge)],
         row("data accesses", small.accesses, huge.accesses),
@@ -145,14 +147,17 @@ fn text(cpu: &Cpu, [small, huge]: [Counts; 2]) -> String {
             format!("{:.3}", per_thousand(small.second, small)),
             format!("{:.3}", per_thousand(huge.second, huge)),
         ],
-    ];
+    ]
+}
+
+fn text(cpu: &Cpu, counts: [Counts; 2]) -> String {
     format!(
         "Computed, not counted, for {} ({})\n{}\
          Every access of user code, all of its memory on pages of one size. Not in it: the kernel, other\n\
          programs, prefetching, entries for several neighbours, the time of a page walk.\n",
         cpu.name,
         cpu.source,
-        columns(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows)
+        columns(&[Align::Left, Align::Right, Align::Right, Align::Right], &rows(cpu, counts))
     )
 }
 
@@ -167,6 +172,10 @@ fn value(cpu: &Cpu, arguments: &TlbArguments, counts: [Counts; 2], status: ExitS
             "second_level_misses": counts.second,
         })
     };
+    let mut table = rows(cpu, counts);
+    let table = Table { head: table.remove(0), rows: table };
+    let title = format!("Misses of the data TLB, computed for {}", cpu.name);
+    let note = "every data access of user code, all memory on pages of one size; not counted by hardware";
     let words = arguments.command.iter().map(|word| word.to_string_lossy());
     json!({
         "schema": SCHEMA,
@@ -176,5 +185,7 @@ fn value(cpu: &Cpu, arguments: &TlbArguments, counts: [Counts; 2], status: ExitS
         "status": passed_through(status),
         "cpu": {"name": cpu.name, "source": cpu.source},
         "pages": [page(SMALL, cpu.small, counts[0]), page(HUGE, cpu.huge, counts[1])],
+        "reproduce": reproduce::command(),
+        figure::KEY: [Figure::new(title, note, Content::Table(table))],
     })
 }

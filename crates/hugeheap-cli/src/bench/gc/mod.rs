@@ -137,11 +137,7 @@ fn run_once(subject: &Subject, task: Task) -> Result<Told, String> {
         group.adopt(&mut command).map_err(|error| format!("could not enter its cgroup: {error}"))?;
     }
     let mut told: Told = process::measure(&mut command, None)?.told()?;
-    // Version 2 (since Linux 5.19) and version 1.
-    let peak = ["memory.peak", "memory.max_usage_in_bytes"]
-        .iter()
-        .find_map(|name| std::fs::read_to_string(charge.with_file_name(name)).ok()?.trim().parse().ok());
-    told.peak_charge = group.and(peak);
+    told.peak_charge = group.as_ref().and_then(Group::peak);
     Ok(told)
 }
 
