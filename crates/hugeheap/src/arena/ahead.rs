@@ -62,6 +62,12 @@ impl Growth {
         self.taken_at = now;
     }
 
+    /// Who takes arenas has said that it wants more.
+    fn expect(&mut self, now: u64) {
+        self.succession = LEAST;
+        self.taken_at = now;
+    }
+
     /// Growth stopped, or nothing can be made ahead of it: it takes a new succession to try again.
     fn stop(&mut self) {
         self.succession = 0;
@@ -108,6 +114,14 @@ impl<O: Os> Arenas<O> {
     /// Notes that a whole arena is taken, and whether more should be made ahead.
     pub(super) fn took_whole(&mut self, now: u64) {
         self.growth.took(now);
+        self.growth.due = self.missing_ahead(now) > 0;
+    }
+
+    /// Somebody who cannot wait for an arena says that it may need one soon, however slowly the heap grows: a collector, which takes them
+    /// in pauses. Making one has taken up to 20 ms, where a hypervisor had to find the memory.
+    pub(crate) fn expect_growth(&mut self) {
+        let now = self.now();
+        self.growth.expect(now);
         self.growth.due = self.missing_ahead(now) > 0;
     }
 

@@ -242,7 +242,12 @@ impl<S: Source> Old<S> {
         let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
         self.batch = (self.batch * 2).min(SPARES / 2);
         let spares = &mut self.spares[..batch];
-        let mut taken = self.space.source().with(|arenas| arenas.allocate_pages(spares));
+        let mut taken = self.space.source().with(|arenas| {
+            let taken = arenas.allocate_pages(spares);
+            // Here the program waits: the next arena is made meanwhile, by somebody else.
+            arenas.expect_growth();
+            taken
+        });
         while taken > 0 && !self.leaving.is_empty() {
             let given = taken;
             taken = self.put_aside(given);

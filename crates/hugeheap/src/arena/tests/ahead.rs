@@ -61,6 +61,24 @@ fn only_quick_growth_counts() {
 }
 
 #[test]
+fn growth_can_be_announced() {
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    for _ in 0..3 {
+        world.kernel.advance(Duration::from_nanos(10 * QUICK));
+        world.take(HEAP_PAGES);
+        assert!(!world.heap.ahead_due(), "it is slow");
+    }
+    world.heap.expect_growth();
+    assert!(world.heap.ahead_due());
+    assert_eq!(world.make_ahead(), MOST);
+    world.heap.expect_growth();
+    assert!(!world.heap.ahead_due(), "they are there");
+    let mut small = grown(Policy::Thp, Config::default(), ONE_FROM as usize / 2);
+    small.heap.expect_growth();
+    assert!(!small.heap.ahead_due(), "of a small heap it would be much");
+}
+
+#[test]
 fn empty_arenas_that_are_kept_are_enough() {
     let mut world = grown(Policy::Thp, Config::default(), LARGE);
     let arenas = world.take_arenas(20);
