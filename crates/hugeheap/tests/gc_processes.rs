@@ -3,6 +3,10 @@
 
 use hugeheap::gc::{Exhausted, Heap, Layout, Local, ProcessHeap, Scope, Settings, TypeId, space};
 use hugeheap::runtime::Runtime;
+use hugeheap::telemetry::numbers;
+use hugeheap_os::Facts;
+use hugeheap_os::linux::Linux;
+use std::time::Duration;
 
 const NEXT: usize = 16;
 
@@ -107,5 +111,33 @@ fn a_forked_child_that_collects_goes_on_sharing() {
         assert!(libc::WIFEXITED(status), "{status}");
         assert_eq!(libc::WEXITSTATUS(status), 0, "1: too much is not shared; 2: the list is wrong");
         assert_eq!(sum(scope, head), Ok(COUNT * (COUNT - 1) / 2));
+    });
+}
+
+#[test]
+fn other_processes_can_read_what_its_heaps_do_though_the_arenas_do_not_change() {
+    let (mut heap, ty) = heap();
+    let linux = Linux::new();
+    let limit = linux.now() + Duration::from_secs(120);
+    let mut seen = None;
+    heap.scope(|scope| {
+        let kept = list(scope, ty, 100).expect("memory");
+        // Later ones than those that the first collections showed.
+        while seen.is_none_or(|seen| seen < scope.heap().statistics().minor / 2) {
+            for _ in 0..100 {
+                scope.collect_minor();
+            }
+            assert!(linux.now() < limit, "nothing is shown: {seen:?}");
+            let numbers =
+                numbers::of_process(linux, std::process::id(), limit).expect("this process can be read");
+            let Some(snapshot) = numbers.map(|numbers| numbers.snapshot) else { continue };
+            assert!(
+                snapshot.gc_minor == 0 || snapshot.gc_heaps > 0 && snapshot.gc_pauses >= snapshot.gc_minor
+            );
+            if snapshot.gc_minor > 1000 && snapshot.gc_nursery >= 256 << 10 && snapshot.gc_pause_total > 0 {
+                seen = Some(snapshot.gc_minor);
+            }
+        }
+        assert_eq!(sum(scope, kept).expect("memory"), 99 * 50);
     });
 }

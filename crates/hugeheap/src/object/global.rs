@@ -30,6 +30,10 @@ impl Source for Runtime {
         self.measure_peak();
     }
 
+    fn changed(&'static self) {
+        self.publish_all();
+    }
+
     fn os(&self) -> &Linux {
         const LINUX: Linux = Linux::new();
         &LINUX

@@ -32,6 +32,8 @@ pub trait Source: Sync + 'static {
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R;
     /// Called before memory goes back to the arenas: what is told of the peak has to be looked at while it lasts.
     fn before_free(&'static self) {}
+    /// Called now and then when numbers of a heap changed that no event of the arenas tells: whoever publishes numbers may do so.
+    fn changed(&'static self) {}
     /// The operating system.
     fn os(&self) -> &Self::Os;
     /// Whether its heaps are hardened where nothing else is asked for.

@@ -321,6 +321,11 @@ impl Runtime {
         }
     }
 
+    /// Publishes the numbers now, if somebody may read them.
+    pub(crate) fn publish_all(&self) {
+        self.publish(&mut self.heap.lock(), true);
+    }
+
     fn publish(&self, heap: &mut Guard<'_, Arenas<Linux>>, whole: bool) {
         self.publisher.publish(heap, self.foreign_frees.load(Ordering::Relaxed), whole);
     }
