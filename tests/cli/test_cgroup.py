@@ -1,14 +1,14 @@
 """`hugeheap bench cgroup` end to end, where a cgroup can be made; the answer where none can."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
 
 @pytest.fixture(scope="module")
 def can_make_groups(program):
-    import subprocess
-
     # One huge page too few: refused after the group was tried, before anything is measured.
     tried = subprocess.run([program, "bench", "cgroup", "--huge-pages", "1000000"], capture_output=True, text=True)
     return "--huge-pages" in tried.stderr
@@ -47,3 +47,41 @@ def test_the_limit_falls_until_somebody_is_killed(hugeheap, tmp_path, can_make_g
 def test_too_few_huge_pages_are_refused(hugeheap):
     result = hugeheap("bench", "cgroup", "--huge-pages", "1")
     assert result.returncode == 2 and "8" in result.stderr
+
+
+@pytest.fixture
+def as_nobody(program, environment):
+    """Runs `hugeheap` as a user without permissions."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become somebody else")
+
+    def become():
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+    def run(*arguments):
+        try:
+            return subprocess.run(
+                [program, *map(str, arguments)],
+                env={**environment, "TMPDIR": "/tmp"}, cwd="/", preexec_fn=become,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+            )  # fmt: skip
+        except PermissionError:
+            pytest.skip("the program is out of reach for others")
+
+    return run
+
+
+def test_without_permission_it_is_said_and_the_rest_is_measured(as_nobody):
+    result = as_nobody("bench", "cgroup", "--quick", "--touch", "none")
+    assert result.returncode in (3, 4), result.stderr
+    assert "cgroup" in result.stderr and "root" in result.stderr
+    result = as_nobody("bench", "stranded", "--quick", "--touch", "none", "--runs", "1", "--huge-pages", "8")
+    assert result.returncode == 0, result.stderr
+    assert "The charge of a cgroup cannot be read: " in result.stdout and "given back" in result.stdout
+    result = as_nobody("stat", "--runs", "2", "--warmup", "0", "--", "true", ":::", "true")
+    assert result.returncode == 0, result.stderr
+    assert "peak RSS" in result.stdout and "\ncharge: " in result.stdout
+    result = as_nobody("record", "-o", "/dev/null", "--", "sleep", "0.1")
+    assert result.returncode == 0 and "no charge is recorded: " in result.stderr
