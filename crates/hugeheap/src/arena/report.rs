@@ -31,6 +31,12 @@ impl<O: Os> Arenas<O> {
         matches!(arena.state, State::Partial | State::Full).then(|| arena.live_pages())
     }
 
+    /// Whether the arena that begins at an address was used once and has nothing live now. `None`: it never was, or there is none.
+    pub(crate) fn is_unused(&self, start: usize) -> Option<bool> {
+        let state = self.table.arena(self.table.find(start)?).state;
+        (state != State::Unmapped).then_some(matches!(state, State::Empty | State::GivenBack))
+    }
+
     /// The numbers of this heap now. Walks the metadata of all arenas; no system call.
     pub fn snapshot(&self) -> Snapshot {
         let mut out = self.counters;

@@ -327,6 +327,7 @@ impl<S: Source> Heap<S> {
             let Moved { objects, bytes, pages } = core::mem::take(&mut departure.moved);
             let took = core::mem::take(&mut departure.took);
             departure.copies = Vec::new();
+            self.old.give_back_metadata();
             self.statistics.evacuations += 1;
             if begin.is_some() {
                 let held = self.old.held();

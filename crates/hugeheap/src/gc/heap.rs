@@ -477,6 +477,7 @@ impl<S: Source> Heap<S> {
             self.collect_all(window, frame);
         }
         self.old.trim();
+        self.old.give_back_metadata();
     }
 
     pub(super) fn collect_some(&mut self, window: &mut Window, frame: &mut [usize]) {

@@ -25,6 +25,7 @@
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
 //! | `evacuate`, `depart` | moving what lives out of sparse arenas: at once, in steps |
+//! | `metadata` | giving back what nobody needs beside the pages |
 //! | `pacing` | when, and how much at a time |
 //! | `heap` | one heap: settings, allocation, collections |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
@@ -61,6 +62,7 @@ mod lists;
 mod log;
 mod lost;
 mod mark;
+mod metadata;
 mod minor;
 mod noted;
 mod nursery;
