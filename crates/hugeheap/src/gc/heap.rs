@@ -44,10 +44,10 @@ pub struct Settings {
     pub maximum: Option<usize>,
     /// At how many percent of what was alive after a major collection the next one begins. `None`: 182.
     pub growth: Option<u32>,
-    /// At how many percent of what lives the memory of the old generation is when a major collection in steps is followed by an evacuation, in
-    /// one pause. `None`: only whole collections evacuate.
+    /// At how many percent of what lives the memory of the old generation is when a major collection in steps is followed by one that evacuates,
+    /// in steps too. `None`: only whole collections evacuate.
     pub evacuate: Option<u32>,
-    /// How long a step of a major collection may take. `None`: 2 ms.
+    /// How long a step of a major collection may take; with the minor collection before it a pause is to take twice that at most. `None`: 2 ms.
     pub step: Option<Duration>,
     /// What is checked while the program runs.
     pub checks: Checks,

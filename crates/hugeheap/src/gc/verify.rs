@@ -34,7 +34,7 @@ pub struct Checks {
     pub barriers: bool,
     /// Overwrite what is freed.
     pub poison: bool,
-    /// Move all objects of the old generation that can move in each whole collection.
+    /// Move all objects of the old generation that can move in each whole collection, and in every other one in steps.
     pub moving: bool,
     /// Use another nursery after each collection, and protect the last three: an address in them that was kept is a fault at once.
     pub rotate: bool,
