@@ -38,9 +38,8 @@ impl Grid {
 
     /// For a report.
     pub(crate) fn figure(&self) -> Figure {
-        let line = |cells: &[String]| cells.iter().map(|cell| cell.replace('\n', " ")).collect::<Vec<_>>();
-        let rows = self.rows.iter().map(|row| line(row)).collect();
-        Figure::new(&self.title, &self.note, Content::Table(Table { head: line(&self.head), rows }))
+        let table = Table { head: self.head.clone(), rows: self.rows.clone() };
+        Figure::new(&self.title, &self.note, Content::Table(table))
     }
 }
 
@@ -75,7 +74,7 @@ mod tests {
         grid.row("filled", ["1.4 GiB".to_owned()]);
         assert!(grid.text().starts_with("Memory\n") && grid.text().contains("1.4 GiB"));
         let Content::Table(table) = grid.figure().content else { panic!("no table") };
-        assert_eq!((table.head[1].as_str(), table.rows), ("THP RSS", grid.rows.clone()));
+        assert_eq!((table.head[1].as_str(), table.rows), ("THP\nRSS", grid.rows.clone()));
     }
 
     #[test]

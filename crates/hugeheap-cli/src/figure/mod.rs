@@ -83,7 +83,7 @@ pub(crate) enum Unit {
     Number,
 }
 
-/// Rows of text.
+/// Rows of text. Cells may have several lines.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Table {
     /// The first column names the row.
