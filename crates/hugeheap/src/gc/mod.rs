@@ -20,14 +20,14 @@
 //! | `roots` | what is alive without being referred to |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `noted`, `lost` | moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
-//! | `mark` | marking in steps |
+//! | `mark`, `cycle` | marking in steps; a major collection from step to step |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
 //! | `evacuate`, `depart` | moving what lives out of sparse arenas: at once, in steps |
 //! | `metadata` | giving back what nobody needs beside the pages |
 //! | `pacing` | when, and how much at a time |
-//! | `heap` | one heap: settings, allocation, collections |
+//! | `heap`, `allocate` | one heap: settings, collections; allocation beyond the window |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
 //! | `verify` | finding mistakes |
 //! | `scan` | words that may be addresses |
@@ -45,8 +45,10 @@
 //! * While marking is under way, old objects are born marked; see `mark` for what holds of them.
 //! * No bitmap of a heap page has a bit but where an object begins.
 
+mod allocate;
 mod barrier;
 mod cards;
+mod cycle;
 mod depart;
 mod ephemeron;
 mod evacuate;
