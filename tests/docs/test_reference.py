@@ -171,7 +171,7 @@ def test_one_word_for_one_thing(document):
         assert not hits, f"{hits[0]!r}: say {right!r}"
 
 
-def test_scripts_of_the_measurements_run(tmp_path):
+def test_scripts_of_the_measurements_run(tmp_path, command):
     """The figures of the mechanisms pages come from these scripts; here they run with little memory."""
     directory = ROOT / "docs/measurements"
     for script, arguments in (
@@ -181,6 +181,7 @@ def test_scripts_of_the_measurements_run(tmp_path):
         ("retouch.py", ["4", "0"]),
         ("calls.py", ["4"]),
         ("cycle.py", ["10000", "2", "0"]),
+        ("same.py", [command, "1", "3", "--", "true"]),
     ):
         ran = subprocess.run(
             ["python3", directory / script, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -189,7 +190,8 @@ def test_scripts_of_the_measurements_run(tmp_path):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "ahead.py", "calls.py", "common.py", "cycle.py", "neighbours.py", "retouch.py", "startup.py", "stranded.py",
+        "ahead.py", "calls.py", "common.py", "cycle.py", "neighbours.py", "retouch.py", "same.py",
+        "startup.py", "stranded.py",
     }  # fmt: skip
 
 
