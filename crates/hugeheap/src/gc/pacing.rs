@@ -130,7 +130,10 @@ impl Pacing {
     /// Less when it took longer than a step may. Less, too, when the step after it was too slow for what was added: then there have to be
     /// more steps for less. More as soon as there is no such reason.
     pub(crate) fn part(&self, part: usize, minor: Duration) -> usize {
-        let part = if minor > self.step || self.owed > 0 {
+        let part = if minor > 2 * self.step {
+            // What survives is of another kind than before: of half the part, the next one was as long again.
+            (part / 4).max(LEAST_PART)
+        } else if minor > self.step || self.owed > 0 {
             (part / 2).max(LEAST_PART)
         } else if minor < self.step / 2 {
             part * 2
@@ -181,6 +184,7 @@ mod tests {
         pacing.begin(0);
         assert_eq!(pacing.part(1 << 20, STEP / 4), 1 << 20);
         assert_eq!(pacing.part(1 << 20, 2 * STEP), 512 << 10);
+        assert_eq!(pacing.part(1 << 20, 3 * STEP), 256 << 10);
         assert_eq!(pacing.part(512 << 10, STEP / 4), 1 << 20);
         assert_eq!(pacing.part(LEAST_PART, 2 * STEP), LEAST_PART);
         assert_eq!(pacing.step_after(STEP / 2), STEP);
