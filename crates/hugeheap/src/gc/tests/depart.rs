@@ -144,6 +144,61 @@ fn sparse_arenas_become_free_in_steps_while_references_move_about() {
 }
 
 #[test]
+fn what_left_refers_to_what_leaves_later() {
+    let mut test = stepping(false);
+    test.run(|scope, types| {
+        // Pairs in a table, one in ten of which stays in a list: each refers to the one before, which is in another arena more often than not.
+        let count = (4 << 20) / PAIR;
+        let table = scope.allocate_old(types.array, count).expect("memory");
+        let head = scope.allocate_old(types.pair, 0).expect("memory");
+        let mut random = Random(2);
+        for index in 0..count {
+            scope.scope(|scope| {
+                let local = scope.allocate_old(types.pair, 0).expect("memory");
+                let offset = scope.item(table, index);
+                scope.set(table, offset, Some(local));
+            });
+        }
+        let listed = count / 10;
+        for number in 0..listed as u64 {
+            scope.scope(|scope| {
+                let offset = scope.item(table, random.below(count));
+                if let Some(local) = scope.get(table, offset).expect("memory") {
+                    scope.write(local, NUMBER, number + 1);
+                    let next = scope.get(head, LEFT).expect("memory");
+                    scope.set(local, LEFT, next);
+                    scope.set(head, LEFT, Some(local));
+                    scope.set(table, offset, None);
+                }
+            });
+        }
+        for index in 0..count {
+            let offset = scope.item(table, index);
+            scope.set(table, offset, None);
+        }
+        begin(scope);
+        finish(scope);
+        let moved = scope.heap().statistics().moved;
+        assert!(moved > listed as u64 / 2, "{moved}");
+        let (mut at, mut last, mut found) = (scope.object(head), u64::MAX, 0);
+        loop {
+            // SAFETY: nothing is collected, and the list is of live pairs.
+            at = unsafe { ((at + LEFT) as *const usize).read() };
+            if at == 0 {
+                break;
+            }
+            assert!(scope.heap().old.is_live(at));
+            // SAFETY: as above.
+            let number = unsafe { ((at + NUMBER) as *const u64).read() };
+            assert!(number < last, "{number} after {last}");
+            (last, found) = (number, found + 1);
+        }
+        assert!(found > listed / 10 * 9, "{found} of {listed}");
+    });
+    test.end();
+}
+
+#[test]
 fn a_pin_keeps_its_arena() {
     let mut test = stepping(false);
     test.run(|scope, types| {
