@@ -3,7 +3,7 @@
 //! `--json` is a switch of its own at each command and before the command: for `run` it is a switch, for `bench` it
 //! may name a file, and one switch for both would swallow the command's name.
 
-use clap::builder::{PossibleValue, styling};
+use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser, styling};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hugeheap::arena::Policy;
 use hugeheap::telemetry::Level;
@@ -281,7 +281,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "BYTES", value_parser = Touch::parse)]
     pub(crate) touch: Option<Touch>,
     /// Write all runs, host facts and results as JSON to FILE; without FILE, to standard output instead of the tables.
-    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = file_to_write())]
     pub(crate) json: Option<Option<PathBuf>>,
     /// Write the tables to FILE too.
     #[arg(short, long, value_name = "FILE")]
@@ -397,6 +397,17 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// A file that is written to. Not `-`, by which others mean standard output: a file of that name helps nobody.
+pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|name| {
+        if name == "-" {
+            Err("leave FILE out to have it on standard output")
+        } else {
+            Ok(PathBuf::from(name))
+        }
+    })
+}
+
 /// A wait in seconds. Not none: what is held after it would be told of a moment that nobody looked at.
 fn wait(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -417,6 +428,13 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn no_file_is_called_like_standard_output() {
+        let line = ["hugeheap", "stat", "--json", "-", "--", "true", ":::", "true"];
+        let said = Cli::try_parse_from(line).unwrap_err().to_string();
+        assert!(said.contains("leave FILE out to have it on standard output"), "{said}");
+    }
 
     #[test]
     fn the_definition_is_consistent() {

@@ -40,7 +40,7 @@ pub(crate) struct StatArguments {
     #[arg(long, value_name = "CONDITION", value_parser = Condition::parse)]
     pub(crate) fail_if: Vec<Condition>,
     /// Write all runs, host facts and results as JSON to FILE; without FILE, to standard output instead of the table.
-    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = crate::cli::file_to_write())]
     pub(crate) json: Option<Option<PathBuf>>,
     /// Write a file for each command to DIR that pyperf's compare_to reads.
     #[arg(long, value_name = "DIR")]

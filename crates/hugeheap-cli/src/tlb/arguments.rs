@@ -28,7 +28,7 @@ pub(crate) struct TlbArguments {
     #[arg(long)]
     pub(crate) children: bool,
     /// Print data as JSON, to FILE or to standard output.
-    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = crate::cli::file_to_write())]
     pub(crate) json: Option<Option<PathBuf>>,
     /// The command and its arguments.
     #[arg(last = true, value_name = "COMMAND")]

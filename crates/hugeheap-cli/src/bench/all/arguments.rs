@@ -35,6 +35,6 @@ pub(crate) struct AllArguments {
     #[arg(long)]
     pub(crate) check: bool,
     /// Print what became of each as JSON, to FILE or to standard output.
-    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = crate::cli::file_to_write())]
     pub(crate) json: Option<Option<PathBuf>>,
 }
