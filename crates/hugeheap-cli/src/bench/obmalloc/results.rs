@@ -112,10 +112,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Resident memory and charge after the objects were freed: after the pause where there was one.
+    /// Resident memory and charge some time after the objects were freed. `None` where nobody waited (`--quick`): what is kept right after the
+    /// last free is kept on purpose, for a decay time.
     pub(crate) fn held(self, workload: usize, variant: usize) -> Option<(u64, Option<u64>)> {
         let looks = self.measurement(workload, variant).look.as_ref()?.looks;
-        let look = looks.idle.unwrap_or(looks.freed);
+        let look = looks.idle?;
         Some((look.resident(), look.charge))
     }
 }
