@@ -393,8 +393,10 @@ static void test_evacuation(void) {
             hh_gc_write(heap, table, &table->items[n].node, NULL);
     hh_gc_collect(heap);
     hh_gc_stats_t now = numbers();
-    /* The arena of the pinned one stays as it is; all nodes had six megabytes. */
-    CHECK(now.evacuations > 0 && now.moved > 0 && now.freed_pages > 0 && now.held < hh_gc_length(table) * 16 + (3 << 20));
+    /* The arena of the pinned one stays as it is. It has few nodes, unless they were moved together before most died: then it is full. */
+    const char *checks = getenv("CHECKS");
+    size_t stay = checks && strtoul(checks, NULL, 10) & HH_GC_MOVING ? 3 << 20 : 1 << 20;
+    CHECK(now.evacuations > 0 && now.moved > 0 && now.freed_pages > 0 && now.held < hh_gc_length(table) * 16 + stay);
     hh_gc_prepare_fork(heap);
     for (size_t n = 0; n < COUNT; n += KEPT)
         CHECK(table->items[n].node->number == n);
