@@ -39,6 +39,8 @@ def test_tables_and_report(bench, tmp_path):
     # CPython's collector writes to the header of every object it looks at, hugeheap's to none of them.
     shares = {name: program["unshared_share"] for name, program in programs.items()}
     assert shares["cpython"]["collects"] > 0.3 > shares["hugeheap"]["collects"], shares
+    # A parent that prepared has nothing left in its nursery that a child's collection would move.
+    assert shares["hugeheap"]["collects-prepared"] < shares["hugeheap"]["collects"], shares
     assert "compacts" in shares["hugeheap"] and "compacts" not in shares["cpython"]
     assert "frees" in shares["cpython"] and "frees" not in shares["hugeheap"]
 
