@@ -451,8 +451,8 @@ def test_resized_blocks_keep_their_contents_over_all_class_borders(ask, objects)
         f"""{BLOCKS}
 import random
 random.seed(3)
-borders = [*range(16, 528, 16), 640, 768, 896, 1024, 1152, 1280, 1536, 1792, 2048, 2688, 3200, 4096, 5376, 8192,
-           16 << 10, 32 << 10, 100_000, 512 << 10, 1 << 20, 2 << 20]
+borders = [*range(16, 592, 16), *range(640, 1217, 64), 1344, 1472, 1600, 1792, 2048, 2304, 2688, 3264, 4096, 5440,
+           8192, 16 << 10, 32 << 10, 100_000, 512 << 10, 1 << 20, 2 << 20]
 small = [size for size in borders if size <= 100_000]
 count = 0
 for name in ("Mem", "Object"):

@@ -65,10 +65,12 @@ impl<S: Source> Own<S> {
     /// Takes a page out of the list it is in, if it is in one.
     pub(super) fn unlink(&mut self, class: Class, page: Page) {
         let links = page.links();
-        let list = links.listed.swap(0, Ordering::Relaxed);
+        // The owner's alone: no swap, which is an atomic instruction; and a page that was in no list keeps its links untouched.
+        let list = links.listed.load(Ordering::Relaxed);
         if list == 0 {
             return;
         }
+        links.listed.store(0, Ordering::Relaxed);
         let (next, previous) = (links.next.load(Ordering::Relaxed), links.previous.load(Ordering::Relaxed));
         match self.space.page(previous) {
             Some(previous) => previous.links().next.store(next, Ordering::Relaxed),

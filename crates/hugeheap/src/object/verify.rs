@@ -176,6 +176,7 @@ impl<S: Source> Own<S> {
         check(tag::is_pending(tag) == in_inbox, "pending, and not in the inbox, or the other way round")?;
         if class == SPARE {
             check(place == Some(Found::Spare), "tagged as spare, and not kept as such")?;
+            check(page.links().listed.load(Ordering::Relaxed) == 0, "spare, and listed")?;
             return check(!in_inbox, "spare, and in the inbox");
         }
         check((1..CLASSES).contains(&class), "its tag has no class")?;

@@ -121,8 +121,8 @@ impl Machine {
         let (wide, heap) = (usize::from(a) << 8 | usize::from(b), usize::from(c));
         self.world.kernel.advance(Duration::from_micros(10));
         match operation % 32 {
-            0..=3 => self.allocate(wide % 513, heap, Kind::Plain),
-            4 => self.allocate(513 + wide % (MAX_BLOCK - 512), heap, Kind::Plain),
+            0..=3 => self.allocate(wide % 577, heap, Kind::Plain),
+            4 => self.allocate(577 + wide % (MAX_BLOCK - 576), heap, Kind::Plain),
             5 => self.allocate(pages_bytes(a, b), heap, Kind::Plain),
             6 => self.allocate(wide % 600 * (1 + usize::from(c) % 20), heap, Kind::Zeroed),
             7 => self.allocate(wide % 20_000, heap, Kind::Aligned(1 << (c % 22))),

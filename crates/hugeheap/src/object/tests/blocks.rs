@@ -7,7 +7,7 @@ fn blocks_of_every_size_are_apart_and_aligned() {
     let (_, mut heap) = heap();
     let mut blocks = Vec::new();
     for round in 0..3 {
-        for bytes in (1..20_000).step_by(97).chain([0, 16, 512, 513, 8192, 8193, 1 << 20, (1 << 20) + 1]) {
+        for bytes in (1..20_000).step_by(97).chain([0, 16, 576, 577, 8192, 8193, 1 << 20, (1 << 20) + 1]) {
             let address = heap.take(bytes);
             assert_eq!(at(address) % 16, 0);
             assert!(heap.usable_size(address).expect("live") >= bytes);
@@ -86,7 +86,7 @@ fn silly_alignments_and_sizes_get_nothing() {
 #[test]
 fn zeroed_memory_is_zero_after_reuse() {
     let (_, mut heap) = heap();
-    let sizes = [1, 16, 40, 512, 513, 5000, 8192, 8193, 100_000, 1 << 20, (1 << 20) + 1, 5 << 20];
+    let sizes = [1, 16, 40, 576, 577, 5000, 8192, 8193, 100_000, 1 << 20, (1 << 20) + 1, 5 << 20];
     for round in 0..3 {
         for bytes in sizes {
             let address = heap.allocate_zeroed(bytes).expect("memory");

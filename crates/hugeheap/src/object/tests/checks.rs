@@ -43,7 +43,7 @@ fn addresses_of_the_region_in_which_nothing_was_handed_out() {
 #[test]
 fn addresses_inside_a_block() {
     let (_, mut heap) = heap();
-    for bytes in [32, 48, 512, 640, 5376, 8192] {
+    for bytes in [32, 48, 512, 576, 640, 5440, 8192] {
         let block = at(heap.take(bytes));
         for offset in [16, bytes / 32 * 16, bytes - 16] {
             assert_eq!(refused(&mut heap, block + offset), Mistake::Interior { bytes });
@@ -56,7 +56,7 @@ fn addresses_inside_a_block() {
 #[test]
 fn addresses_that_are_not_aligned() {
     let (_, mut heap) = heap();
-    for bytes in [16, 48, 512, 640, 8192] {
+    for bytes in [16, 48, 576, 640, 8192] {
         let block = at(heap.take(bytes));
         for offset in [1, 2, 7, 8, 15] {
             assert_eq!(refused(&mut heap, block + offset), Mistake::Interior { bytes });
@@ -70,7 +70,7 @@ fn addresses_that_are_not_aligned() {
 fn the_rest_of_a_page() {
     let (_, mut heap) = heap();
     // 16,384 = 341 × 48 + 16 = 3 × 5,376 + 256
-    for (bytes, rest) in [(48, 16), (5376, 256)] {
+    for (bytes, rest) in [(48, 16), (5440, 256)] {
         let block = heap.take(bytes);
         let address = page_of(block) + HEAP_PAGE_BYTES - rest;
         assert_eq!(refused(&mut heap, address), Mistake::Interior { bytes });
@@ -96,7 +96,7 @@ fn never_handed_out() {
 #[test]
 fn freed_twice_by_the_owner() {
     let (_, mut heap) = heap();
-    for bytes in [16, 48, 512, 640, 8192] {
+    for bytes in [16, 48, 576, 640, 8192] {
         let blocks = heap.take_many(2000, bytes);
         // In an open window, one left long ago, and pages between.
         let twice = [1999, 0, 3, 1000];
@@ -238,7 +238,7 @@ fn wrong_addresses_in_the_pages_of_another_heap() {
         scope.spawn(|| {
             assert_eq!(refused(&mut other, block + 16), Mistake::Interior { bytes: 48 });
             assert_eq!(refused(&mut other, block + 1), Mistake::Interior { bytes: 48 });
-            assert_eq!(refused(&mut other, medium + 128), Mistake::Interior { bytes: 1024 });
+            assert_eq!(refused(&mut other, medium + 64), Mistake::Interior { bytes: 1024 });
             let rest = (block & !(HEAP_PAGE_BYTES - 1)) + HEAP_PAGE_BYTES - 16;
             assert_eq!(refused(&mut other, rest), Mistake::Interior { bytes: 48 });
         });
@@ -250,7 +250,7 @@ fn wrong_addresses_in_the_pages_of_another_heap() {
 #[test]
 fn a_wrong_size_is_known() {
     let (space, mut heap) = heap();
-    let sizes = [64, 512, 513, 1000, 8192, 8193, 100_000, 1 << 20, 3 << 20];
+    let sizes = [64, 576, 577, 1000, 8192, 8193, 100_000, 1 << 20, 3 << 20];
     let blocks: Vec<_> = sizes.iter().map(|&bytes| (heap.take(bytes), bytes)).collect();
     for &(block, bytes) in &blocks {
         let size = heap.usable_size(block).expect("live");
@@ -270,7 +270,7 @@ fn a_wrong_size_is_known() {
 #[test]
 fn a_sized_free_takes_every_size_of_the_class() {
     let (_, mut heap) = heap();
-    for (bytes, sizes) in [(40, 33..=48), (1000, 897..=1024), (20_000, 16_385..=32_768)] {
+    for (bytes, sizes) in [(40, 33..=48), (1000, 961..=1024), (20_000, 16_385..=32_768)] {
         for given in sizes {
             let block = heap.take(bytes);
             // SAFETY: live and not used any more.

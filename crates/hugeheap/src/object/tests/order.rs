@@ -21,7 +21,7 @@ const BLOCKS: usize = HEAP_PAGE_BYTES / BYTES;
 #[test]
 fn free_blocks_are_used_before_new_pages() {
     let (space, mut heap) = heap();
-    for bytes in [16, 48, 512, 640, 8192] {
+    for bytes in [16, 48, 576, 640, 8192] {
         let blocks = heap.take_many(20 * HEAP_PAGE_BYTES / bytes, bytes);
         let before = live(space);
         let odd: Vec<_> = blocks.iter().copied().skip(1).step_by(2).collect();

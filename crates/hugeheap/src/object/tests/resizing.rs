@@ -31,7 +31,7 @@ fn resize(heap: &mut Heap<World>, address: NonNull<u8>, bytes: usize) -> NonNull
     moved
 }
 
-const SIZES: [usize; 16] = [
+const SIZES: [usize; 18] = [
     0,
     1,
     16,
@@ -39,6 +39,8 @@ const SIZES: [usize; 16] = [
     500,
     512,
     513,
+    576,
+    577,
     3000,
     8192,
     8193,
@@ -92,7 +94,7 @@ fn a_list_that_grows_keeps_its_contents() {
 #[test]
 fn within_a_class_and_a_run_the_place_stays() {
     let (_, mut heap) = heap();
-    for (from, to) in [(33, 48), (48, 33), (1, 0), (897, 1024), (20_000, 32_768), (32_768, 16_385)] {
+    for (from, to) in [(33, 48), (48, 33), (1, 0), (961, 1024), (20_000, 32_768), (32_768, 16_385)] {
         let block = heap.take(from);
         assert_eq!(resize(&mut heap, block, to), block, "{from} to {to}");
         heap.give(block).expect("live");

@@ -18,7 +18,7 @@ fn live_blocks(space: &Space<World>) -> BTreeSet<usize> {
     pages(space).iter().flat_map(|page| page.blocks().collect::<Vec<_>>()).collect()
 }
 
-const SIZES: [usize; 6] = [16, 48, 512, 640, 5376, 8192];
+const SIZES: [usize; 6] = [16, 48, 576, 640, 5440, 8192];
 
 #[test]
 fn every_live_block_is_found_and_no_other() {
@@ -81,7 +81,7 @@ fn pages_are_told_with_their_heap_and_content_in_their_arena() {
     assert!(found.is_sorted_by_key(|(address, ..)| address));
     for expected in [
         (page_of(small), 1, Content::Blocks(48)),
-        (page_of(medium), 1, Content::Blocks(3200)),
+        (page_of(medium), 1, Content::Blocks(3264)),
         (at(run), 1, Content::Run(32_768)),
         (at(kept), 1, Content::KeptRun(49_152)),
         (at(guarded), 2, Content::Run(20_480)),
@@ -103,20 +103,20 @@ fn a_space_without_blocks_has_nothing_to_walk_over() {
 fn statistics_are_the_sum_of_what_is_live() {
     let (space, mut heap) = heap();
     let blocks = heap.take_many(1000, 48);
-    let _medium = heap.take_many(7, 5376);
+    let _medium = heap.take_many(7, 5440);
     let _run = heap.take(20_000);
     heap.give_all(blocks.into_iter().skip(400));
     heap.trim();
     let statistics = space.statistics();
     let of = |bytes| *statistics.classes.iter().find(|class| class.block_bytes == bytes).expect("a class");
-    let (small, medium) = (of(48), of(5376));
+    let (small, medium) = (of(48), of(5440));
     assert_eq!((small.live_blocks, small.live_bytes), (400, 19_200));
-    assert_eq!((medium.pages, medium.live_blocks, medium.live_bytes), (3, 7, 37_632));
+    assert_eq!((medium.pages, medium.live_blocks, medium.live_bytes), (3, 7, 38_080));
     for class in statistics.classes {
         assert_eq!(class.live_bytes + class.free_bytes, class.pages * HEAP_PAGE_BYTES);
     }
     assert_eq!((statistics.runs, statistics.run_bytes, statistics.spare_pages), (1, 32_768, 0));
-    assert_eq!(statistics.live_bytes(), 19_200 + 37_632);
+    assert_eq!(statistics.live_bytes(), 19_200 + 38_080);
     // Everything the arenas count is told, and nothing twice.
     let pages: usize = statistics.classes.iter().map(|class| class.pages).sum();
     assert_eq!((pages * HEAP_PAGE_BYTES + statistics.run_bytes) as u64, live(space));
