@@ -73,6 +73,21 @@ def test_a_command_is_recorded_and_its_status_passes_through(begin, python, tmp_
         assert report["maximum"]["charge"] > 32 << 20
 
 
+def test_looks_that_cost_too_much_are_made_more_rarely(begin, tmp_path):
+    table, document = tmp_path / "a.tsv", tmp_path / "a.json"
+    with subprocess.Popen(["sleep", "600"]) as watched:
+        # Each takes some 20 µs at least; 0.12 % of the time is not enough for a thousand of them.
+        process = begin("--rate", 1000, "--cost", 0.3, "--pid", watched.pid, "-o", table, "-o", document)
+        until(lambda: table.exists() and len(rows(table)) > 20)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        watched.kill()
+    assert process.returncode == 0 and "looks in a second, not 1000" in stderr and "--cost" in stderr, stderr
+    report = json.loads(document.read_text())
+    assert report["cost_allowed"] == 0.003 and report["looks"] > 20
+    assert 0 < report["seconds_spent_looking"]
+
+
 def test_children_are_added_where_asked(begin, python, tmp_path):
     table, ready, go = (tmp_path / name for name in ("a.tsv", "ready", "go"))
     shell = ["sh", "-c", '"$0" "$@" & wait', python, "-c", HOLD, ready, go]
@@ -172,6 +187,7 @@ def test_without_control_groups_the_rest_is_recorded(hugeheap, tmp_path):
         (["-o", "/dev/full", "--", "true"], "/dev/full cannot be written: No space", 2),
         (["-o", "/no/such/a.tsv", "--", "true"], "/no/such/a.tsv cannot be written", 2),
         (["-o", "a.tsv", "--rate", "0", "--", "true"], "looks per second between", 2),
+        (["-o", "a.tsv", "--cost", "0", "--", "true"], "a percentage between", 2),
         (["-o", "a.tsv", "--pid", "4194304"], "4194304", 5),
         (["-o", "a.tsv", "--", "/no/such/program"], "/no/such/program could not be started", 127),
     ],

@@ -182,6 +182,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("calls.py", ["4"]),
         ("cycle.py", ["10000", "2", "0"]),
         ("same.py", [command, "1", "3", "--", "true"]),
+        ("record.py", [command, "1", "1"]),
     ):
         ran = subprocess.run(
             ["python3", directory / script, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -190,8 +191,8 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "ahead.py", "calls.py", "common.py", "cycle.py", "neighbours.py", "retouch.py", "same.py",
-        "startup.py", "stranded.py",
+        "ahead.py", "calls.py", "common.py", "cycle.py", "neighbours.py", "record.py", "retouch.py",
+        "same.py", "startup.py", "stranded.py",
     }  # fmt: skip
 
 

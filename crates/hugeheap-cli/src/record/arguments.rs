@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Record the memory of a command or of a running process over time.
 ///
-/// RSS, page tables, page faults and the control group's charge at each look; PSS, huge pages and what is stranded as often as that costs the
-/// process less than a hundredth of its time. A command gets a control group of its own where one can be made, and its own exit
+/// RSS, page tables, page faults and the control group's charge at each look; PSS, huge pages and what is stranded as often as the looks'
+/// share of the time allows: one percent, unless --cost says otherwise. A command gets a control group of its own where one can be made, and its own exit
 /// status passes through.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -25,9 +25,12 @@ pub(crate) struct RecordArguments {
     /// The processes that it starts, too; of the figures of all, the sum.
     #[arg(long)]
     pub(crate) children: bool,
-    /// Looks in a second.
+    /// Looks in a second; fewer where they would cost too much.
     #[arg(long, value_name = "HZ", default_value = "20", value_parser = rate)]
     pub(crate) rate: f64,
+    /// Share of the time that looks may take, in percent.
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = share)]
+    pub(crate) cost: f64,
     /// What the recording is called in reports: those of the same name are runs of the same. Default: the command.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -47,10 +50,17 @@ pub(crate) struct RecordArguments {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Looks in a second. A thousand take about a fiftieth of a CPU for a process.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.01..=1000.0).contains(&value) => Ok(value),
         _ => Err("not a number of looks per second between 0.01 and 1000, such as 20".to_owned()),
+    }
+}
+
+/// A share of one from a percentage.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.01..=100.0).contains(&value) => Ok(value / 100.0),
+        _ => Err("not a percentage between 0.01 and 100, such as 1".to_owned()),
     }
 }

@@ -57,7 +57,8 @@ pub(super) struct Recording<'a> {
     pub(super) host: &'a Value,
     /// Seconds since 1970.
     pub(super) started: u64,
-    /// Seconds spent on looks.
+    pub(super) looks: u64,
+    /// Processor time spent on looks, in seconds.
     pub(super) spent: f64,
     /// How it ended; `None` while it goes on.
     pub(super) ended: Option<Value>,
@@ -87,6 +88,8 @@ impl Recording<'_> {
             "charge_of": subject.charge_of,
             "charge_unavailable": subject.no_charge,
             "ended": self.ended,
+            "cost_allowed": subject.cost,
+            "looks": self.looks,
             "seconds_spent_looking": self.spent,
             "looks_per_sample": self.kept.stride,
             "maximum": {

@@ -7,6 +7,9 @@
 //!   -- COMMAND   supervised (signals in, status out) on this thread; looks on another
 //!   --pid        looks on this thread until the process ends, the time is up, or a signal comes
 //! ```
+//!
+//! What a recording costs the command, besides the looks (see [`watch`](crate::watch)): whatever can be done later is done when it runs
+//! already, on the thread that looks; and that thread is woken at the command's end, instead of ending with its next look: 25 ms on the average.
 
 pub(crate) mod arguments;
 mod data;
@@ -24,6 +27,7 @@ use crate::{Context, exit, host, reproduce};
 use arguments::RecordArguments;
 use data::{Kept, Recording};
 use file::Files;
+use hugeheap_os::linux::Linux;
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -31,8 +35,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest wait between two looks at whether the recording is to end.
+/// Longest wait between two looks at whether the recording is to end, where nobody wakes.
 const NAP: Duration = Duration::from_millis(100);
+/// Looks may fall behind the rate by this before it is worth a line: a loaded machine is late a few times.
+const TOLERATED: f64 = 0.8;
+/// Of fewer looks nothing can be said.
+const FEW: u64 = 10;
 
 /// What is recorded.
 struct Subject {
@@ -42,6 +50,8 @@ struct Subject {
     process: Option<Value>,
     children: bool,
     rate: f64,
+    /// Share of the time that looks may take.
+    cost: f64,
     /// Whose charge it is: `own`, or the path of a control group with others in it.
     charge_of: Option<String>,
     no_charge: Option<String>,
@@ -71,6 +81,7 @@ fn started(context: &Context, arguments: &RecordArguments) -> u8 {
         process: None,
         children: arguments.children,
         rate: arguments.rate,
+        cost: arguments.cost,
         charge_of: group.is_ok().then(|| "own".to_owned()),
         no_charge: group.as_ref().err().cloned(),
     };
@@ -97,10 +108,14 @@ fn started(context: &Context, arguments: &RecordArguments) -> u8 {
         let ended = supervise::supervised(&mut command, |pid| {
             looks = Some(scope.spawn(move || {
                 let tree = Tree::new(pid, arguments.children).with_orphans();
-                session.watch(Watch::new(tree, context.facts, charge), &|| over.load(Ordering::Relaxed))
+                let watch = Watch::new(tree, context.facts, charge).within(arguments.cost);
+                session.watch(watch, &|| over.load(Ordering::Relaxed), &std::thread::park_timeout)
             }));
         });
         over.store(true, Ordering::Relaxed);
+        if let Some(looks) = &looks {
+            looks.thread().unpark();
+        }
         (ended, looks.and_then(|looks| looks.join().ok()).unwrap_or(0))
     });
     let ended = match ended {
@@ -165,6 +180,7 @@ fn attached(context: &Context, arguments: &RecordArguments, pid: u32) -> u8 {
         process: Some(json!({"id": pid, "name": opened.status.name})),
         children: arguments.children,
         rate: arguments.rate,
+        cost: arguments.cost,
         charge_of: charge.as_ref().ok().map(|group| group.path.clone()),
         no_charge: charge.as_ref().err().cloned(),
     };
@@ -179,8 +195,8 @@ fn attached(context: &Context, arguments: &RecordArguments, pid: u32) -> u8 {
     interrupt::watch();
     let until = arguments.duration.map(|duration| Instant::now() + Duration::from_secs_f64(duration));
     let is_over = || interrupt::noted().is_some() || until.is_some_and(|until| Instant::now() >= until);
-    let watch = Watch::new(Tree::new(pid, arguments.children), context.facts, charge);
-    session.watch(watch, &is_over);
+    let watch = Watch::new(Tree::new(pid, arguments.children), context.facts, charge).within(arguments.cost);
+    session.watch(watch, &is_over, &|left| std::thread::sleep(left.min(NAP)));
     let by = match interrupt::noted() {
         Some(signal) => json!({"by": "request", "signal": signal}),
         None if until.is_some_and(|until| Instant::now() >= until) => json!({"by": "duration"}),
@@ -197,11 +213,15 @@ struct Session {
     subject: Subject,
     files: Files,
     kept: Kept,
-    host: Value,
+    facts: Linux,
+    /// Facts about the host, when they were needed.
+    host: Option<Value>,
     started: u64,
     period: Duration,
     spent: Duration,
     looks: u64,
+    /// Looks that had to wait longer than the period, so as not to cost too much.
+    held_back: u64,
     /// The largest that was seen, and the last time.
     most: u64,
     time: u64,
@@ -217,33 +237,39 @@ impl Session {
             subject,
             files,
             kept: Kept::new(),
-            host: host::facts(&context.facts),
+            facts: context.facts,
+            host: None,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             period: Duration::from_secs_f64(1.0 / arguments.rate),
             spent: Duration::ZERO,
             looks: 0,
+            held_back: 0,
             most: 0,
             time: 0,
         })
     }
 
-    /// Looks until there is nothing more to see or `is_over`. Answers how many processes besides the first are left.
-    fn watch(&mut self, mut watch: Watch, is_over: &dyn Fn() -> bool) -> usize {
+    /// Looks until there is nothing more to see or `is_over`; `wait` waits for a time at most. Answers how many processes besides the first are
+    /// left.
+    fn watch(&mut self, mut watch: Watch, is_over: &dyn Fn() -> bool, wait: &dyn Fn(Duration)) -> usize {
         let mut next = Instant::now();
         while !is_over() {
+            let begin = Instant::now();
             let Some(sample) = watch.look() else { break };
             self.note(sample);
             self.spent = watch.spent();
             if self.files.due(sample.time) {
                 self.documents(None);
+            } else if self.files.keeps() && self.host.is_none() {
+                // Now, not at the end, where somebody waits.
+                self.host = Some(host::facts(&self.facts));
             }
-            next += self.period;
-            if next < Instant::now() {
-                // Late: looks that were missed are not made up for.
-                next = Instant::now();
-            }
+            let at_least = watch.at_least();
+            self.held_back += u64::from(at_least > self.period);
+            // Late: looks that were missed are not made up for.
+            next = (next + self.period).max(begin + at_least).max(Instant::now());
             while let Some(left) = next.checked_duration_since(Instant::now()).filter(|_| !is_over()) {
-                std::thread::sleep(left.min(NAP));
+                wait(left);
             }
         }
         watch.left()
@@ -263,12 +289,30 @@ impl Session {
         let recording = Recording {
             subject: &self.subject,
             kept: &self.kept,
-            host: &self.host,
+            host: self.host.get_or_insert_with(|| host::facts(&self.facts)),
             started: self.started,
+            looks: self.looks,
             spent: self.spent.as_secs_f64(),
             ended,
         };
         self.files.documents(&recording);
+    }
+
+    /// That looks were made more rarely than asked for, if they were.
+    fn rarely(&self) -> Option<String> {
+        let time = self.time as f64 / 1e9;
+        let reached = (self.looks - 1) as f64 / time;
+        // Half of them: a few that cost more say nothing of the recording.
+        let is_rare =
+            self.looks >= FEW && self.held_back * 2 > self.looks && reached < self.subject.rate * TOLERATED;
+        is_rare.then(|| {
+            format!(
+                "{reached:.1} looks in a second, not {}: one takes {}, and all may take {} % of the time; --cost allows more",
+                self.subject.rate,
+                seconds(self.spent.as_secs_f64() / self.looks as f64),
+                (self.subject.cost * 1e4).round() / 100.0
+            )
+        })
     }
 
     /// Writes the rest and says what came of it. Whether everything could be written.
@@ -284,13 +328,17 @@ impl Session {
         } else {
             out.progress(
                 &format!(
-                    "{} in {}, at most {} resident",
+                    "{} in {}, which took {}; at most {} resident",
                     counted(self.looks, "look", "looks"),
                     seconds(self.time as f64 / 1e9),
+                    seconds(self.spent.as_secs_f64()),
                     bytes(self.most)
                 ),
                 true,
             );
+            if let Some(rarely) = self.rarely() {
+                out.warning(&rarely);
+            }
         }
         self.files.failures.is_empty()
     }

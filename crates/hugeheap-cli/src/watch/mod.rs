@@ -7,9 +7,15 @@
 //!   Watch    one look at all of it ──▶ Sample
 //! ```
 //!
-//! A *look* reads what costs next to nothing (`status`, `stat`, the group's charge: 20 to 30 µs for a process, measured here) each time. What
+//! A *look* reads what costs next to nothing (`status`, `stat`, the group's charge: 20 µs for a process, measured here, or 150 when a
+//! processor wakes up for it and finds nothing in its caches) each time. What
 //! walks page tables and takes the lock of the process's mappings (`smaps_rollup`), or its pages one by one (what is stranded), is asked only as often
-//! as fits a share of the time; cells of looks between stay empty.
+//! as fits a share of the time; cells of looks between stay empty. Looks themselves are made more rarely where they cost more than theirs: with
+//! a thousand processes one takes 20 ms.
+//!
+//! ```text
+//!   budget, 1 % of the time   ├── 0.35 smaps_rollup ──┼ 0.15 stranded ┼ 0.1 tree ┼── 0.4 the rest ──┤
+//! ```
 
 mod pace;
 mod source;
@@ -21,18 +27,26 @@ use crate::ps::row::cost as smaps_cost;
 use hugeheap_os::linux::{Linux, LinuxProcess};
 use hugeheap_os::process::{Derivation, Process, look};
 use hugeheap_os::{Facts, PageSizes};
-use pace::Pace;
+use pace::{Pace, Rhythm};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Share of the time in which `smaps_rollup` may be read. It holds the lock that `mmap` needs; a program that does nothing else would lose as
-/// much: half of the one percent that is promised.
-const SHARE_DETAILS: f64 = 0.005;
+/// Share of the time that looks may take, all sources together, unless said otherwise. What they take of a processor the watched program may have wanted,
+/// and what they hold a lock it may have waited for: so it is what they cost at most.
+pub(crate) const BUDGET: f64 = 0.01;
+/// Part of the budget for `smaps_rollup`, the most telling source. It holds the lock that `mmap` and page faults of several threads need.
+const DETAILS: f64 = 0.35;
 /// The same for pages one by one, which takes the lock in small pieces.
-const SHARE_STRANDED: f64 = 0.003;
-/// Share for finding out who was started: reads files of the processes, takes no lock of theirs.
-const SHARE_TREE: f64 = 0.01;
+const STRANDED: f64 = 0.15;
+/// For finding out who was started: reads files of the processes, takes no lock of theirs. A process is found 25 ms after its start, in a tree of
+/// ten after a quarter of a second.
+const TREE: f64 = 0.1;
+/// For what is read at each look. At 20 looks a second that is 200 µs for one: enough for a few processes on a machine that is idle otherwise, and for
+/// ten on one that is busy.
+const REST: f64 = 0.4;
+/// What finding out who was started may take the first time.
+const FINDING: Duration = Duration::from_micros(25);
 /// What a first search for stranded pages may take: it ends itself when its time is up.
 const FIRST_SEARCH: Duration = Duration::from_millis(2);
 
@@ -91,9 +105,10 @@ pub(crate) struct Watch {
     details: Pace,
     stranded: Pace,
     finding: Pace,
+    rest: Rhythm,
     /// Whether this process may see physical pages.
     sees_folios: bool,
-    /// Time spent on looks.
+    /// Processor time spent on looks.
     spent: Duration,
 }
 
@@ -107,15 +122,30 @@ impl Watch {
             sizes: linux.page_sizes(),
             charge,
             begin: Instant::now(),
-            details: Pace::new(SHARE_DETAILS),
-            stranded: Pace::new(SHARE_STRANDED),
-            finding: Pace::new(SHARE_TREE),
+            details: Pace::new(BUDGET * DETAILS),
+            stranded: Pace::new(BUDGET * STRANDED),
+            finding: Pace::new(BUDGET * TREE),
+            rest: Rhythm::new(BUDGET * REST),
             sees_folios,
             spent: Duration::ZERO,
         }
     }
 
-    /// Time spent on looks until now.
+    /// Takes at most this share of the time.
+    pub(crate) fn within(mut self, budget: f64) -> Self {
+        self.details = Pace::new(budget * DETAILS);
+        self.stranded = Pace::new(budget * STRANDED);
+        self.finding = Pace::new(budget * TREE);
+        self.rest = Rhythm::new(budget * REST);
+        self
+    }
+
+    /// From the beginning of one look to that of the next, at least, to keep to the budget.
+    pub(crate) fn at_least(&self) -> Duration {
+        self.rest.at_least()
+    }
+
+    /// Processor time spent on looks until now.
     pub(crate) fn spent(&self) -> Duration {
         self.spent
     }
@@ -128,15 +158,17 @@ impl Watch {
 
     /// Looks once; `None` when none of the processes is there any more.
     pub(crate) fn look(&mut self) -> Option<Sample> {
-        let start = Instant::now();
-        let elapsed = start - self.begin;
-        if self.finding.may(elapsed, Duration::from_micros(50)) {
+        // Where the clock would count the time in which this thread waited for a processor, a loaded machine would make looks rare.
+        let start = self.linux.thread_time();
+        let elapsed = self.begin.elapsed();
+        if self.finding.may(elapsed, FINDING) {
             self.tree.find();
-            self.finding.done(start.elapsed(), true);
+            self.finding.done(self.linux.thread_time() - start, true);
         }
+        let found = self.linux.thread_time();
         let mut sample = Sample { time: elapsed.as_nanos() as u64, ..Sample::default() };
-        for id in self.tree.living() {
-            let Some(it) = source::cheap(id) else { continue };
+        for (id, started) in self.tree.known() {
+            let Some(it) = source::cheap(id).filter(|it| it.started == started) else { continue };
             sample.rss += it.rss;
             sample.peak = sample.peak.max(it.peak);
             sample.hugetlb += it.hugetlb;
@@ -149,15 +181,16 @@ impl Watch {
             return None;
         }
         sample.charge = self.charged(sample.hugetlb);
+        self.rest.done(self.linux.thread_time() - found);
         self.details(elapsed, &mut sample);
         self.stranded(elapsed, &mut sample);
-        self.spent += start.elapsed();
+        self.spent += self.linux.thread_time() - start;
         Some(sample)
     }
 
     fn charged(&self, hugetlb: u64) -> Option<u64> {
         let charge = self.charge.as_ref()?;
-        let bytes: u64 = std::fs::read_to_string(&charge.file).ok()?.trim().parse().ok()?;
+        let bytes: u64 = source::text(&charge.file)?.trim().parse().ok()?;
         Some(if charge.counts_hugetlb { bytes } else { bytes + hugetlb })
     }
 

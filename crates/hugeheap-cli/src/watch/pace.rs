@@ -1,10 +1,15 @@
-//! When a costly source may be asked again, so that all that is spent on it stays within a share of the time. Pure.
+//! When may be looked again, so that all that is spent on it stays within a share of the time. Pure.
 //!
 //! ```text
-//!   time      ├────────────────────────────▶
-//!   credit        ╱│     ╱╱╱│     ╱╱         share × time − what was spent
-//!   expected   ───╱┼───╱────┼──╱──           asked as soon as the credit covers what it is expected to cost
+//!   Pace: a costly source, asked now and then          Rhythm: looks, which are to be regular
+//!
+//!   time      ├────────────────────────────▶           ├──┬──────┬──────┬────▶
+//!   credit        ╱│     ╱╱╱│     ╱╱                     cost    cost
+//!   expected   ───╱┼───╱────┼──╱──                       ◀─────▶ at least cost ÷ share
 //! ```
+//!
+//! A source is asked as soon as its credit, share × time − what was spent, covers what it is expected to cost. Credit that was saved would let
+//! looks come too often for a while when they become costly (a command that starts a thousand processes), so a rhythm has none.
 
 use std::time::Duration;
 
@@ -40,6 +45,31 @@ impl Pace {
     }
 }
 
+/// How often may be looked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rhythm {
+    share: f64,
+    /// What the last two looks cost.
+    last: [Duration; 2],
+}
+
+impl Rhythm {
+    pub(super) const fn new(share: f64) -> Self {
+        Self { share, last: [Duration::ZERO; 2] }
+    }
+
+    /// A look cost this.
+    pub(super) fn done(&mut self, cost: Duration) {
+        self.last = [self.last[1], cost];
+    }
+
+    /// From the beginning of one look to that of the next, at least. The cheaper of the last two counts: the first one, whose files are in no cache yet,
+    /// and one that met with an accident say nothing of the next.
+    pub(super) fn at_least(&self) -> Duration {
+        self.last[0].min(self.last[1]).div_f64(self.share)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +87,17 @@ mod tests {
         // One that had too little time gets twice as much.
         pace.done(4 * MS, false);
         assert!(!pace.may(1599 * MS, MS) && pace.may(1600 * MS, MS));
+    }
+
+    #[test]
+    fn looks_that_become_costly_become_rare_and_one_accident_is_none() {
+        let mut rhythm = Rhythm::new(0.002);
+        let mut at_least = |cost| {
+            rhythm.done(cost);
+            rhythm.at_least()
+        };
+        assert_eq!((at_least(9 * MS), at_least(MS), at_least(40 * MS)), (Duration::ZERO, 500 * MS, 500 * MS));
+        assert_eq!((at_least(4 * MS), at_least(4 * MS), at_least(MS)), (2000 * MS, 2000 * MS, 500 * MS));
     }
 
     proptest! {

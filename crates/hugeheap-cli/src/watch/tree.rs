@@ -43,12 +43,17 @@ impl Tree {
         self.known.keys().copied()
     }
 
+    /// The processes that are there, and perhaps some that have ended, with the times of their start.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (u32, u64)> + use<'_> {
+        self.known.iter().map(|(id, started)| (*id, *started))
+    }
+
     /// Looks who was started and who has ended.
     pub(crate) fn find(&mut self) {
-        self.known.retain(|id, started| source::started(*id) == Some(*started));
         if !self.with_children {
             return;
         }
+        self.known.retain(|id, started| source::started(*id) == Some(*started));
         let mut open: Vec<u32> = self.known.keys().copied().collect();
         if self.with_own {
             open.push(std::process::id());
