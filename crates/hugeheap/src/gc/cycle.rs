@@ -72,7 +72,9 @@ impl<S: Source> Heap<S> {
             unsafe { types.of(object).each_slot(object, &mut shading) };
             staying = nursery.next_staying(object + OBJECT_ALIGN);
         }
-        shading.shaded
+        let shaded = shading.shaded;
+        marker.forget_near();
+        shaded
     }
 
     fn mark_step(&mut self, frame: &mut [usize], mut budget: usize) {

@@ -35,7 +35,7 @@ use super::old::{LEAVING, Leaving, Old};
 use super::types::Visit;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use crate::object::Source;
-use crate::object::class::{CLASSES, SHAPES, WINDOWS};
+use crate::object::class::{CLASSES, SHAPES};
 use crate::object::space::Page;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -157,10 +157,9 @@ impl<S: Source> Old<S> {
         }
         uses.sort_unstable_by_key(|one| one.arena);
         for bin in &mut self.bins {
-            if let Some(page) = bin.page.take() {
+            if let Some(page) = bin.close() {
                 bin.partial.push(self.space, page);
             }
-            (bin.bits, bin.window) = (0, WINDOWS);
         }
         for arena in uses.iter().map(|one| one.arena) {
             for address in (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES) {
@@ -306,6 +305,7 @@ impl<S: Source> Heap<S> {
             let mut copies = core::mem::take(&mut departure.copies);
             let batch;
             (batch, fits) = self.old.leave_some(&mut copies, &mut moved);
+            self.old.settle();
             self.follow_batch(frame, &copies);
             copies.clear();
             self.marker.departure.copies = copies;

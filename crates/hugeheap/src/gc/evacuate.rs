@@ -109,8 +109,7 @@ impl<S: Source> Old<S> {
         self.leaving.sort_unstable_by_key(|leaving| leaving.arena);
         for class in 0..CLASSES {
             let bin = &mut self.bins[class];
-            (bin.bits, bin.window) = (0, WINDOWS);
-            let open = bin.page.take();
+            let open = bin.close();
             let lists = [core::mem::take(&mut bin.partial), core::mem::take(&mut bin.full)];
             for (index, mut list) in lists.into_iter().enumerate() {
                 let mut first = open.filter(|_| index == 0);
@@ -183,7 +182,7 @@ impl<S: Source> Old<S> {
                 let bit = live & live.wrapping_neg();
                 live ^= bit;
                 let object = page.address() + ((window * 64 + bit.trailing_zeros() as usize) << shape.shift);
-                let Some(target) = self.allocate(shape.bytes as usize) else { return false };
+                let Some(target) = self.take(class) else { return false };
                 // SAFETY: both are blocks of the class; the new one is apart from all live ones.
                 unsafe {
                     let words = shape.bytes as usize / 8;
@@ -294,6 +293,7 @@ impl<S: Source> Heap<S> {
             return false;
         }
         let mut moved = old.leave();
+        old.settle();
         follow_all(types, old, &mut Follow { old });
         self.follow_roots(frame);
         let Self { old, statistics, .. } = self;

@@ -14,15 +14,14 @@ use super::old::Old;
 use super::scope::Scope;
 use super::window::Window;
 use crate::object::Source;
-use crate::object::class::{CLASSES, WINDOWS};
+use crate::object::class::CLASSES;
 
 impl<S: Source> Old<S> {
     /// Takes no room from pages that are there, until they are swept.
     pub(super) fn freeze(&mut self) {
         for class in 0..CLASSES {
             let bin = &mut self.bins[class];
-            (bin.bits, bin.window) = (0, WINDOWS);
-            if let Some(page) = bin.page.take() {
+            if let Some(page) = bin.close() {
                 bin.full.push(self.space, page);
             }
             let partial = core::mem::take(&mut bin.partial);

@@ -3,6 +3,7 @@
 use super::barrier::Remembered;
 use super::events::Listeners;
 use super::finalizer::Finalizers;
+use super::layout::{BadLayout, Layout};
 use super::log;
 use super::mark::{Marker, Phase};
 use super::noted::Noted;
@@ -12,7 +13,7 @@ use super::pacing::{GROWTH, MANY, Pacing, STEP};
 use super::protect::Forbid;
 use super::roots::Roots;
 use super::statistics::Statistics;
-use super::types::{BadLayout, Layout, TypeId, Types};
+use super::types::{TypeId, Types};
 use super::verify::{Checks, POISON};
 use super::window::Window;
 use crate::arena::HEAP_PAGE_BYTES;

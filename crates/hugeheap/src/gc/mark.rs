@@ -25,7 +25,11 @@ use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::nursery::Nursery;
 use super::old::Old;
 use super::types::{Types, Visit};
+use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
+use crate::object::class::{SMALL_SHIFT, WINDOWS};
+use crate::object::space::Bitmap;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Entries of the stack: at most 32 MiB of addresses. Lists, trees and tables need few. Many arrays that are written all the time need one for each
 /// object in them, because each minor collection shades what is in those that were written; with a million too few two million objects in such
@@ -34,6 +38,9 @@ const MOST: usize = 1 << 22;
 
 /// Bytes of a large array that are looked into at once: a part of a step.
 pub(super) const PART: usize = 64 << 10;
+
+/// Objects that are popped before the first of them is looked into.
+const AHEAD: usize = 8;
 
 /// Bytes that a look into a card counts for besides its own, so that many single ones do not make a step long: what they refer to is anywhere.
 const CARD_LOOK: usize = 64;
@@ -76,6 +83,7 @@ pub(crate) struct Marker {
     /// Ephemerons in marked objects, whose key is not marked.
     pub(super) waiting: Waiting,
     stack: Vec<usize>,
+    near: Near,
     /// Large arrays, and up to where they were looked into.
     parts: Vec<(usize, usize)>,
     /// Heap pages whose marked objects are looked into again. None is freed during a marking; objects in new ones are looked into by the minor
@@ -91,6 +99,20 @@ pub(crate) struct Marker {
     pub(crate) most: usize,
 }
 
+/// The heap page in which an object was marked last: the next one is there, too, more often than not. So the page and its class are looked up once
+/// for many objects. Forgotten when a step ends: the next time it may be another's.
+#[derive(Clone, Copy, Debug)]
+struct Near {
+    page: usize,
+    shift: u32,
+    marks: Option<&'static Bitmap>,
+}
+
+impl Near {
+    /// No page is there.
+    const NONE: Self = Self { page: 1 << 63, shift: SMALL_SHIFT, marks: None };
+}
+
 impl Default for Marker {
     fn default() -> Self {
         Self {
@@ -99,6 +121,7 @@ impl Default for Marker {
             weak: Vec::new(),
             waiting: Waiting::default(),
             stack: Vec::new(),
+            near: Near::NONE,
             parts: Vec::new(),
             again: Vec::new(),
             written: Vec::new(),
@@ -116,6 +139,26 @@ impl Marker {
         if word % OBJECT_ALIGN == 0 && old.mark(word) {
             self.overflowed |= !push(&mut self.stack, word, self.most);
         }
+    }
+
+    /// Marks what a word refers to, if that is an object of the old generation, and says whether it was not marked.
+    #[inline(always)]
+    fn mark<S: Source>(&mut self, nursery: &Nursery<S>, old: &Old<S>, word: usize) -> bool {
+        let offset = word.wrapping_sub(self.near.page);
+        if let (true, Some(marks)) = (offset < HEAP_PAGE_BYTES, self.near.marks) {
+            return offset % OBJECT_ALIGN == 0 && mark_in(marks, offset >> self.near.shift);
+        }
+        word != 0 && word % OBJECT_ALIGN == 0 && self.mark_far(nursery, old, word)
+    }
+
+    #[inline(never)]
+    fn mark_far<S: Source>(&mut self, nursery: &Nursery<S>, old: &Old<S>, word: usize) -> bool {
+        if nursery.contains(word) {
+            return false;
+        }
+        let Some((page, shift)) = old.blocks_at(word) else { return old.mark(word) };
+        self.near = Near { page: page.address(), shift, marks: Some(page.remote()) };
+        mark_in(page.remote(), (word - self.near.page) >> shift)
     }
 
     /// A marked object was written: it is looked into again.
@@ -146,16 +189,17 @@ impl Marker {
         old: &Old<S>,
         mut budget: usize,
     ) -> usize {
+        let mut ahead = Ahead::default();
         while budget > 0 {
             // What was found before the next part: the stack holds a part of an array, not all of it.
-            let bytes = if let Some(object) = self.stack.pop() {
+            let bytes = if let Some(object) = ahead.next(&mut self.stack) {
                 self.enter(types, nursery, old, object)
             } else if let Some((object, from)) = self.parts.pop() {
                 self.part(types, nursery, old, object, from)
             } else if let Some(page) = self.written.pop() {
                 self.cards(types, nursery, old, page)
             } else if let Some(page) = self.again.pop() {
-                let mut bytes = crate::arena::HEAP_PAGE_BYTES;
+                let mut bytes = HEAP_PAGE_BYTES;
                 old.each_marked_in(page, |object| bytes += self.enter(types, nursery, old, object));
                 bytes
             } else if self.overflowed {
@@ -168,13 +212,21 @@ impl Marker {
                         }
                     });
                 }
-                crate::arena::HEAP_PAGE_BYTES
+                HEAP_PAGE_BYTES
             } else {
                 break;
             };
             budget = budget.saturating_sub(bytes);
         }
+        // There is room: they were popped.
+        self.stack.extend(ahead.0.iter().filter(|&&object| object != 0));
+        self.forget_near();
         budget
+    }
+
+    /// Pages may be another class's from now on.
+    pub(super) fn forget_near(&mut self) {
+        self.near = Near::NONE;
     }
 
     /// Looks into a marked object, or into the first part of a large one. Returns how many bytes that were.
@@ -186,7 +238,25 @@ impl Marker {
         object: usize,
     ) -> usize {
         // SAFETY: marked objects are live ones of the old generation.
-        let (header, bytes) = unsafe { (Header::of(object), types.of(object).size(object)) };
+        let ty = unsafe { types.of(object) };
+        if ty.is_plain() {
+            let holds = self.departure.is_under_way();
+            ty.each_mapped(object, |slot| {
+                // SAFETY: slots of a live object can be read.
+                let word = unsafe { slot.read() };
+                if self.mark(nursery, old, word) {
+                    self.overflowed |= !push(&mut self.stack, word, self.most);
+                }
+                if holds {
+                    self.hold(old, nursery, object, slot, word);
+                }
+            });
+            self.reached(nursery, old, object);
+            // SAFETY: as above.
+            return unsafe { ty.size(object) };
+        }
+        // SAFETY: as above.
+        let (header, bytes) = unsafe { (Header::of(object), ty.size(object)) };
         if header.has(CARDS) && bytes > PART {
             return self.part(types, nursery, old, object, object);
         }
@@ -232,15 +302,21 @@ impl Marker {
         };
         each(&mut shading);
         if shading.weak && !shading.marker.add_weak(object) {
-            each(&mut Shading { object: STRONG, ..shading });
+            shading.object = STRONG;
+            each(&mut shading);
         }
     }
 
     /// Shades the values that waited for a key.
+    #[inline(always)]
     fn reached<S: Source>(&mut self, nursery: &Nursery<S>, old: &Old<S>, key: usize) {
-        if self.waiting.is_empty() {
-            return;
+        if !self.waiting.is_empty() {
+            self.resolve(nursery, old, key);
         }
+    }
+
+    #[inline(never)]
+    fn resolve<S: Source>(&mut self, nursery: &Nursery<S>, old: &Old<S>, key: usize) {
         let mut at = self.waiting.take(key);
         while let Some((entry, next)) = self.waiting.next(at) {
             let mut shading =
@@ -296,6 +372,54 @@ impl Marker {
     }
 }
 
+/// Lets the cache fetch what is at an address, where that can be said.
+#[inline(always)]
+pub(super) fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing, wherever the address is.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address as *const i8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// Marks the object at a granule of a heap page; says whether it was not.
+#[inline(always)]
+fn mark_in(marks: &Bitmap, granule: usize) -> bool {
+    let (word, bit) = (&marks[granule / 64 % WINDOWS], 1 << (granule % 64));
+    let before = word.load(Relaxed);
+    word.store(before | bit, Relaxed);
+    before & bit == 0
+}
+
+/// Objects that are looked into next: on their way into the cache since they were popped.
+///
+/// In the order of the stack alone the object that was pushed last is looked into next, before any cache could have it.
+#[derive(Default)]
+struct Ahead([usize; AHEAD], usize);
+
+impl Ahead {
+    /// The object to look into: popped some objects ago.
+    #[inline(always)]
+    fn next(&mut self, stack: &mut Vec<usize>) -> Option<usize> {
+        loop {
+            let popped = stack.pop();
+            if let Some(object) = popped {
+                prefetch(object);
+            }
+            self.1 = (self.1 + 1) % AHEAD;
+            let next = core::mem::replace(&mut self.0[self.1], popped.unwrap_or(0));
+            if next != 0 {
+                return Some(next);
+            }
+            if popped.is_none() && self.0 == [0; AHEAD] {
+                return None;
+            }
+        }
+    }
+}
+
 /// In place of an object in [`Shading`]: weak slots are like others, because there is no memory to note the object.
 const STRONG: usize = 0;
 
@@ -320,7 +444,7 @@ impl<S: Source> Visit for Shading<'_, S> {
     fn slot(&mut self, slot: *mut usize) {
         // SAFETY: visited slots can be read.
         let word = unsafe { slot.read() };
-        if word % OBJECT_ALIGN == 0 && !self.nursery.contains(word) && self.old.mark(word) {
+        if self.marker.mark(self.nursery, self.old, word) {
             self.marker.overflowed |= !push(&mut self.marker.stack, word, self.marker.most);
             self.shaded = true;
         }

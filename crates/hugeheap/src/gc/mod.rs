@@ -13,10 +13,10 @@
 //! | file | concept |
 //! |---|---|
 //! | `header` | the one word before each object |
-//! | `types`, `trace` | sizes, and where references are |
+//! | `layout`, `types`, `trace` | what a program says of a type; sizes, and where references are |
 //! | `window` | where the next objects go |
 //! | `nursery` | where objects begin; its size; gaps between objects that stay |
-//! | `old`, `lists`, `large`, `sweep` | where objects end: blocks, lists of pages, large objects, what becomes free |
+//! | `old`, `bins`, `lists`, `large`, `sweep` | where objects end: blocks, where the next one is, lists of pages, large objects, what becomes free |
 //! | `roots` | what is alive without being referred to |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `noted`, `lost` | moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
@@ -47,6 +47,7 @@
 
 mod allocate;
 mod barrier;
+mod bins;
 mod cards;
 mod cycle;
 mod depart;
@@ -60,6 +61,7 @@ mod header;
 mod heap;
 mod identity;
 mod large;
+mod layout;
 mod lists;
 mod log;
 mod lost;
@@ -92,6 +94,7 @@ pub use header::{
     OBJECT_ALIGN, STAYS, TRACKED, TYPE_SHIFT,
 };
 pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
+pub use layout::{BadLayout, Layout, MAX_PART};
 pub use log::{BadLog, LOG_VARIABLE};
 pub use mark::Phase;
 pub use nursery::{LEAST_NURSERY, nursery_bytes};
@@ -102,6 +105,6 @@ pub use scan::ScanCallback;
 pub use scope::{Local, Scope};
 pub use statistics::{BUCKETS, Pauses, Statistics};
 pub use trace::{PartFunction, TraceFunction, Visitor};
-pub use types::{BadLayout, Layout, MAX_PART, MAX_TYPES, TypeId};
+pub use types::{MAX_TYPES, TypeId};
 pub use verify::{Checks, Mistake, POISON};
 pub use window::{CURSOR_OFFSET, LIMIT_OFFSET, Window};

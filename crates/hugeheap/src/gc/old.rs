@@ -1,8 +1,7 @@
 //! The old generation: blocks of size classes in heap pages, bitmaps beside them.
 //!
 //! ```text
-//!   bin of a class    open page ─▶ window of free blocks         next: partial ─▶ unswept ─▶ a new page
-//!                     full, partial, unswept: lists of pages
+//!   bin of a class    pages, and the window that blocks are taken from (`bins`)
 //!   metadata          vacant   1 where no live object begins
 //!   of a heap page    remote   1 where an object begins that is marked (here nobody frees remotely)
 //!                     tag      heap, cycle, class
@@ -16,11 +15,12 @@
 //! The *cycle* bit of a page says after which marking its bitmap was swept last. When marking ends the heap's bit is turned, which makes all
 //! pages unswept at once: in an unswept page what is marked is alive, whatever `vacant` says.
 
+use super::bins::{Bin, FREES, Free};
 use super::depart::Survey;
 use super::header::OBJECT_ALIGN;
 use super::lists::List;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
-use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS, class_of};
+use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS};
 use crate::object::space::Page;
 use crate::object::{Source, Space};
 use core::sync::atomic::Ordering::Relaxed;
@@ -40,35 +40,8 @@ pub(crate) const HEAP_NUMBERS: u32 = 1 << (32 - HEAP_SHIFT);
 /// Pages kept for the next bin that needs one. Taken and given back in numbers because one at a time costs more than filling them.
 pub(super) const SPARES: usize = 32;
 
-/// Unswept pages looked at for one window before a new page is taken: bounds the pause when all of them are full.
-const SWEEP_TRIES: usize = 16;
-
 const _: () = assert!(CLASSES < LARGE && LARGE as u32 <= CLASS_BITS);
 const _: () = assert!(OBJECT_ALIGN == 16, "the least granule");
-
-/// Where the next block of a class comes from, and all pages of the class.
-pub(super) struct Bin {
-    pub(super) page: Option<Page>,
-    /// Of the page: where it begins, the window, and what is still free there.
-    pub(super) base: usize,
-    pub(super) window: usize,
-    pub(super) bits: u64,
-    pub(super) partial: List,
-    pub(super) full: List,
-    pub(super) unswept: List,
-}
-
-impl Bin {
-    pub(super) const EMPTY: Self = Self {
-        page: None,
-        base: 0,
-        window: WINDOWS,
-        bits: 0,
-        partial: List::EMPTY,
-        full: List::EMPTY,
-        unswept: List::EMPTY,
-    };
-}
 
 /// An arena that is evacuated, and pages of it with something that lives.
 #[derive(Debug)]
@@ -90,9 +63,12 @@ pub(crate) struct Old<S: Source> {
     pub(super) space: &'static Space<S>,
     pub(super) tag: u32,
     pub(super) cycle: u32,
-    /// New objects are marked: a marking is under way.
+    /// New objects are marked: a marking is under way. Changes only while all windows are settled.
     pub(crate) black: bool,
+    /// Classes with a taken window, as a bitmap.
+    pub(super) taken: u64,
     pub(super) bins: [Bin; CLASSES],
+    pub(super) free: [Free; FREES],
     pub(super) large: List,
     pub(super) large_unswept: List,
     pub(super) spares: [usize; SPARES],
@@ -121,7 +97,9 @@ impl<S: Source> Old<S> {
             tag: (number % (HEAP_NUMBERS - 1) + 1) << HEAP_SHIFT,
             cycle: 0,
             black: false,
+            taken: 0,
             bins: [const { Bin::EMPTY }; CLASSES],
+            free: [Free::NONE; FREES],
             large: List::EMPTY,
             large_unswept: List::EMPTY,
             spares: [0; SPARES],
@@ -151,149 +129,6 @@ impl<S: Source> Old<S> {
         self.used
     }
 
-    /// Room for an object of `bytes` bytes, at most [`MAX_BLOCK`]. Contents undefined. `None`: no memory, or the maximum is reached.
-    #[inline]
-    pub(crate) fn allocate(&mut self, bytes: usize) -> Option<usize> {
-        let class = class_of(bytes);
-        if self.bins[class].bits == 0 && !self.next_window(class) {
-            return None;
-        }
-        let shape = &SHAPES[class];
-        let bin = &mut self.bins[class];
-        let bit = bin.bits & bin.bits.wrapping_neg();
-        bin.bits ^= bit;
-        let page = bin.page?;
-        let vacant = &page.vacant()[bin.window];
-        vacant.store(vacant.load(Relaxed) & !bit, Relaxed);
-        if self.black {
-            let marks = &page.remote()[bin.window];
-            marks.store(marks.load(Relaxed) | bit, Relaxed);
-        }
-        self.used += shape.bytes as usize;
-        Some(bin.base + (((bin.window * 64) + bit.trailing_zeros() as usize) << shape.shift))
-    }
-
-    /// Opens the next window with a free block. Says no when there is no memory.
-    #[inline(never)]
-    fn next_window(&mut self, class: Class) -> bool {
-        let mut tries = 0;
-        loop {
-            if self.open_window(class) {
-                return true;
-            }
-            let bin = &mut self.bins[class];
-            if let Some(full) = bin.page.take() {
-                bin.full.push(self.space, full);
-            }
-            let next = if let Some(page) = bin.partial.pop(self.space) {
-                if page.mark().tag.load(Relaxed) & LEAVING != 0 {
-                    // The next sweep finds it there.
-                    bin.full.push(self.space, page);
-                    continue;
-                }
-                page
-            } else if tries < SWEEP_TRIES && !bin.unswept.is_empty() {
-                tries += 1;
-                self.sweep_class(class);
-                continue;
-            } else if let Some(page) = self.new_page(class) {
-                page
-            } else if self.sweep_page().is_some() {
-                // No new page, but what is not swept yet may have some.
-                continue;
-            } else {
-                return false;
-            };
-            let bin = &mut self.bins[class];
-            (bin.page, bin.base, bin.window) = (Some(next), next.address(), WINDOWS);
-        }
-    }
-
-    /// Opens the next window of the bin's page; `WINDOWS`: none was open.
-    fn open_window(&mut self, class: Class) -> bool {
-        let bin = &mut self.bins[class];
-        let Some(page) = bin.page else { return false };
-        let first = if bin.window == WINDOWS { 0 } else { bin.window + 1 };
-        for window in first..WINDOWS {
-            let free = page.vacant()[window].load(Relaxed) & SHAPES[class].starts[window];
-            if free != 0 {
-                (bin.window, bin.bits) = (window, free);
-                return true;
-            }
-        }
-        false
-    }
-
-    fn new_page(&mut self, class: Class) -> Option<Page> {
-        if self.spare_count == 0 && !self.take_spares() {
-            return None;
-        }
-        self.spare_count -= 1;
-        let page = self.space.page(self.spares[self.spare_count])?;
-        page.vacant().iter().for_each(|word| word.store(u64::MAX, Relaxed));
-        // It is 0. Without this the first marking of a large heap touched all mark bitmaps for the first time: thousands of page faults in a step.
-        page.remote()[0].store(0, Relaxed);
-        page.mark().tag.store(self.tag | self.cycle | class as u32, Relaxed);
-        Some(page)
-    }
-
-    /// Takes pages from the arenas, twice as many as the last time.
-    fn take_spares(&mut self) -> bool {
-        let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
-        self.batch = (self.batch * 2).min(SPARES / 2);
-        let spares = &mut self.spares[..batch];
-        let mut taken = self.space.source().with(|arenas| {
-            let taken = arenas.allocate_pages(spares);
-            // Here the program waits: the next arena is made meanwhile, by somebody else.
-            arenas.expect_growth();
-            taken
-        });
-        while taken > 0 && !self.leaving.is_empty() {
-            let given = taken;
-            taken = self.put_aside(given);
-            if taken > 0 {
-                break;
-            }
-            let spares = &mut self.spares[..batch];
-            taken = self.space.source().with(|arenas| arenas.allocate_pages(spares));
-        }
-        self.spares[..taken].reverse();
-        for index in 0..taken {
-            if self.space.page_or_add(self.spares[index]).is_none() {
-                // No memory for metadata: the pages cannot be used.
-                let _ = self.space.source().with(|arenas| arenas.free_pages(&self.spares[index..taken]));
-                break;
-            }
-            self.spare_count += 1;
-            self.held += HEAP_PAGE_BYTES;
-        }
-        self.spare_count > 0
-    }
-
-    /// Of the first spare pages, keeps those that are not in arenas that are evacuated. Returns how many. When there is no memory to note the
-    /// others none is kept, which ends the evacuation.
-    fn put_aside(&mut self, taken: usize) -> usize {
-        let mut kept = 0;
-        for index in 0..taken {
-            let page = self.spares[index];
-            if self.leaving_at(page).is_none() {
-                self.spares[kept] = page;
-                kept += 1;
-            } else if self.aside.try_reserve(1).is_ok() {
-                self.aside.push(page);
-            } else {
-                let back = self.space.source().with(|arenas| {
-                    arenas
-                        .free_pages(&self.spares[..kept])
-                        .and_then(|()| arenas.free_pages(&self.spares[index..taken]))
-                });
-                debug_assert!(back.is_ok(), "they were just taken");
-                return 0;
-            }
-        }
-        kept
-    }
-
     /// The place of a page's arena among those that are evacuated.
     pub(super) fn leaving_at(&self, page: usize) -> Option<usize> {
         self.leaving.binary_search_by_key(&(page - page % ARENA_BYTES), |leaving| leaving.arena).ok()
@@ -304,15 +139,6 @@ impl<S: Source> Old<S> {
     pub(super) fn is_leaving(&self, page: Page) -> bool {
         let tag = page.mark().tag.load(Relaxed);
         tag & LEAVING != 0 && tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT
-    }
-
-    /// Gives spare pages back to the arenas, but for `keep`.
-    pub(super) fn give_spares(&mut self, keep: usize) {
-        let given = &self.spares[keep..self.spare_count];
-        let freed = self.space.source().with(|arenas| arenas.free_pages(given));
-        debug_assert!(freed.is_ok(), "spare pages are runs of one page");
-        self.held -= given.len() * HEAP_PAGE_BYTES;
-        self.spare_count = keep;
     }
 
     /// Marks an object of this generation; says whether it was not.
@@ -384,6 +210,14 @@ impl<S: Source> Old<S> {
         }
         let granule = (object % HEAP_PAGE_BYTES) >> SHAPES[class].shift;
         Some((page, granule / 64, 1 << (granule % 64)))
+    }
+
+    /// The heap page of blocks of this heap at an address, and the granule there as a power of two.
+    pub(super) fn blocks_at(&self, address: usize) -> Option<(Page, u32)> {
+        let page = self.space.page(address)?;
+        let tag = page.mark().tag.load(Relaxed);
+        let class = class_in(tag);
+        (tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT && class != LARGE).then(|| (page, SHAPES[class].shift))
     }
 
     pub(super) fn is_unswept(&self, tag: u32) -> bool {

@@ -22,10 +22,9 @@ impl<S: Source> Old<S> {
         self.cycle ^= CYCLE;
         self.black = false;
         for bin in &mut self.bins {
-            if let Some(page) = bin.page.take() {
+            if let Some(page) = bin.close() {
                 bin.partial.push(self.space, page);
             }
-            (bin.bits, bin.window) = (0, WINDOWS);
             let partial = core::mem::take(&mut bin.partial);
             bin.unswept.append(self.space, partial);
             let full = core::mem::take(&mut bin.full);
@@ -142,7 +141,7 @@ impl<S: Source> Old<S> {
             let mut pages = core::mem::take(&mut bin.partial);
             pages.append(self.space, core::mem::take(&mut bin.full));
             pages.append(self.space, core::mem::take(&mut bin.unswept));
-            let mut open = bin.page.take();
+            let mut open = bin.close();
             while let Some(page) = open.take().or_else(|| pages.pop(self.space)) {
                 self.release(page);
             }

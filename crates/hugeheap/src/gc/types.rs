@@ -1,25 +1,25 @@
 //! Types, registered at run time: how large an object is, and where in it references are.
 //!
 //! ```text
-//!   fixed      ├ header ┼ fields ──────────────┤
-//!   variable   ├ header ┼ length ┼ fields ─┼ item 0 ┼ item 1 ┼ …   `length` of them
+//!   descriptor   ├ map, bytes, class ─ one cache line ┼ lists of offsets, weak slots, function ┤
 //! ```
+//!
+//! The first part answers for *plain* types: of a fixed size, with no slots but those in the first 64 words. Most objects have such a type, and
+//! the map is walked in half the time that a list of offsets takes.
 //!
 //! A *slot* is a word that may hold a reference: 0, or the address of an object (of its header), or a word whose low four bits are not zero,
 //! which the collector leaves alone (a small integer with a tag). Where slots are is said by offsets, or by a *trace function*.
 //! A *leaf* has none.
 
-use super::header::{HEADER_BYTES, Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN};
+use super::header::{Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN};
+use super::layout::{BadLayout, Layout};
 use super::trace::Trace;
-pub(crate) use super::trace::{PartFunction, TraceFunction, Visit, Visitor};
+pub(crate) use super::trace::{Visit, Visitor};
 use super::weak::WeakPart;
-use core::fmt;
+use crate::object::class::{Class, MAX_BLOCK, class_of};
 
 /// Most types of a heap. A heap verifies that a header has the number of a type: a limit well below 2³² makes chance hits rare.
 pub const MAX_TYPES: usize = 1 << 20;
-
-/// Largest fixed part and largest item, in bytes: sums of the two and of a length do not overflow.
-pub const MAX_PART: usize = 1 << 30;
 
 /// A registered type of one heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,202 +39,34 @@ impl TypeId {
     }
 }
 
-/// What a type is like, to be [registered](super::Heap::register).
-#[derive(Clone, Debug)]
-pub struct Layout {
-    bytes: usize,
-    item_bytes: usize,
-    slots: Vec<usize>,
-    item_slots: Vec<usize>,
-    weak: WeakPart,
-    finalized: bool,
-    trace: Option<Trace>,
-}
-
-/// Why a type cannot be registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadLayout {
-    /// No room for the header, and the length where there is one.
-    TooSmall,
-    /// The fixed part or an item has more than [`MAX_PART`] bytes.
-    TooLarge,
-    /// A slot is not a whole word inside its part, or lies on the header or on the length.
-    Slot {
-        /// Its offset.
-        offset: usize,
-    },
-    /// A word is named as a slot twice.
-    Twice {
-        /// Its offset.
-        offset: usize,
-    },
-    /// Items with slots are not multiples of a word, or do not begin at one.
-    Items,
-    /// The heap has [`MAX_TYPES`] types.
-    TooMany,
-    /// No memory for the description.
-    NoMemory,
-}
-
-impl fmt::Display for BadLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooSmall => {
-                write!(f, "the type has no room for its header of {HEADER_BYTES} bytes and its length")
-            }
-            Self::TooLarge => write!(f, "a part of the type has more than {MAX_PART} bytes"),
-            Self::Slot { offset } => write!(
-                f,
-                "the slot at offset {offset} is not a multiple of 8 inside the type and behind its header and length"
-            ),
-            Self::Twice { offset } => write!(f, "the word at offset {offset} is named as a slot twice"),
-            Self::Items => f.write_str("items with slots must begin at, and have, a multiple of 8 bytes"),
-            Self::TooMany => write!(f, "the heap has {MAX_TYPES} types, which is the most"),
-            Self::NoMemory => f.write_str("there is no memory to describe the type"),
-        }
-    }
-}
-
-impl std::error::Error for BadLayout {}
-
-impl Layout {
-    /// Objects of `bytes` bytes, the header included.
-    pub const fn fixed(bytes: usize) -> Self {
-        Self::variable(bytes, 0)
-    }
-
-    /// Objects with a fixed part of `bytes` bytes, header and length included, and items of `item_bytes` bytes behind it.
-    pub const fn variable(bytes: usize, item_bytes: usize) -> Self {
-        let weak =
-            WeakPart { slots: Vec::new(), item_slots: Vec::new(), pairs: Vec::new(), item_pairs: Vec::new() };
-        Self {
-            bytes,
-            item_bytes,
-            slots: Vec::new(),
-            item_slots: Vec::new(),
-            weak,
-            finalized: false,
-            trace: None,
-        }
-    }
-
-    /// Slots of the fixed part, as offsets from the header.
-    #[must_use]
-    pub fn slots(mut self, offsets: &[usize]) -> Self {
-        self.slots = offsets.to_vec();
-        self
-    }
-
-    /// Slots of an item, as offsets from its beginning.
-    #[must_use]
-    pub fn item_slots(mut self, offsets: &[usize]) -> Self {
-        self.item_slots = offsets.to_vec();
-        self
-    }
-
-    /// Weak slots of the fixed part, as offsets from the header: what they refer to may die, and they become 0 then.
-    #[must_use]
-    pub fn weak_slots(mut self, offsets: &[usize]) -> Self {
-        self.weak.slots = offsets.to_vec();
-        self
-    }
-
-    /// Weak slots of an item, as offsets from its beginning.
-    #[must_use]
-    pub fn weak_item_slots(mut self, offsets: &[usize]) -> Self {
-        self.weak.item_slots = offsets.to_vec();
-        self
-    }
-
-    /// Ephemerons of the fixed part, as offsets of key and value from the header: the key is a weak slot, and the value's object lives if the
-    /// key's does.
-    #[must_use]
-    pub fn ephemerons(mut self, pairs: &[(usize, usize)]) -> Self {
-        self.weak.pairs = pairs.to_vec();
-        self
-    }
-
-    /// Ephemerons of an item, as offsets of key and value from its beginning: a table with weak keys.
-    #[must_use]
-    pub fn item_ephemerons(mut self, pairs: &[(usize, usize)]) -> Self {
-        self.weak.item_pairs = pairs.to_vec();
-        self
-    }
-
-    /// Every object of the type is registered to be [finalized](super::Heap::finalize) when it is allocated. Such an object is not taken from
-    /// a window: the fast path tells nobody.
-    #[must_use]
-    pub fn finalized(mut self) -> Self {
-        self.finalized = true;
-        self
-    }
-
-    /// Slots named by a function, besides those given as offsets. Such an object has no cards: the function cannot be asked for a part
-    /// of it, as that of [`traced_in_parts_by`](Self::traced_in_parts_by) can.
-    ///
-    /// # Safety
-    /// The function keeps the contract of [`TraceFunction`] for every object of the type.
-    #[must_use]
-    pub unsafe fn traced_by(mut self, function: TraceFunction) -> Self {
-        self.trace = Some(Trace::Whole(function));
-        self
-    }
-
-    /// The same with a function that is asked for parts of an object: a large one has cards, and is marked in steps.
-    ///
-    /// # Safety
-    /// The function keeps the contract of [`PartFunction`] for every object of the type.
-    #[must_use]
-    pub unsafe fn traced_in_parts_by(mut self, function: PartFunction) -> Self {
-        self.trace = Some(Trace::Parts(function));
-        self
-    }
-
-    fn check(&self) -> Result<(), BadLayout> {
-        let variable = self.item_bytes > 0;
-        let first = if variable { LENGTH_OFFSET + 8 } else { HEADER_BYTES };
-        if self.bytes < first {
-            return Err(BadLayout::TooSmall);
-        }
-        if self.bytes > MAX_PART || self.item_bytes > MAX_PART {
-            return Err(BadLayout::TooLarge);
-        }
-        let fits = |offset: usize, bytes: usize| offset % 8 == 0 && offset < bytes && bytes - offset >= 8;
-        let mut slots: Vec<_> = self.slots.iter().copied().chain(self.weak.fixed()).collect();
-        let mut item_slots: Vec<_> = self.item_slots.iter().copied().chain(self.weak.items()).collect();
-        if let Some(&offset) = slots.iter().find(|&&offset| offset < first || !fits(offset, self.bytes)) {
-            return Err(BadLayout::Slot { offset });
-        }
-        if let Some(&offset) = item_slots.iter().find(|&&offset| !fits(offset, self.item_bytes)) {
-            return Err(BadLayout::Slot { offset });
-        }
-        if !item_slots.is_empty() && (self.bytes % 8 != 0 || self.item_bytes % 8 != 0) {
-            return Err(BadLayout::Items);
-        }
-        for offsets in [&mut slots, &mut item_slots] {
-            offsets.sort_unstable();
-            if let Some(twice) = offsets.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(BadLayout::Twice { offset: twice[0] });
-            }
-        }
-        Ok(())
-    }
-}
+/// Words of an object that the map of a plain type covers.
+const MAP_WORDS: usize = u64::BITS as usize;
 
 /// A type as the collector reads it.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Descriptor {
+    /// Of a plain type: a bit for each word that is a slot.
+    map: u64,
+    plain: bool,
+    leaf: bool,
+    pub(crate) finalized: bool,
+    /// Class of the block of a fixed object in the old generation; 0: it is variable, or has none.
+    class: u8,
     pub(crate) bytes: usize,
+    /// Bytes of a fixed object, rounded up to the alignment; 0: the type is variable.
+    fixed: usize,
     /// 0: the type is fixed.
     pub(crate) item_bytes: usize,
     pub(crate) slots: Vec<usize>,
     pub(crate) item_slots: Vec<usize>,
     /// Away from the rest: most types have none.
     pub(crate) weak: Option<Box<WeakPart>>,
-    pub(crate) finalized: bool,
     pub(crate) trace: Option<Trace>,
-    leaf: bool,
 }
+
+const _: () =
+    assert!(core::mem::offset_of!(Descriptor, slots) <= 64, "what plain types need is in one cache line");
 
 impl Descriptor {
     /// Bytes of an object with `length` items, rounded up to the alignment. `None` when the sum overflows.
@@ -262,10 +94,27 @@ impl Descriptor {
     /// As in [`length`](Self::length).
     #[inline(always)]
     pub(crate) unsafe fn size(&self, object: usize) -> usize {
+        if self.fixed != 0 {
+            return self.fixed;
+        }
         // SAFETY: by the contract.
         let length = unsafe { self.length(object) };
         // It was computed without overflow when the object was allocated.
         (self.bytes + length * self.item_bytes).max(MIN_OBJECT).next_multiple_of(OBJECT_ALIGN)
+    }
+
+    /// Bytes of an object that is not too large for a block, and the class of its block.
+    ///
+    /// # Safety
+    /// As in [`length`](Self::length).
+    #[inline(always)]
+    pub(crate) unsafe fn block(&self, object: usize) -> (usize, Class) {
+        if self.class != 0 {
+            return (self.fixed, self.class.into());
+        }
+        // SAFETY: by the contract.
+        let bytes = unsafe { self.size(object) };
+        (bytes, class_of(bytes))
     }
 
     /// Whether it has no slot at all.
@@ -290,6 +139,34 @@ impl Descriptor {
     /// As in [`length`](Self::length); nobody else uses its slots.
     #[inline(always)]
     pub(crate) unsafe fn each_slot<V: Visit>(&self, object: usize, visit: &mut V) {
+        if self.plain {
+            return self.each_mapped(object, |slot| visit.slot(slot));
+        }
+        // SAFETY: by the contract.
+        unsafe { self.each_slot_listed(object, visit) };
+    }
+
+    /// Names all slots of an object of a plain type.
+    #[inline(always)]
+    pub(crate) fn each_mapped(&self, object: usize, mut visit: impl FnMut(*mut usize)) {
+        let mut map = self.map;
+        while map != 0 {
+            visit((object as *mut usize).wrapping_add(map.trailing_zeros() as usize));
+            map &= map - 1;
+        }
+    }
+
+    /// Whether [`each_mapped`](Self::each_mapped) names all its slots, and all objects are of one size. None has cards.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Names all slots of an object of a type that is not plain.
+    ///
+    /// # Safety
+    /// As in [`each_slot`](Self::each_slot).
+    unsafe fn each_slot_listed<V: Visit>(&self, object: usize, visit: &mut V) {
         // SAFETY: by the contract.
         unsafe { self.each_offset_in(object, object, usize::MAX, visit) };
         if let Some(trace) = self.trace {
@@ -408,8 +285,26 @@ impl Types {
         self.types.try_reserve(1).map_err(|_| BadLayout::NoMemory)?;
         let Layout { bytes, item_bytes, slots, item_slots, weak, finalized, trace } = layout;
         let leaf = slots.is_empty() && item_slots.is_empty() && weak.is_empty() && trace.is_none();
+        let mapped = slots.iter().all(|&offset| offset / 8 < MAP_WORDS);
+        let plain = item_bytes == 0 && weak.is_empty() && trace.is_none() && mapped;
+        let map = slots.iter().filter(|_| plain).fold(0, |map, offset| map | 1 << (offset / 8));
+        let fixed = if item_bytes == 0 { bytes.max(MIN_OBJECT).next_multiple_of(OBJECT_ALIGN) } else { 0 };
+        let class = if (1..=MAX_BLOCK).contains(&fixed) { class_of(fixed) as u8 } else { 0 };
         let weak = (!weak.is_empty()).then(|| Box::new(weak));
-        self.types.push(Descriptor { bytes, item_bytes, slots, item_slots, weak, finalized, trace, leaf });
+        self.types.push(Descriptor {
+            map,
+            plain,
+            leaf,
+            finalized,
+            class,
+            bytes,
+            fixed,
+            item_bytes,
+            slots,
+            item_slots,
+            weak,
+            trace,
+        });
         Ok(TypeId(self.types.len() as u32))
     }
 
@@ -456,25 +351,6 @@ mod tests {
         // SAFETY: the tests make objects of the types they ask about.
         unsafe { types.of(object).each_slot_in(object, object + from, object + to, &mut offsets) };
         offsets.1
-    }
-
-    #[test]
-    fn wrong_layouts_are_refused() {
-        let mut types = Types::default();
-        let mut refused = |layout| types.register(layout).expect_err("wrong");
-        assert_eq!(refused(Layout::fixed(7)), BadLayout::TooSmall);
-        assert_eq!(refused(Layout::variable(8, 1)), BadLayout::TooSmall);
-        assert_eq!(refused(Layout::fixed(MAX_PART + 1)), BadLayout::TooLarge);
-        assert_eq!(refused(Layout::fixed(24).slots(&[0])), BadLayout::Slot { offset: 0 });
-        assert_eq!(refused(Layout::fixed(24).slots(&[12])), BadLayout::Slot { offset: 12 });
-        assert_eq!(refused(Layout::fixed(24).slots(&[8, 24])), BadLayout::Slot { offset: 24 });
-        assert_eq!(refused(Layout::fixed(20).slots(&[16])), BadLayout::Slot { offset: 16 });
-        assert_eq!(refused(Layout::variable(16, 8).slots(&[8])), BadLayout::Slot { offset: 8 });
-        assert_eq!(refused(Layout::variable(16, 8).item_slots(&[8])), BadLayout::Slot { offset: 8 });
-        assert_eq!(refused(Layout::variable(20, 8).item_slots(&[0])), BadLayout::Items);
-        assert_eq!(refused(Layout::variable(16, 12).item_slots(&[0])), BadLayout::Items);
-        assert_eq!(refused(Layout::fixed(16).item_slots(&[0])), BadLayout::Slot { offset: 0 });
-        assert!(types.get(0).is_none() && types.get(1).is_none());
     }
 
     #[test]

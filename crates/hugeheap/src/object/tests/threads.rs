@@ -305,7 +305,8 @@ fn many_threads_come_and_go() {
             .collect();
         left.extend(threads.into_iter().map(|thread| thread.join().expect("no panic")));
     }
-    assert!(space.registry.numbers().end <= 9, "eight heaps at a time: {:?}", space.registry.numbers());
+    // Eight at a time. One that waits is passed over while another thread collects what was freed in it remotely, which each may do once at a time.
+    assert!(space.registry.numbers().end <= 17, "heaps are adopted: {:?}", space.registry.numbers());
     for parcel in left {
         for block in parcel.0 {
             // SAFETY: live and not used any more.
