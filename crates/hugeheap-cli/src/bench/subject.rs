@@ -77,6 +77,11 @@ impl Subject {
         for name in ["OCAMLRUNPARAM", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYPYLOG", "RUBYOPT"] {
             command.env_remove(name);
         }
+        // Boehm's collector.
+        let names = std::env::vars_os().map(|(name, _)| name);
+        names.filter(|name| name.as_encoded_bytes().starts_with(b"GC_")).for_each(|name| {
+            command.env_remove(name);
+        });
         command.args(words).args(arguments);
         command
     }
@@ -186,17 +191,22 @@ impl Workshop {
 
     /// A C program on Boehm's collector.
     pub(crate) fn boehm(&self, source: &str) -> Found {
-        const NAME: &str = "boehm";
-        let absent = |why: String| Absent::new(NAME, why);
+        self.boehm_with("boehm", source, &[])
+    }
+
+    /// The same with more options of the compiler, under another name.
+    pub(crate) fn boehm_with(&self, name: &'static str, source: &str, options: &[&str]) -> Found {
+        let absent = |why: String| Absent::new(name, why);
         let compiler =
             on_path("cc").ok_or_else(|| absent("not found: install a C compiler and libgc-dev".into()))?;
-        let target = self.directory.path().join("boehm");
-        let path = self.file("boehm.c", source).map_err(absent)?;
-        let words = ["-O2".as_ref(), "-o".as_ref(), target.as_os_str(), path.as_os_str(), "-lgc".as_ref()];
+        let target = self.directory.path().join(name);
+        let path = self.file(&format!("{name}.c"), source).map_err(absent)?;
+        let mut words: Vec<&OsStr> = ["-O2"].iter().chain(options).map(AsRef::as_ref).collect();
+        words.extend(["-o".as_ref(), target.as_os_str(), path.as_os_str(), "-lgc".as_ref()]);
         built(&compiler, &words, "not found: install libgc-dev").map_err(absent)?;
         let version = Command::new(&target).arg("version").stdin(Stdio::null()).output();
         let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-        Ok(Subject::new(NAME, version.unwrap_or_default(), &[target.as_os_str()], true))
+        Ok(Subject::new(name, version.unwrap_or_default(), &[target.as_os_str()], true))
     }
 
     /// A program in OCaml, compiled to machine code.

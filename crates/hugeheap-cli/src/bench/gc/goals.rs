@@ -1,7 +1,7 @@
 //! The goals: what hugeheap claims about its collector, checked against what was just measured.
 
 use super::workload::Workload;
-use super::{OURS, Plan, Results, known, pause};
+use super::{OURS, Plan, Results, idle_gap, known, on_processor, pause};
 use crate::bench::goal::Goal;
 use crate::output::{bytes, seconds};
 use crate::statistics::ratio_of_medians;
@@ -41,11 +41,16 @@ pub(super) fn goals(plan: &Plan, results: &Results) -> Vec<Goal> {
         let ours = &row[OURS];
         if task.workload == Workload::Churn {
             if let Some(longest) = pause(ours, |pauses| pauses.longest) {
-                goals.push(Goal::new(
-                    longest <= PAUSE,
-                    format!("longest pause of {name}, {}", bytes(task.size)),
-                    format!("{:.2} ms (at most {})", longest * 1e3, seconds(PAUSE)),
-                ));
+                let ms = |time: f64| format!("{:.2} ms", time * 1e3);
+                let mut detail = format!("{} (at most {})", ms(longest), seconds(PAUSE));
+                if let Some(worked) = on_processor(ours) {
+                    detail += &format!("; most on a processor {}", ms(worked));
+                }
+                if let Some(gap) = idle_gap(ours) {
+                    detail += &format!("; idle, the host took up to {}", ms(gap));
+                }
+                let name = format!("longest pause of {name}, {}", bytes(task.size));
+                goals.push(Goal::new(longest <= PAUSE, name, detail));
             }
         }
         if task.workload == Workload::Evacuation {

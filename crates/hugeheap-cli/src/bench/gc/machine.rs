@@ -7,6 +7,7 @@
 //!
 //! Addresses are valid until the next allocation. What has to survive it is on the stack, or in the frame of the allocation.
 
+use super::waits::{Before, Watch};
 use hugeheap::gc::{Global, Heap, Layout, ProcessHeap, Settings, TypeId, space};
 
 /// Slots of the shadow stack: a tree of depth 40 needs 80.
@@ -21,6 +22,8 @@ pub(crate) struct Machine {
     pub(crate) heap: ProcessHeap,
     window: hugeheap::gc::Window,
     stack: *mut Stack,
+    /// Who looks at the calls that may collect.
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 /// A type with its size in the nursery.
@@ -45,7 +48,7 @@ impl Machine {
             }));
         }
         let window = heap.take_window();
-        Ok(Self { heap, window, stack })
+        Ok(Self { heap, window, stack, watch: None })
     }
 
     /// Registers a type of a fixed size.
@@ -83,8 +86,10 @@ impl Machine {
     #[inline(never)]
     #[cold]
     unsafe fn slow(&mut self, ty: TypeId, length: usize, frame: &mut [usize]) -> usize {
+        let before = self.before();
         // SAFETY: by the contract; the window is this heap's.
         let object = unsafe { self.heap.allocate_slow(&mut self.window, ty, length, frame) };
+        self.after(before);
         // The worker ends here, and its parent reports it.
         object.expect("memory for the workload").as_ptr() as usize
     }
@@ -94,8 +99,10 @@ impl Machine {
     /// # Safety
     /// As [`allocate`](Self::allocate).
     pub(crate) unsafe fn allocate_array(&mut self, ty: TypeId, length: usize) -> usize {
+        let before = self.before();
         // SAFETY: by the contract; the window is this heap's.
         let object = unsafe { self.heap.allocate_old(&mut self.window, ty, length, &mut []) };
+        self.after(before);
         object.expect("memory for the workload").as_ptr() as usize
     }
 
@@ -153,8 +160,28 @@ impl Machine {
 
     /// A whole collection.
     pub(crate) fn collect(&mut self) {
+        let before = self.before();
         // SAFETY: everything that is needed is on the stack, and all slots of all objects are written between allocations.
         unsafe { self.heap.collect(&mut self.window, &mut []) };
+        self.after(before);
+    }
+
+    /// Bytes of all objects so far. Collects the nursery, so that what is young is counted; nobody waits for that.
+    pub(crate) fn allocated(&mut self) -> u64 {
+        // SAFETY: as in `collect`.
+        unsafe { self.heap.collect_minor(&mut self.window, &mut []) };
+        let statistics = self.heap.statistics();
+        statistics.nursery_bytes + statistics.old_bytes
+    }
+
+    fn before(&self) -> Option<Before> {
+        self.watch.as_ref().map(|watch| watch.before(&self.heap))
+    }
+
+    fn after(&mut self, before: Option<Before>) {
+        if let (Some(watch), Some(before)) = (&mut self.watch, before) {
+            watch.after(&self.heap, &before);
+        }
     }
 
     /// Prepares for a fork.

@@ -3,10 +3,14 @@
 //! ```text
 //!   workload       what there is, and random numbers that all languages draw alike
 //!   machine, run   our mutator and the workloads on it        programs/   the same in C (Boehm) and in OCaml
-//!        └──── worker: one workload in a process of its own ──────┘
+//!        ├──── worker: one workload in a process of its own ──────┘
+//!      waits          what a pause was, and what the host took meanwhile
 //!                 │
 //!                mod: plan, runs in turn, JSON     goals     text
 //! ```
+//!
+//! Two things have to be equal before times are compared: the check at the end of the work, and that every object was allocated. The second is
+//! seen from the bytes that each collector counted.
 //!
 //! MMTk is not among the programs. It is a Rust library that wants a binding for each runtime (how its threads stop, where its roots are,
 //! how its objects look), and what such a binding for a benchmark would measure is the binding.
@@ -16,6 +20,7 @@ mod goals;
 pub(crate) mod machine;
 mod run;
 mod text;
+mod waits;
 pub(crate) mod worker;
 pub(crate) mod workload;
 
@@ -33,7 +38,8 @@ use arguments::GcArguments;
 use hugeheap_os::Facts;
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
-use worker::{Memory, Pauses, Told};
+use waits::Pauses;
+use worker::{Memory, Told};
 use workload::Workload;
 
 const SCHEMA: &str = "hugeheap.bench.gc/1";
@@ -53,7 +59,15 @@ const QUICK_SIZE: u64 = 128 << 20;
 const LEAST_SIZE: u64 = 1 << 20;
 /// Memory of a program at its peak, of the size: collectors that wait until the heap has doubled, and copies.
 const PEAK: u64 = 3;
-const PEERS: [&str; 2] = ["boehm", "ocaml"];
+const PEERS: [&str; 3] = ["boehm", "boehm-tuned", "ocaml"];
+/// Milliseconds before and after a workload in which only the clock is read: what happens to an idle program once a second is seen in
+/// most of five runs.
+const IDLE: u32 = 1000;
+const QUICK_IDLE: u32 = 50;
+/// Bytes that a collector may not have counted yet: Boehm's counts a list of objects when it is used up, of each size up to 4 KiB.
+const UNCOUNTED: u64 = 64 << 10;
+const BOEHM: &str = include_str!("programs/boehm.c");
+const OCAML: &str = include_str!("programs/program.ml");
 /// Place of hugeheap among the programs.
 const OURS: usize = 0;
 
@@ -70,6 +84,8 @@ struct Plan {
     subjects: Vec<Subject>,
     absent: Vec<Absent>,
     runs: u32,
+    /// Milliseconds in which only the clock is read.
+    idle: u32,
 }
 
 /// What was measured.
@@ -102,7 +118,10 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
                 // Refused when memory is short: the run shows it then.
                 let _ = touch::touch_and_free(touch::need(task.size * PEAK));
             }
-            let told = run_once(&plan.subjects[places[place]], *task)?;
+            let place = places[place];
+            let idle = (place == OURS).then_some(plan.idle);
+            let told = run_once(&plan.subjects[place], *task, idle)?;
+            allocated_all(*task, &told)?;
             match check.replace(Some(told.check)) {
                 Some(other) if other != told.check => {
                     check.set(Some(other));
@@ -131,11 +150,29 @@ fn none(name: &str) -> Trial<Told> {
     Trial { name: name.to_owned(), runs: Vec::new(), failure: None }
 }
 
-/// Runs a program once, in a cgroup of its own where one can be made.
-fn run_once(subject: &Subject, task: Task) -> Result<Told, String> {
+/// Refuses a program that allocated less than it says.
+fn allocated_all(task: Task, told: &Told) -> Result<(), String> {
+    let least = told.objects * task.workload.least_bytes();
+    if told.allocated + UNCOUNTED >= least {
+        return Ok(());
+    }
+    Err(format!(
+        "it did not allocate all of its objects: {:.1} bytes each, and an object has at least {}; its compiler made constants of some",
+        told.bytes_per_object(),
+        task.workload.least_bytes()
+    ))
+}
+
+/// Runs a program once, in a cgroup of its own where one can be made. `idle`: for hugeheap's own, milliseconds in which it only reads the
+/// clock.
+fn run_once(subject: &Subject, task: Task, idle: Option<u32>) -> Result<Told, String> {
     let group = Group::create().ok();
     let charge = group.as_ref().map_or_else(|| "-".into(), Group::usage_file);
-    let words = [task.workload.name().into(), task.size.to_string().into(), charge.clone().into_os_string()];
+    let mut words =
+        vec![task.workload.name().into(), task.size.to_string().into(), charge.clone().into_os_string()];
+    if let Some(idle) = idle {
+        words.extend(["--idle".into(), idle.to_string().into()]);
+    }
     let mut command = subject.command(words);
     if let Some(group) = &group {
         group.adopt(&mut command).map_err(|error| format!("could not enter its cgroup: {error}"))?;
@@ -195,12 +232,14 @@ fn plan(context: &Context, arguments: &GcArguments, workshop: &Workshop) -> Resu
     }
     let mut subjects = vec![Subject::own("gc").map_err(Refusal::Unsupported)?];
     let peers = subject::choose(&arguments.against, &PEERS, |name| match name {
-        "boehm" => workshop.boehm(include_str!("programs/boehm.c")),
-        _ => workshop.ocaml(include_str!("programs/program.ml")),
+        "boehm" => workshop.boehm(BOEHM),
+        "boehm-tuned" => workshop.boehm_with("boehm-tuned", BOEHM, &["-DTUNED"]),
+        _ => workshop.ocaml(OCAML),
     })?;
     subjects.extend(peers.subjects);
     let runs = options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS });
-    Ok(Plan { tasks, subjects, absent: peers.absent, runs })
+    let idle = if options.quick { QUICK_IDLE } else { IDLE };
+    Ok(Plan { tasks, subjects, absent: peers.absent, runs, idle })
 }
 
 impl Task {
@@ -233,6 +272,17 @@ fn pause(trial: &Trial<Told>, figure: impl Fn(&Pauses) -> f64) -> Option<f64> {
     known(trial, |told| told.pauses.as_ref().filter(|pauses| pauses.count > 0).map(&figure))
 }
 
+/// Most seconds that a processor worked for a pause.
+fn on_processor(trial: &Trial<Told>) -> Option<f64> {
+    let waited = |told: &&Told| told.pauses.as_ref().is_some_and(|pauses| pauses.count > 0);
+    known(trial, |told| Some(told).filter(waited)?.waits.as_ref().map(|waits| waits.on_processor.longest))
+}
+
+/// The longest gap between two looks at the clock of a program that did nothing else.
+fn idle_gap(trial: &Trial<Told>) -> Option<f64> {
+    known(trial, |told| told.host.as_ref().map(|host| host.idle.longest))
+}
+
 fn particular(plan: &Plan, results: &Results) -> Value {
     let program = |row: &[Trial<Told>], trial: &Trial<Told>| {
         let seconds = trial.values(|told| told.seconds);
@@ -245,6 +295,10 @@ fn particular(plan: &Plan, results: &Results) -> Value {
             "pause_median_seconds": pause(trial, |pauses| pauses.quantile(0.5)),
             "pause_99_seconds": pause(trial, |pauses| pauses.quantile(0.99)),
             "pause_longest_seconds": pause(trial, |pauses| pauses.longest),
+            "pause_most_on_processor_seconds": on_processor(trial),
+            "host_longest_gap_seconds": idle_gap(trial),
+            "host_stolen_seconds": known(trial, |told| told.host.as_ref()?.stolen),
+            "bytes_per_object": known(trial, |told| Some(told.bytes_per_object())),
             "coverage": known(trial, |told| Some(told.memory.coverage())),
             "runs": trial.runs,
         })
@@ -254,6 +308,7 @@ fn particular(plan: &Plan, results: &Results) -> Value {
             "name": task.workload.name(),
             "description": task.workload.description(),
             "size": task.size,
+            "least_bytes_per_object": task.workload.least_bytes(),
             "programs": row.iter().map(|trial| (trial.name.clone(), program(row, trial))).collect::<Map<_, _>>(),
         })
     });
@@ -269,17 +324,25 @@ fn particular(plan: &Plan, results: &Results) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use waits::{Host, Waits};
 
     /// Two workloads of trees, the churn and the evacuation, on three programs: hugeheap is five times as fast as the others.
     pub(super) fn sample() -> (Plan, Results) {
         let mut histogram = vec![0; 36];
         histogram[18] = 100;
+        let pauses = Pauses { count: 100, total: 0.03, longest: 0.002, histogram };
         let told = |seconds: f64| Told {
             seconds,
             objects: 1_000_000,
+            allocated: 32_000_000,
             check: 5,
             live: 100 << 20,
-            pauses: Some(Pauses { count: 100, total: 0.03, longest: 0.002, histogram: histogram.clone() }),
+            pauses: Some(pauses.clone()),
+            waits: Some(Waits {
+                on_processor: Pauses { longest: 0.0015, ..pauses.clone() },
+                longest: Vec::new(),
+            }),
+            host: Some(Host { idle: Pauses { longest: 0.0007, ..pauses.clone() }, stolen: Some(0.25) }),
             memory: Memory {
                 peak_rss: 200 << 20,
                 anonymous: 100 << 20,
@@ -301,6 +364,7 @@ mod tests {
             subjects: vec![subject("hugeheap"), subject("boehm"), subject("ocaml")],
             absent: Vec::new(),
             runs: 3,
+            idle: 1000,
         };
         (plan, Results { trials: tasks.iter().map(|_| row()).collect(), no_charge: None })
     }
@@ -313,6 +377,26 @@ mod tests {
         let boehm = &report["workloads"][0]["programs"]["boehm"];
         assert!((boehm["time_of_hugeheap"]["ratio"].as_f64().unwrap() - 5.0).abs() < 1e-9);
         assert_eq!(boehm["coverage"].as_f64(), Some(0.95));
+        assert_eq!(boehm["bytes_per_object"].as_f64(), Some(32.0));
+        assert_eq!(boehm["pause_most_on_processor_seconds"].as_f64(), Some(0.0015));
+        assert_eq!(boehm["host_longest_gap_seconds"].as_f64(), Some(0.0007));
         assert_eq!(boehm["runs"].as_array().unwrap().len(), 3);
+    }
+    /// Builds a program of OCaml and says whether its objects are believed.
+    fn believed(source: &str, workload: Workload) -> Option<Result<(), String>> {
+        let workshop = Workshop::new().unwrap();
+        let subject = workshop.ocaml(source).map_err(|absent| eprintln!("ocaml {}", absent.why)).ok()?;
+        let task = Task { workload, size: 8 };
+        Some(allocated_all(task, &run_once(&subject, task, None).unwrap()))
+    }
+
+    #[test]
+    fn a_compiler_that_makes_constants_of_objects_is_found_out() {
+        let constant = OCAML.replace("Node (Sys.opaque_identity Empty, Empty)", "Node (Empty, Empty)");
+        assert_ne!(constant, OCAML, "the program says it in other words");
+        let Some(result) = believed(&constant, Workload::BinaryTrees) else { return };
+        let why = result.unwrap_err();
+        assert!(why.contains("did not allocate all") && why.contains("at least 16"), "{why}");
+        assert_eq!(believed(OCAML, Workload::BinaryTrees), Some(Ok(())));
     }
 }

@@ -107,23 +107,13 @@ unsafe fn populate(machine: &mut Machine, node: Kind, depth: u32, place: usize) 
     unsafe {
         for slot in [8, 16] {
             let child = machine.allocate(node, &mut []);
-            clear(child);
+            clear(child, 8, 3);
             machine.set(machine.at(place), slot, child);
         }
         for slot in [8, 16] {
             let child = machine.push(word(machine.at(place), slot));
             populate(machine, node, depth - 1, child);
             machine.pop();
-        }
-    }
-}
-
-/// Writes the fields of a node of `gcbench`.
-unsafe fn clear(object: usize) {
-    // SAFETY: see the module's text.
-    unsafe {
-        for offset in [8, 16, 24] {
-            put(object, offset, 0);
         }
     }
 }
@@ -154,7 +144,7 @@ unsafe fn gcbench(machine: &mut Machine, node: Kind, depth: u32) -> Result<Done,
         let stretch = depth + 2;
         let mut check = count(tree_with_numbers(machine, node, stretch));
         let root = machine.allocate(node, &mut []);
-        clear(root);
+        clear(root, 8, 3);
         let long = machine.push(root);
         populate(machine, node, depth, long);
         let numbers = machine.array(false)?;
@@ -169,7 +159,7 @@ unsafe fn gcbench(machine: &mut Machine, node: Kind, depth: u32) -> Result<Done,
             let rounds = 2 * nodes(stretch) / nodes(now);
             for _ in 0..rounds {
                 let root = machine.allocate(node, &mut []);
-                clear(root);
+                clear(root, 8, 3);
                 let root = machine.push(root);
                 populate(machine, node, now, root);
                 check += u64::from(word(machine.pop(), 8) != 0);
@@ -188,13 +178,23 @@ unsafe fn gcbench(machine: &mut Machine, node: Kind, depth: u32) -> Result<Done,
     }
 }
 
-/// An object of 64 bytes with a number.
-unsafe fn leaf(machine: &mut Machine, leaf: Kind, number: u64) -> usize {
+/// An object of so many words behind its header, with a number in the first. The others are written, too: OCaml has to.
+unsafe fn leaf<const WORDS: usize>(machine: &mut Machine, leaf: Kind, number: u64) -> usize {
     // SAFETY: see the module's text.
     unsafe {
         let object = machine.allocate(leaf, &mut []);
         put(object, 8, number as usize);
+        clear(object, 16, WORDS - 1);
         object
+    }
+}
+
+/// Writes words of a new object.
+#[inline(always)]
+unsafe fn clear(object: usize, from: usize, words: usize) {
+    for word in 0..words {
+        // SAFETY: see the module's text.
+        unsafe { put(object, from + word * 8, 0) };
     }
 }
 
@@ -207,7 +207,7 @@ unsafe fn churn(machine: &mut Machine, random: &mut Random, size: u64) -> Result
         let array = machine.allocate_array(references, places as usize);
         let table = machine.push(array);
         let replace = |machine: &mut Machine, place: u64, number: u64| {
-            let object = leaf(machine, kind, number);
+            let object = leaf::<7>(machine, kind, number);
             machine.set(machine.at(table), ITEMS + place as usize * 8, object);
         };
         for place in 0..places {
@@ -238,10 +238,11 @@ unsafe fn wide_arrays(machine: &mut Machine, random: &mut Random, size: u64) -> 
         let writes = ARRAYS * places / 2;
         for number in 0..writes {
             // One that nobody keeps for each that is kept.
-            let garbage = leaf(machine, kind, number);
+            let garbage = leaf::<3>(machine, kind, number);
             let mut frame = [garbage];
             let object = machine.allocate(kind, &mut frame);
             put(object, 8, number as usize);
+            clear(object, 16, 2);
             let array = machine.at(first + random.below(ARRAYS) as usize);
             machine.set(array, ITEMS + random.below(places) as usize * 8, object);
         }
@@ -336,7 +337,7 @@ unsafe fn lru(machine: &mut Machine, random: &mut Random, size: u64) -> Result<D
             } else {
                 held += 1;
             }
-            let made = leaf(machine, value, number);
+            let made = leaf::<7>(machine, value, number);
             let mut frame = [made];
             let object = machine.allocate(entry, &mut frame);
             put(object, CHAIN, word(machine.at(table), bucket(key)));
@@ -361,7 +362,7 @@ unsafe fn pinned(machine: &mut Machine, size: u64) -> Result<Done, String> {
         let objects = places as u64 * 64 * 16;
         let mut check = 0;
         for number in 0..objects {
-            let object = leaf(machine, kind, number);
+            let object = leaf::<3>(machine, kind, number);
             if number % 64 == 0 {
                 let pin = machine.pin(object);
                 if let Some(old) = pins[(number / 64) as usize % places].replace(pin) {
@@ -386,6 +387,7 @@ unsafe fn evacuation(machine: &mut Machine, random: &mut Random, size: u64) -> R
             let object = machine.allocate(kind, &mut []);
             put(object, 8, number as usize);
             put(object, NEXT, machine.at(list));
+            clear(object, NEXT + 8, 5);
             machine.replace(list, object);
         }
         // All in the old generation.

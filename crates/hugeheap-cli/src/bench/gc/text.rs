@@ -2,7 +2,7 @@
 
 use super::worker::Told;
 use super::workload::Workload;
-use super::{OURS, Plan, Results, known, pause};
+use super::{OURS, Plan, Results, idle_gap, known, on_processor, pause};
 use crate::bench::goal::{self, Goal};
 use crate::bench::grid::{self, Grid};
 use crate::bench::subject::Absent;
@@ -14,9 +14,9 @@ use crate::statistics::{half_spread, median, ratio_of_medians};
 
 pub(super) fn text(plan: &Plan, results: &Results, goals: &[Goal]) -> String {
     let mut text = format!(
-        "Medians of {} runs. times: the seconds of hugeheap's. 50 %, 99 %, longest: pauses;\n\
-         the first two are upper ends of powers of two. Memory in the end, while everything that lives\n\
-         still does; charge: of the process's own cgroup.\n",
+        "Medians of {} runs. times: the seconds of hugeheap's. B: allocated bytes for each object, with\n\
+         headers and arrays. 50 %, 99 %, longest: pauses; the first two are upper ends of powers of two.\n\
+         Memory in the end, while everything that lives still does; charge: of the process's own cgroup.\n",
         plan.runs
     );
     let programs = plan.subjects.iter().map(|subject| format!("{} {}", subject.name, subject.version));
@@ -78,10 +78,20 @@ pub(super) fn figures(plan: &Plan, results: &Results) -> Vec<Figure> {
 
 fn workload(task: &super::Task, plan: &Plan, row: &[Trial<Told>]) -> Grid {
     let evacuated = task.workload == Workload::Evacuation;
-    let charge = if evacuated { "charge/live" } else { "peak charge" };
-    let head = ["program", "s", "times", "50 %", "99 %", "longest", "peak RSS", charge, "huge"];
+    let charge = if evacuated { "charge\nof live" } else { "peak\ncharge" };
+    let head = ["program", "s", "times", "B", "50 %", "99 %", "longest", "peak\nRSS", charge, "huge"];
     let objects = row.iter().flat_map(|trial| trial.runs.first()).map(|told| told.objects).next();
-    let note = objects.map_or(String::new(), |count| format!("{} objects allocated", grouped(count)));
+    let mut note = objects.map_or(String::new(), |count| format!("{} objects allocated", grouped(count)));
+    let ours = &row[OURS];
+    let host = [
+        on_processor(ours).map(|time| format!("hugeheap's pauses on a processor: up to {}", length(time))),
+        idle_gap(ours).map(|gap| format!("idle host: gaps up to {}", length(gap))),
+        known(ours, |told| told.host.as_ref()?.stolen).map(|time| format!("stolen: {time:.2} s")),
+    ];
+    let host: Vec<_> = host.into_iter().flatten().collect();
+    if !host.is_empty() {
+        note += &format!("\n{}", host.join("; "));
+    }
     let mut grid = Grid::new(task.title(), note, head.map(str::to_owned).to_vec());
     for (place, trial) in row.iter().enumerate() {
         grid.row(plan.subjects[place].name, cells(trial, &row[OURS], place != OURS, evacuated));
@@ -109,6 +119,7 @@ fn cells(trial: &Trial<Told>, ours: &Trial<Told>, compared: bool, evacuated: boo
     vec![
         time,
         or_none(times.map(|times| format!("{:.1}", times.value))),
+        or_none(known(trial, |told| Some(told.bytes_per_object())).map(|bytes| format!("{bytes:.0}"))),
         or_none(pause(trial, |pauses| pauses.quantile(0.5)).map(length)),
         or_none(pause(trial, |pauses| pauses.quantile(0.99)).map(length)),
         or_none(pause(trial, |pauses| pauses.longest).map(length)),
@@ -120,13 +131,14 @@ fn cells(trial: &Trial<Told>, ours: &Trial<Told>, compared: bool, evacuated: boo
     ]
 }
 
-/// A pause: `3.1 µs`, `12.0 ms`.
+/// A pause, with three digits or so: `3.1 µs`, `381 µs`, `12.0 ms`.
 fn length(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
-        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
-        seconds => format!("{seconds:.2} s"),
-    }
+    let (value, unit) = match seconds {
+        seconds if seconds < 1e-3 => (seconds * 1e6, "µs"),
+        seconds if seconds < 1.0 => (seconds * 1e3, "ms"),
+        seconds => return format!("{seconds:.2} s"),
+    };
+    if value < 99.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
 #[cfg(test)]
@@ -142,10 +154,12 @@ mod tests {
         let text = text(&plan, &results, &goals::goals(&plan, &results));
         for expected in [
             "binary-trees, depth 18",
-            "1,000,000 objects allocated",
+            "1,000,000 objects allocated\n",
+            "hugeheap's pauses on a processor: up to 1.5 ms; idle host: gaps up to 700 µs; stolen: 0.25 s",
+            "  32  ",
             "hugeheap 1.0",
             "0.100 ±0 %",
-            "524.3 µs",
+            "524 µs",
             "2.0 ms",
             "1.20",
             "95 %",

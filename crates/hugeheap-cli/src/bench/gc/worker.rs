@@ -2,6 +2,7 @@
 
 use super::machine::Machine;
 use super::run;
+use super::waits::{Host, Pauses, Waits, Watch, look, stolen};
 use super::workload::Workload;
 use clap::Args;
 use hugeheap::gc::Settings;
@@ -9,7 +10,7 @@ use hugeheap::runtime::runtime;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The words after `bench worker gc`, which other languages' programs get too.
 #[derive(Debug, Args)]
@@ -19,6 +20,9 @@ pub(crate) struct Words {
     size: u64,
     /// The file with the charge of the process's cgroup, or `-`.
     charge: PathBuf,
+    /// Milliseconds before the workload and after it in which only the clock is read.
+    #[arg(long, default_value_t = 0)]
+    idle: u32,
 }
 
 /// What every program tells.
@@ -26,26 +30,23 @@ pub(crate) struct Words {
 pub(crate) struct Told {
     pub(crate) seconds: f64,
     pub(crate) objects: u64,
+    /// Bytes of all that it allocated, as its collector counts: with headers, what sizes are rounded to, and arrays.
+    pub(crate) allocated: u64,
     pub(crate) check: u64,
     /// Bytes of objects that live in the end; 0 where the workload is not about that.
     pub(crate) live: u64,
     #[serde(default)]
     pub(crate) pauses: Option<Pauses>,
+    /// What its long pauses were; hugeheap's own only.
+    #[serde(default)]
+    pub(crate) waits: Option<Waits>,
+    /// What the host took meanwhile; the same.
+    #[serde(default)]
+    pub(crate) host: Option<Host>,
     pub(crate) memory: Memory,
     /// Charge after it, where it was looked up.
     #[serde(default)]
     pub(crate) peak_charge: Option<u64>,
-}
-
-/// Times that the program waited for its collector.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Pauses {
-    pub(crate) count: u64,
-    /// Seconds.
-    pub(crate) total: f64,
-    pub(crate) longest: f64,
-    /// How many pauses had at least 2^n nanoseconds and less than twice that.
-    pub(crate) histogram: Vec<u64>,
 }
 
 /// Memory in the end, while everything that lives still does. Bytes.
@@ -59,18 +60,10 @@ pub(crate) struct Memory {
     pub(crate) charge: Option<[u64; 2]>,
 }
 
-impl Pauses {
-    /// Seconds that `share` of the pauses do not exceed: the upper end of a power of two, and not more than the longest.
-    pub(crate) fn quantile(&self, share: f64) -> f64 {
-        let wanted = (self.count as f64 * share).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (power, count) in self.histogram.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return (2_f64.powi(power as i32 + 1) / 1e9).min(self.longest);
-            }
-        }
-        self.longest
+impl Told {
+    /// With headers, what sizes are rounded to, and what there is of arrays.
+    pub(crate) fn bytes_per_object(&self) -> f64 {
+        self.allocated as f64 / self.objects.max(1) as f64
     }
 }
 
@@ -103,9 +96,17 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
     let workload = Workload::parse(&words.workload).ok_or("there is no such workload")?;
     let start = charge(&words.charge);
     let mut machine = Machine::new(Settings::default())?;
+    // Between pinned objects every 64th allocation is a slow one, and hardly any collects: looking at each would be most of the work.
+    machine.watch = (workload != Workload::Pinned).then(|| Box::new(Watch::new()));
+    let mut idle = Pauses::empty();
+    let length = Duration::from_millis(words.idle.into());
+    look(&mut idle, length);
+    let stolen_before = stolen();
     let begin = Instant::now();
     let done = run::run(&mut machine, workload, words.size)?;
     let seconds = begin.elapsed().as_secs_f64();
+    let stolen = stolen_before.zip(stolen()).map(|(before, after)| after - before);
+    let waits = machine.watch.take().map(|watch| watch.waits());
     let pauses = machine.heap.statistics().pauses;
     if workload == Workload::Evacuation {
         machine.collect();
@@ -114,9 +115,11 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
     }
     let memory =
         Memory { charge: start.zip(charge(&words.charge)).map(|(start, end)| [start, end]), ..Memory::own() };
+    look(&mut idle, length);
     Ok(Told {
         seconds,
         objects: done.objects,
+        allocated: machine.allocated(),
         check: done.check,
         live: done.live,
         pauses: Some(Pauses {
@@ -125,6 +128,8 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
             longest: pauses.longest as f64 / 1e9,
             histogram: pauses.histogram.to_vec(),
         }),
+        waits,
+        host: (words.idle > 0).then_some(Host { idle, stolen }),
         memory,
         peak_charge: None,
     })
@@ -135,7 +140,7 @@ mod tests {
     use super::*;
 
     fn told(workload: &str, size: u64) -> Told {
-        let words = Words { workload: workload.to_owned(), size, charge: "-".into() };
+        let words = Words { workload: workload.to_owned(), size, charge: "-".into(), idle: 0 };
         work(&words).unwrap()
     }
 
@@ -168,14 +173,5 @@ mod tests {
         let share = told.live as f64 / f64::from(4 << 20);
         assert!((0.08..0.12).contains(&share), "{share}");
         assert!(told.memory.peak_rss > 4 << 20 && told.memory.anonymous > told.live);
-    }
-
-    #[test]
-    fn quantiles_are_upper_ends_of_powers_of_two() {
-        let mut histogram = vec![0; 36];
-        (histogram[10], histogram[20]) = (98, 2);
-        let pauses = Pauses { count: 100, total: 0.003, longest: 0.0015, histogram };
-        assert_eq!(pauses.quantile(0.5), 2048e-9);
-        assert_eq!(pauses.quantile(0.99), 0.0015);
     }
 }

@@ -241,11 +241,14 @@ let () =
     | "wide-arrays" -> wide_arrays
     | "evacuation" -> evacuation
     | other -> prerr_endline (other ^ ": no such workload"); exit 2 in
+  let before = Gc.allocated_bytes () in
   let begin_ = Unix.gettimeofday () in
   work size;
   let seconds = Unix.gettimeofday () -. begin_ in
+  let allocated = int_of_float (Gc.allocated_bytes () -. before) in
   if Sys.argv.(1) = "evacuation" then Gc.compact ();
-  Printf.printf "{\"seconds\": %.9f, \"objects\": %d, \"check\": %d, \"live\": %d, " seconds !objects !check !live;
+  Printf.printf "{\"seconds\": %.9f, \"objects\": %d, \"allocated\": %d, \"check\": %d, \"live\": %d, " seconds !objects allocated !check
+    !live;
   Printf.printf "\"memory\": {\"peak_rss\": %d, \"anonymous\": %d, \"huge\": %d" (field "/proc/self/status" "VmHWM:")
     (field "/proc/self/smaps_rollup" "Anonymous:") (field "/proc/self/smaps_rollup" "AnonHugePages:");
   if start >= 0 then Printf.printf ", \"charge\": [%d, %d]" start (charge Sys.argv.(3));
