@@ -248,9 +248,11 @@ void hh_gc_remove_roots(hh_gc *heap, hh_gc_roots roots, void *data) HH_NOEXCEPT;
  * stays alive and where it is. Calls nothing of the heap. */
 typedef void (*hh_gc_range)(void *data, const void **begin, const void **end);
 
-/* Adds words that are looked at in every collection, a stack for instance; the registers are no part of it until setjmp writes them there. For as
- * long as the heap lives. A minor collection then costs what was allocated, not what survives. Returns HH_OK or another hh_status. */
+/* Adds words that are looked at in every collection, a stack for instance; the registers are no part of it until setjmp writes them there. A
+ * minor collection then costs what was allocated, not what survives. Returns HH_OK or another hh_status. Removes what was added with the same
+ * arguments, so that its words keep nothing from the next collection on; nothing happens when there is none. */
 int hh_gc_add_scan(hh_gc *heap, hh_gc_range range, void *data) HH_NOEXCEPT HH_RESULT;
+void hh_gc_remove_scan(hh_gc *heap, hh_gc_range range, void *data) HH_NOEXCEPT;
 
 /* A handle that keeps an object alive until it is released; never 0. */
 typedef uint64_t hh_gc_global;

@@ -10,15 +10,16 @@ import pytest
 from .conftest import HERE, ROOT, STRICT, needs, run
 from .test_cost import instructions
 
-SOURCE = HERE / "gc.c"
-SECTIONS = re.findall(r"^static void test_(\w+)\(", SOURCE.read_text(), re.M)
+SOURCES = [HERE / f"gc_{concept}.c" for concept in ("roots", "allocation", "types", "told")]
+# Name of the section and its program.
+SECTIONS = {name: source for source in SOURCES for name in re.findall(r"^static void test_(\w+)\(", source.read_text(), re.M)}
 # Verify, barriers, poison and moving; rotate as well; and a collection every so many allocations.
 MODES = {"plain": {}, "checks": {"CHECKS": "15"}, "rotate": {"CHECKS": "31"}, "stress": {"CHECKS": "15", "STRESS": "50"}}
 
 
 def test_the_sections_are_known():
-    listed = set(re.findall(r"SECTION\((\w+)\)", SOURCE.read_text())) - {"name"}
-    assert listed == set(SECTIONS) and len(SECTIONS) == 17
+    listed = [name for source in SOURCES for name in re.findall(r"SECTION\((\w+)\)", source.read_text())]
+    assert listed == [*SECTIONS] and len(SECTIONS) == 17
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -26,19 +27,19 @@ def test_the_sections_are_known():
 def test_functions(section, mode, compiled, clean):
     if section == "statistics" and mode == "rotate" or mode == "stress" and section in ("statistics", "evacuation"):
         pytest.skip("the section is about when collections happen by themselves")
-    run(compiled(SOURCE), section, clean, **MODES[mode])
+    run(compiled(SECTIONS[section]), section, clean, **MODES[mode])
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_functions_under_sanitizers_with_the_archive(section, compiled, clean):
     if section == "protection":
         pytest.skip("the sanitizer's own handler comes before the heap's")
-    program = compiled(SOURCE, "-fsanitize=address,undefined", "-fno-sanitize-recover=all", static=True)
+    program = compiled(SECTIONS[section], "-fsanitize=address,undefined", "-fno-sanitize-recover=all", static=True)
     run(program, section, clean, ASAN_OPTIONS="detect_leaks=1", UBSAN_OPTIONS="halt_on_error=1")
 
 
 def test_the_numbers_as_json_are_those_of_the_struct(compiled, clean):
-    said = json.loads(run(compiled(SOURCE), "statistics", clean))
+    said = json.loads(run(compiled(SECTIONS["statistics"]), "statistics", clean))
     header = (ROOT / "include/hugeheap_gc.h").read_text()
     body = header[header.index("typedef struct hh_gc_stats_t {") : header.index("} hh_gc_stats_t;")]
     members = re.findall(r"^    uint\d+_t (\w+)(?:\[\w+\])?;", body, re.M)
@@ -63,10 +64,12 @@ def test_the_constants_are_those_of_the_library():
 def test_other_compilers_build_programs_without_a_warning(compiler, flags, clean, tmp_path):
     needs(compiler)
     program = tmp_path / "program"
-    command = [compiler, "-std=c11", *STRICT, "-Wshadow", SOURCE, "-o", program, "-D_GNU_SOURCE"]
-    made = subprocess.run([*command, *flags("hugeheap")], capture_output=True, text=True, check=False)
-    assert made.returncode == 0 and made.stderr == "", made.stderr
-    run(program, "sizes", clean)
+    for source in SOURCES:
+        command = [compiler, "-std=c11", *STRICT, "-Wshadow", source, "-o", program, "-D_GNU_SOURCE"]
+        made = subprocess.run([*command, *flags("hugeheap")], capture_output=True, text=True, check=False)
+        assert made.returncode == 0 and made.stderr == "", made.stderr
+        section = next(name for name, its in SECTIONS.items() if its == source)
+        run(program, section, clean)
 
 
 CPP = """

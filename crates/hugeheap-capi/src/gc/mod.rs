@@ -38,6 +38,7 @@ pub(crate) struct Handle {
     types: Vec<types::Known>,
     globals: roots::Globals,
     callbacks: Vec<roots::Callback>,
+    scans: Vec<roots::Range>,
 }
 
 // The constants of the header; it asserts on its side that its structs have them.
@@ -124,6 +125,7 @@ fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
             types: Vec::new(),
             globals: roots::Globals::new(),
             callbacks: Vec::new(),
+            scans: Vec::new(),
         });
         (*handle).heap.add_roots(Box::new(move |visitor| roots::each(handle, visitor)));
     }

@@ -13,7 +13,7 @@ use crate::status::Status;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU16, Ordering};
 use hugeheap::complain;
-use hugeheap::gc::{Global, Visitor};
+use hugeheap::gc::{Global, Scan, Visitor};
 
 /// `hh_gc_frame`.
 #[repr(C)]
@@ -90,6 +90,13 @@ unsafe extern "C" fn hh_gc_remove_roots(
 /// `hh_gc_range`.
 type RangeFunction = unsafe extern "C" fn(data: *mut c_void, begin: *mut usize, end: *mut usize);
 
+/// Words that are scanned.
+pub(super) struct Range {
+    function: RangeFunction,
+    data: *mut c_void,
+    scan: Scan,
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_add_scan(
     handle: *mut Handle,
@@ -103,9 +110,33 @@ unsafe extern "C" fn hh_gc_add_scan(
         unsafe { function(data, &raw mut begin, &raw mut end) };
         (begin, end)
     };
+    // SAFETY: by the header's contract; nothing collects.
+    let scans = unsafe { &mut (*handle).scans };
+    if scans.try_reserve(1).is_err() {
+        return Status::NoMemory as c_int;
+    }
     // SAFETY: by the header's contract the range can be read in each collection.
-    unsafe { (*handle).heap.add_scan(Box::new(range)) };
+    let scan = unsafe { (*handle).heap.add_scan(Box::new(range)) };
+    scans.push(Range { function, data, scan });
     Status::Ok as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_remove_scan(
+    handle: *mut Handle,
+    function: Option<RangeFunction>,
+    data: *mut c_void,
+) {
+    // SAFETY: as above.
+    let scans = unsafe { &mut (*handle).scans };
+    let is = |range: &Range| {
+        Some(range.function as usize) == function.map(|function| function as usize) && range.data == data
+    };
+    if let Some(index) = scans.iter().rposition(is) {
+        let removed = scans.remove(index);
+        // SAFETY: as above; the ranges and the heap are different members.
+        unsafe { (*handle).heap.remove_scan(removed.scan) };
+    }
 }
 
 /// The handles of a heap.

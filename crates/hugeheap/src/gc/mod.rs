@@ -101,7 +101,7 @@ pub use nursery::{LEAST_NURSERY, nursery_bytes};
 pub use process::{ProcessHeap, space};
 pub use protect::{CannotProtect, Forbid};
 pub use roots::{Global, RootCallback};
-pub use scan::ScanCallback;
+pub use scan::{Scan, ScanCallback};
 pub use scope::{Local, Scope};
 pub use statistics::{BUCKETS, Pauses, Statistics};
 pub use trace::{PartFunction, TraceFunction, Visitor};

@@ -10,7 +10,7 @@
 //! | what a scan found | words of a stack that may be addresses |
 //! | callbacks | structures of the program that hold references |
 
-use super::scan::ScanCallback;
+use super::scan::Scans;
 use super::types::{Visit, Visitor};
 use super::{Exhausted, heap::Heap};
 use crate::object::Source;
@@ -44,7 +44,7 @@ pub(crate) struct Roots {
     /// Objects of the old generation that must not move in the collection that is under way.
     pub(crate) found: BTreeSet<usize>,
     /// Where words lie that may be addresses.
-    pub(crate) scans: Vec<ScanCallback>,
+    pub(crate) scans: Scans,
 }
 
 impl Roots {

@@ -5,6 +5,9 @@
 //!         └▶ in a page of blocks, or the first page of a large object ─▶ if one that lives contains the address: a root that does not move
 //! ```
 //!
+//! A range is there from [`Heap::add_scan`] to [`Heap::remove_scan`]: a thread's stack, a coroutine's, a buffer of a foreign library. What was found
+//! in the last range is forgotten with it; objects of the nursery that stayed for its words leave in the next minor collection.
+//!
 //! An address inside of an object counts. The nursery has no bitmap of where objects begin, so it is walked when a word refers into it: such a
 //! minor collection costs what was allocated and not what survives.
 
@@ -15,16 +18,56 @@ use crate::object::Source;
 /// Says where words lie that are looked at in a collection: first address and end, multiples of 8.
 pub type ScanCallback = Box<dyn FnMut() -> (usize, usize)>;
 
+/// A range that is scanned: to remove it by. Dropped without that, the range is scanned as long as the heap lives.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Scan {
+    number: u64,
+    heap: u32,
+}
+
+/// Ranges in the order in which they were added.
+#[derive(Default)]
+pub(crate) struct Scans {
+    ranges: Vec<(u64, ScanCallback)>,
+    /// How many there ever were.
+    next: u64,
+}
+
+impl Scans {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
 impl<S: Source> Heap<S> {
-    /// Adds a range of words that is looked at in every collection. The registers of a thread are not part of its stack: who scans a stack has
+    /// Adds a range of words that is looked at in every collection until it is [removed](Self::remove_scan). The registers of a thread are not part of its stack: who scans a stack has
     /// them written there before it calls what may collect (`setjmp` does that).
     ///
     /// # Safety
-    /// Whenever a collection may happen from now on, the range that the function says can be read. The function neither panics nor uses the
-    /// heap.
-    pub unsafe fn add_scan(&mut self, callback: ScanCallback) {
-        self.roots.scans.push(callback);
+    /// Whenever a collection may happen until it is removed, the range that the function says can be read. The function neither panics nor uses
+    /// the heap.
+    pub unsafe fn add_scan(&mut self, callback: ScanCallback) -> Scan {
+        let scans = &mut self.roots.scans;
+        scans.next += 1;
+        let number = scans.next;
+        scans.ranges.push((number, callback));
         self.nursery.keep_gaps();
+        Scan { number, heap: self.number }
+    }
+
+    /// A range is not looked at any more: from the next collection on its words keep nothing alive or in its place.
+    ///
+    /// # Panics
+    /// When the range is one of another heap.
+    #[allow(clippy::needless_pass_by_value, reason = "the range ends here")]
+    pub fn remove_scan(&mut self, scan: Scan) {
+        assert_eq!(scan.heap, self.number, "the range belongs to another heap");
+        let roots = &mut self.roots;
+        roots.scans.ranges.retain(|&(number, _)| number != scan.number);
+        if roots.scans.is_empty() {
+            // No scan comes that would forget it.
+            roots.found.clear();
+        }
     }
 
     /// At the beginning of a minor collection: finds what words refer to. Returns the addresses in the nursery, in order.
@@ -33,7 +76,7 @@ impl<S: Source> Heap<S> {
         let mut scans = core::mem::take(&mut self.roots.scans);
         self.roots.found.clear();
         let mut young = Vec::new();
-        for scan in &mut scans {
+        for (_, scan) in &mut scans.ranges {
             let (from, to) = scan();
             for address in (from..to).step_by(size_of::<usize>()) {
                 // SAFETY: whoever added the range promised that it can be read. Nobody else writes there: the thread is here.

@@ -7,6 +7,12 @@ use std::rc::Rc;
 /// A heap that scans words which the test writes.
 fn scanned() -> (Test, Rc<RefCell<Vec<usize>>>) {
     let mut test = Test::checked();
+    let (words, _) = scan_more(&mut test);
+    (test, words)
+}
+
+/// Words that are scanned, too.
+fn scan_more(test: &mut Test) -> (Rc<RefCell<Vec<usize>>>, Scan) {
     let words = Rc::new(RefCell::new(vec![0usize; 8]));
     let theirs = Rc::clone(&words);
     let range = move || {
@@ -14,8 +20,8 @@ fn scanned() -> (Test, Rc<RefCell<Vec<usize>>>) {
         (words.as_ptr() as usize, words.as_ptr() as usize + words.len() * 8)
     };
     // SAFETY: the words live as long as the callback, and nobody borrows them in a collection.
-    unsafe { test.heap.add_scan(Box::new(range)) };
-    (test, words)
+    let scan = unsafe { test.heap.add_scan(Box::new(range)) };
+    (words, scan)
 }
 
 #[test]
@@ -89,4 +95,66 @@ fn old_objects_that_words_refer_to_do_not_move() {
         assert_eq!(scope.heap().old_bytes(), 0);
     });
     test.end();
+}
+
+#[test]
+fn a_range_that_was_removed_keeps_nothing() {
+    let mut test = Test::checked();
+    let (words, scan) = scan_more(&mut test);
+    let (others, other) = scan_more(&mut test);
+    test.run(|scope, types| {
+        let object = |scope: &mut Scope<'_, _>, number| {
+            scope.scope(|scope| {
+                let local = pair(scope, types, number);
+                scope.object(local)
+            })
+        };
+        let (young, old) = (object(scope, 1), object(scope, 2));
+        words.borrow_mut()[0] = young;
+        others.borrow_mut()[0] = old;
+        scope.collect();
+        assert_eq!(scope.heap().old_bytes(), 0, "what words refer to does not leave the nursery");
+        scope.heap.remove_scan(scan);
+        // The other range is scanned as before.
+        scope.collect();
+        // SAFETY: it is kept alive where it is.
+        assert_eq!(unsafe { ((old + NUMBER) as *const u64).read() }, 2);
+        assert_eq!(scope.heap.nursery.staying(), 1);
+        scope.heap.remove_scan(other);
+        scope.collect();
+        assert_eq!((scope.heap.nursery.staying(), scope.heap().old_bytes()), (0, 0));
+    });
+    test.end();
+}
+
+#[test]
+fn an_old_object_that_a_range_kept_dies_after_its_removal() {
+    let mut test = Test::checked();
+    let (words, scan) = scan_more(&mut test);
+    test.run(|scope, types| {
+        let object = scope.scope(|scope| {
+            let local = pair(scope, types, 4);
+            scope.collect();
+            scope.object(local)
+        });
+        words.borrow_mut()[0] = object;
+        scope.collect();
+        assert_eq!(scope.heap().old_bytes(), PAIR);
+        // In the middle of a marking, too.
+        scope.heap.begin_marking(&mut []);
+        scope.collect_minor();
+        scope.heap.remove_scan(scan);
+        scope.collect();
+        scope.collect();
+        assert_eq!(scope.heap().old_bytes(), 0);
+    });
+    test.end();
+}
+
+#[test]
+#[should_panic(expected = "another heap")]
+fn a_range_of_another_heap_is_refused() {
+    let (mut test, mut other) = (Test::checked(), Test::checked());
+    let (_words, scan) = scan_more(&mut test);
+    other.heap.remove_scan(scan);
 }
