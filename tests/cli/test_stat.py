@@ -131,7 +131,8 @@ def test_a_full_disk_leaves_the_table(hugeheap):
     assert "/dev/full could not be written" in result.stderr and "wall time" in result.stdout
 
 
-def test_an_interrupt_keeps_what_was_measured(program, library, environment, tmp_path):
+@pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["by a terminal", "to it alone"])
+def test_an_interrupt_keeps_what_was_measured(program, library, environment, tmp_path, send):
     ready = tmp_path / "ready"
     slow = f"test -e {ready} && exec sleep 600; : > {ready}"
     process = subprocess.Popen(
@@ -144,7 +145,7 @@ def test_an_interrupt_keeps_what_was_measured(program, library, environment, tmp
     while "sleep" not in names_in_group(process.pid):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
+    send(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     report = json.loads(stdout)

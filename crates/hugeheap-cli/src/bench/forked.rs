@@ -10,6 +10,7 @@
 //! returns into the caller: it leaves with `_exit`, without destructors that belong to the parent (files, cgroups, knobs).
 
 use super::charge::Group;
+use super::interrupt::Measured;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -23,6 +24,7 @@ use std::process::ExitStatus;
 pub(crate) struct Forked {
     pid: libc::pid_t,
     reader: File,
+    measured: Option<Measured>,
     waited: bool,
 }
 
@@ -42,7 +44,7 @@ impl Forked {
             return Err(format!("could not be started: {}", io::Error::last_os_error()));
         }
         if pid > 0 {
-            return Ok(Self { pid, reader, waited: false });
+            return Ok(Self { pid, reader, measured: Some(Measured::copy(pid)), waited: false });
         }
         drop(reader);
         // SAFETY: dies with its parent, so that a killed bench leaves no gigabytes behind; signals end it as they end others.
@@ -106,6 +108,7 @@ impl Forked {
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = 0;
+        self.measured = None;
         // SAFETY: our child, not yet waited for.
         while unsafe { libc::waitpid(self.pid, &mut status, 0) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted

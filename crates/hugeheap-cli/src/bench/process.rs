@@ -1,6 +1,7 @@
 //! One measured process, from start to end.
 
 use super::counters::{Counters, Counts};
+use super::interrupt;
 use serde::Deserialize;
 use std::io::{self, Read, Seek};
 use std::os::unix::process::ExitStatusExt;
@@ -58,12 +59,14 @@ pub(crate) fn watched<T: Send>(
     let mut stdout = String::new();
     let ended = AtomicBool::new(false);
     let pid = child.id();
+    let passed = interrupt::Measured::program(pid as libc::pid_t);
     let (read, seen) = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| watcher(pid, &ended));
         let read = child.stdout.take().map_or(Ok(0), |mut pipe| pipe.read_to_string(&mut stdout));
         ended.store(true, Ordering::Relaxed);
         (read, watcher.join())
     });
+    drop(passed);
     let (status, usage) = wait(pid as libc::pid_t).map_err(|error| format!("was lost: {error}"))?;
     let wall = start.elapsed().as_secs_f64();
     read.map_err(|error| format!("its output could not be read: {error}"))?;

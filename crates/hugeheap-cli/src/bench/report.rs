@@ -32,6 +32,7 @@ pub(crate) struct Circumstances {
 impl Circumstances {
     /// Those of an experiment without an interpreter: says what it runs on and touches free memory.
     pub(crate) fn without_python(context: &Context, arguments: &ReportArguments) -> Self {
+        interrupt::watch();
         let host = host::facts(&context.facts);
         context.out.progress(&host::line(&host), true);
         Self::new(context, arguments, host, Value::Null)
@@ -66,8 +67,7 @@ impl Circumstances {
             "python": self.python,
             "quick": self.quick,
             "memory_touched_before": self.touched,
-            // There is no report of an interrupted measurement; the schema has the name.
-            "interrupted_by_signal": null,
+            "interrupted_by_signal": interrupt::left_off(),
             "variants": variants.iter().map(Variant::json).collect::<Vec<_>>(),
         });
         if let (Value::Object(report), Value::Object(particular)) = (&mut report, particular) {
@@ -89,7 +89,7 @@ impl Circumstances {
 /// Says what is measured and on what, touches free memory, measures.
 ///
 /// # Errors
-/// When nothing could be measured, or not all.
+/// When nothing could be measured.
 pub(crate) fn conduct<E: Experiment>(
     context: &Context,
     arguments: &ReportArguments,
@@ -97,6 +97,7 @@ pub(crate) fn conduct<E: Experiment>(
     series: &Series<'_, E::Task>,
     experiment: &E,
 ) -> Result<(series::Of<E>, Circumstances), Refusal> {
+    interrupt::watch();
     let out = &context.out;
     let host = host::facts(&context.facts);
     let names: Vec<_> = series.variants.iter().map(|variant| variant.name.as_str()).collect();
@@ -126,15 +127,38 @@ pub(crate) fn ended(out: &Output, result: Result<u8, Refusal>) -> u8 {
             exit::UNSUPPORTED
         }
         Err(Refusal::Interrupted(signal)) => {
-            out.warning("interrupted: no report, because variants were not measured alike");
+            out.warning("interrupted before each variant was measured once: there is nothing to report");
             (128 + signal) as u8
         }
     }
 }
 
-/// Touches free memory once, as `arguments` say; how much. From here on signals are noted.
+/// Hands tables and JSON out (see [`deliver`]); the exit code of a measurement with these goals.
+pub(crate) fn conclude(
+    out: &Output,
+    arguments: &ReportArguments,
+    report: &Value,
+    text: &str,
+    shown: Option<&str>,
+    goals: &[Goal],
+) -> Result<u8, Refusal> {
+    let signal = interrupt::left_off();
+    if let Some(signal) = signal {
+        let note = format!(
+            "INTERRUPTED by signal {signal}: what follows is of the rounds that were complete until then, fewer than planned.\n\n"
+        );
+        let (text, shown) = (note.clone() + text, shown.map(|shown| note + shown));
+        deliver(out, arguments, report, &text, shown.as_deref())?;
+        out.warning("interrupted: this is what was measured until then");
+        return Ok((128 + signal) as u8);
+    }
+    deliver(out, arguments, report, text, shown)?;
+    let missed = goals.iter().any(|goal| !goal.met);
+    Ok(if arguments.check && missed { exit::FINDINGS } else { exit::OK })
+}
+
+/// Touches free memory once, as `arguments` say; how much.
 fn prepare(context: &Context, arguments: &ReportArguments) -> u64 {
-    interrupt::watch();
     let touchable = touch::touchable(&context.facts);
     let touched = match arguments.touch {
         Some(Touch::Bytes(len)) => len.min(touchable),
@@ -170,7 +194,7 @@ pub(crate) fn write(file: &Path, text: &str) -> Result<(), Refusal> {
 
 /// Hands tables and JSON out as asked for. `shown`: the tables as standard output gets them, where that differs (colours). They
 /// come first, and one file is written when another cannot be: what took minutes to measure is not lost with a full disk.
-pub(crate) fn deliver(
+fn deliver(
     out: &Output,
     arguments: &ReportArguments,
     report: &Value,

@@ -10,9 +10,10 @@
 //! (see [`touch`]). A variant that failed once is left out from then on.
 
 use super::charge::Group;
+use super::trials::time_left;
 use super::variant::{Refusal, Variant, turns};
 use super::{interrupt, touch};
-use crate::output::{Output, seconds};
+use crate::output::Output;
 use std::time::Instant;
 
 /// What is to be measured.
@@ -67,10 +68,11 @@ pub(crate) struct Results<L, R> {
 /// The results of an experiment.
 pub(crate) type Of<E> = Results<<E as Experiment>::Look, <E as Experiment>::Run>;
 
-/// Measures the series.
+/// Measures the series. A signal ends it early; then there are results for the first of the tasks: those that were measured, and the one
+/// that was interrupted with its complete rounds, if there were any.
 ///
 /// # Errors
-/// When a signal ended it early: variants were not measured alike.
+/// When a signal ended it before a round of the first task was complete.
 pub(crate) fn measure<E: Experiment>(
     series: &Series<'_, E::Task>,
     experiment: &E,
@@ -78,44 +80,45 @@ pub(crate) fn measure<E: Experiment>(
 ) -> Result<Of<E>, Refusal> {
     let no_charge = Group::create().err();
     let mut measurements = Vec::new();
-    let start = Instant::now();
+    let (start, all) = (Instant::now(), series.tasks.len());
     for task in series.tasks {
-        measurements.push(series.task(task, experiment, out));
-        if let Some(signal) = interrupt::noted() {
-            return Err(Refusal::Interrupted(signal));
+        measurements.extend(series.task(task, experiment, out));
+        if let Some(signal) = interrupt::left_off() {
+            if measurements.is_empty() {
+                return Err(Refusal::Interrupted(signal));
+            }
+            break;
         }
-        let (done, all) = (measurements.len(), series.tasks.len());
-        let left = start.elapsed().as_secs_f64() / done as f64 * (all - done) as f64;
-        let left = if left < 1.0 { String::new() } else { format!(", about {} left", seconds(left)) };
+        let done = measurements.len();
+        let left = time_left(start.elapsed().as_secs_f64(), done as u32, all as u32);
         out.progress(&format!("{done} of {all} workloads: {} done{left}", E::name(task)), true);
     }
     Ok(Results { measurements, no_charge })
 }
 
 impl<T> Series<'_, T> {
-    /// A row of measurements, by variant; not complete after a signal.
+    /// A row of measurements, by variant; after a signal of complete rounds, `None` when there were none.
     fn task<E: Experiment<Task = T>>(
         &self,
         task: &T,
         experiment: &E,
         out: &Output,
-    ) -> Vec<Measurement<E::Look, E::Run>> {
+    ) -> Option<Vec<Measurement<E::Look, E::Run>>> {
         let name = E::name(task);
         let failed = |variant: &Variant, why: String| {
-            if interrupt::noted().is_none() {
-                out.warning(&format!("{name} on {} failed: {why}", variant.name));
-            }
+            out.warning(&format!("{name} on {} failed: {why}", variant.name));
             Some(why)
         };
         let mut row = vec![Measurement { look: None, runs: Vec::new(), failure: None }; self.variants.len()];
         for (variant, measurement) in self.variants.iter().zip(&mut row) {
             out.progress(&format!("{name} on {}: {}", variant.name, E::LOOK), false);
-            match experiment.look(task, variant) {
+            let look = experiment.look(task, variant);
+            if interrupt::leave_off() {
+                return None;
+            }
+            match look {
                 Ok(look) => measurement.look = Some(look),
                 Err(why) => measurement.failure = failed(variant, why),
-            }
-            if interrupt::noted().is_some() {
-                return row;
             }
         }
         for (round, place) in turns(self.variants.len(), self.runs) {
@@ -126,15 +129,17 @@ impl<T> Series<'_, T> {
             out.progress(&format!("{name} on {}: run {} of {}", variant.name, round + 1, self.runs), false);
             // Refused when memory is short: the run shows it then.
             let _ = touch::touch_and_free(touch::need(E::peak(look)));
-            match experiment.timed(task, variant) {
+            let run = experiment.timed(task, variant);
+            if interrupt::leave_off() {
+                row.iter_mut().for_each(|measurement| measurement.runs.truncate(round as usize));
+                return (round > 0).then_some(row);
+            }
+            match run {
                 Ok(run) => measurement.runs.push(run),
                 Err(why) => measurement.failure = failed(variant, why),
             }
-            if interrupt::noted().is_some() {
-                return row;
-            }
         }
-        row
+        Some(row)
     }
 }
 

@@ -159,8 +159,18 @@ fn tail(pipe: &mut (impl Read + AsRawFd), over: &AtomicBool) -> Vec<u8> {
     kept.into()
 }
 
-/// Waits for the end, whatever signal comes meanwhile: the command has it, too.
+/// Waits for the end, whatever signal comes meanwhile: the command gets it, too.
 fn wait(pid: libc::pid_t) -> io::Result<(ExitStatus, libc::rusage)> {
+    let passed = interrupt::Measured::program(pid);
+    // SAFETY: all zero is a valid value of this plain struct, which the call fills.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // The number stays its own until it is waited for below, when nothing is sent to it any more.
+    // SAFETY: our child, not waited for by this call.
+    while unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, libc::WEXITED | libc::WNOWAIT) }
+        < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    drop(passed);
     let mut status = 0;
     // SAFETY: all zero is a valid value of this plain struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

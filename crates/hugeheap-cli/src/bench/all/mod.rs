@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Each is started with the words that could be typed, by this program itself: what `all` measures is what each measures alone. Free
-//! memory is touched by the first only.
+//! memory is touched by the first only. A signal ends the one that is measured, which keeps its complete rounds; the page is made all the same.
 
 pub(crate) mod arguments;
 
 use super::interrupt;
-use super::list::EXPERIMENTS;
+use super::list::{EXPERIMENTS, Listed};
 use super::report::write;
 use super::table::{self, titled};
 use super::variant::Refusal;
@@ -43,28 +43,21 @@ pub(crate) fn all(context: &Context, arguments: &AllArguments) -> u8 {
 
 fn run(context: &Context, arguments: &AllArguments) -> Result<u8, Refusal> {
     let out = &context.out;
-    let known: Vec<_> = EXPERIMENTS.iter().map(|listed| listed.name).collect();
-    if let Some(unknown) = arguments.only.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(Refusal::Usage(format!(
-            "--only: there is no experiment '{unknown}'; the experiments are {}",
-            known.join(", ")
-        )));
-    }
-    let chosen: Vec<_> = known
-        .into_iter()
-        .filter(|name| arguments.only.is_empty() || arguments.only.iter().any(|one| one == name))
-        .collect();
+    let chosen = chosen(&arguments.only)?;
     let directory = &arguments.output;
     std::fs::create_dir_all(directory)
         .map_err(|error| Refusal::Usage(format!("{} cannot be made: {error}", directory.display())))?;
     let start = Instant::now();
-    let mut ended = Vec::new();
-    for (place, &name) in chosen.iter().enumerate() {
-        out.progress(&format!("{} of {}: {name}", place + 1, chosen.len()), true);
-        ended.push(one(context, arguments, name, place == 0)?);
-        if let Some(signal) = interrupt::noted() {
-            out.warning(&format!("what was measured is in {}", directory.display()));
-            return Err(Refusal::Interrupted(signal));
+    let mut ended: Vec<Ended> = Vec::new();
+    for (place, listed) in chosen.iter().enumerate() {
+        // How many runs there are is not known before the first has ended, when it is not the experiment's own number.
+        let is_known = arguments.runs.is_none() || place > 0;
+        let left = Some(left(&chosen, &ended, arguments.quick)).filter(|_| is_known);
+        let left = left.map_or_else(String::new, |left| format!(", about {} left", seconds(left)));
+        out.progress(&format!("{} of {}: {}{left}", place + 1, chosen.len(), listed.name), true);
+        ended.push(one(context, arguments, listed.name, place == 0)?);
+        if interrupt::noted().is_some() {
+            break;
         }
     }
     let page = page(context, directory, &ended);
@@ -73,6 +66,7 @@ fn run(context: &Context, arguments: &AllArguments) -> Result<u8, Refusal> {
         "schema": SCHEMA,
         "quick": arguments.quick,
         "seconds": start.elapsed().as_secs_f64(),
+        "interrupted_by_signal": interrupt::noted(),
         "report": page,
         "experiments": ended.iter().map(Ended::json).collect::<Vec<_>>(),
     });
@@ -89,13 +83,42 @@ fn run(context: &Context, arguments: &AllArguments) -> Result<u8, Refusal> {
         }
     }
     let missed = ended.iter().any(|one| one.goals.is_some_and(|(met, all)| met < all));
-    Ok(if page.is_none() {
+    Ok(if let Some(signal) = interrupt::noted() {
+        out.warning(&format!("interrupted: what was measured is in {}", directory.display()));
+        (128 + signal) as u8
+    } else if page.is_none() {
         exit::UNSUPPORTED
     } else if arguments.check && missed {
         exit::FINDINGS
     } else {
         exit::OK
     })
+}
+
+/// The experiments of `only`, or all.
+fn chosen(only: &[String]) -> Result<Vec<&'static Listed>, Refusal> {
+    let known = |name: &String| EXPERIMENTS.iter().any(|listed| listed.name == name);
+    if let Some(unknown) = only.iter().find(|name| !known(name)) {
+        let names: Vec<_> = EXPERIMENTS.iter().map(|listed| listed.name).collect();
+        return Err(Refusal::Usage(format!(
+            "--only: there is no experiment '{unknown}'; the experiments are {}",
+            names.join(", ")
+        )));
+    }
+    let is_chosen = |listed: &&Listed| only.is_empty() || only.iter().any(|name| name == listed.name);
+    Ok(EXPERIMENTS.iter().filter(is_chosen).collect())
+}
+
+/// Seconds that those take that have not ended: what they took elsewhere, times how much longer the others took here. One that could not be
+/// measured says nothing about that.
+fn left(chosen: &[&Listed], ended: &[Ended], quick: bool) -> f64 {
+    let takes = |listed: &&Listed| listed.takes[usize::from(!quick)];
+    let measured = || chosen.iter().zip(ended).filter(|(_, ended)| ended.goals.is_some());
+    let (here, there) = measured()
+        .map(|(listed, ended)| (ended.seconds, takes(listed)))
+        .fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let longer = if there > 0.0 { here / there } else { 1.0 };
+    longer * chosen[ended.len()..].iter().map(takes).sum::<f64>()
 }
 
 fn file(directory: &Path, name: &str, ending: &str) -> PathBuf {
@@ -202,4 +225,22 @@ fn text(ended: &[Ended], took: f64, page: Option<&Path>) -> String {
         None => text += "There is no page: nothing could be measured, or it could not be written.\n",
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_scaled_by_what_was_measured() {
+        let listed = chosen(&["stride".to_owned(), "stranded".to_owned(), "cow".to_owned()]).ok().unwrap();
+        let takes: Vec<_> = listed.iter().map(|listed| listed.takes[1]).collect();
+        let ended = |factor: f64, goals| Ended { name: "x", code: 0, seconds: factor * takes[0], goals };
+        let all: f64 = takes.iter().sum();
+        assert!((left(&listed, &[], false) - all).abs() < 1e-9);
+        let rest = all - takes[0];
+        assert!((left(&listed, &[ended(2.0, Some((1, 1)))], false) - 2.0 * rest).abs() < 1e-9);
+        // Nothing was measured: that was quick.
+        assert!((left(&listed, &[ended(0.01, None)], false) - rest).abs() < 1e-9);
+    }
 }

@@ -16,13 +16,13 @@ pub(crate) mod worker;
 
 use super::goal::Goal;
 use super::instructions::{Counted, Counting};
-use super::report::{self, Circumstances, deliver, ended, writable};
+use super::report::{self, Circumstances, conclude, ended, writable};
 use super::subject::{self, Absent, Found, Subject, Workshop};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use crate::Context;
 use crate::output::bytes;
 use crate::statistics::{Estimate, half_spread, median, ratio_of_medians};
-use crate::{Context, exit};
 use arguments::AllocRateArguments;
 use hugeheap::gc::{LEAST_NURSERY, nursery_bytes};
 use hugeheap_os::Facts;
@@ -109,9 +109,7 @@ fn run(context: &Context, arguments: &AllocRateArguments) -> Result<u8, Refusal>
     let text = text::text(&plan, &results, &goals);
     let figures = text::figures(&plan, &results);
     let report = circumstances.report(SCHEMA, &[], particular(&plan, &results), &figures, &goals);
-    deliver(out, options, &report, &text, None)?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(out, options, &report, &text, None, &goals)
 }
 
 fn plan(context: &Context, arguments: &AllocRateArguments, workshop: &Workshop) -> Result<Plan, Refusal> {

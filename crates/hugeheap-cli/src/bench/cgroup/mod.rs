@@ -11,7 +11,7 @@ mod program;
 use super::charge::Group;
 use super::goal::{self, Goal};
 use super::grid::{self, Grid};
-use super::report::{Circumstances, deliver, ended, writable};
+use super::report::{Circumstances, conclude, ended, writable};
 use super::table::NONE;
 use super::touch;
 use super::trials::{self, Trial};
@@ -69,9 +69,11 @@ fn run(context: &Context, arguments: &CgroupArguments) -> Result<u8, Refusal> {
     let mut shapes = Vec::new();
     for shape in Shape::ALL {
         let names = Memory::ALL.map(|memory| memory.name().to_owned());
-        shapes.push(trials::run(out, &names, runs, |place| {
+        let trials = trials::run(out, &names, runs, |place| {
             measure::measure(shape, Memory::ALL[place], huge_pages, &limits, times)
-        })?);
+        });
+        let Some(trials) = trials::part(trials, shapes.is_empty())? else { break };
+        shapes.push(trials);
     }
     let goals = goals(&shapes);
     let tables: Vec<_> = Shape::ALL
@@ -107,9 +109,7 @@ fn run(context: &Context, arguments: &CgroupArguments) -> Result<u8, Refusal> {
         })).collect::<Vec<_>>(),
     });
     let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
-    deliver(out, options, &report, text.trim_start(), None)?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(out, options, &report, text.trim_start(), None, &goals)
 }
 
 /// The highest limit at which a run was killed; `None`: none was, or nothing was measured.

@@ -13,16 +13,16 @@ pub(crate) mod worker;
 use super::goal::{self, Goal};
 use super::grid::{self, Grid};
 use super::process;
-use super::report::{Circumstances, deliver, ended, writable};
+use super::report::{Circumstances, conclude, ended, writable};
 use super::subject::{self, Absent, Found, Subject, Workshop};
 use super::table::or_none;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use crate::Context;
 use crate::figure::{Figure, Group, Unit};
 use crate::output::bytes;
 use crate::run::{LEVEL, PRELOAD, library};
 use crate::statistics::median;
-use crate::{Context, exit};
 use arguments::CowArguments;
 use hugeheap_os::Facts;
 use serde_json::{Map, Value, json};
@@ -80,9 +80,7 @@ fn run(context: &Context, arguments: &CowArguments) -> Result<u8, Refusal> {
     let text = text(&subjects, &peers.absent, &trials, size, &goals);
     let particular = particular(&subjects, &peers.absent, &trials, size, runs);
     let report = circumstances.report(SCHEMA, &[], particular, &figures(&subjects, &trials, size), &goals);
-    deliver(out, options, &report, &text, None)?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(out, options, &report, &text, None, &goals)
 }
 
 fn find(name: &'static str, context: &Context, arguments: &CowArguments, workshop: &Workshop) -> Found {

@@ -26,14 +26,14 @@ pub(crate) mod workload;
 
 use super::charge::Group;
 use super::process;
-use super::report::{self, Circumstances, deliver, ended, writable};
+use super::report::{self, Circumstances, conclude, ended, writable};
 use super::subject::{self, Absent, Subject, Workshop};
 use super::touch;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use crate::Context;
 use crate::output::bytes;
 use crate::statistics::{half_spread, median, ratio_of_medians};
-use crate::{Context, exit};
 use arguments::GcArguments;
 use hugeheap_os::Facts;
 use serde_json::{Map, Value, json};
@@ -103,7 +103,7 @@ pub(crate) fn gc(context: &Context, arguments: &GcArguments) -> u8 {
 fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
     let (out, options) = (&context.out, &arguments.report);
     let workshop = Workshop::new().map_err(Refusal::Unsupported)?;
-    let plan = plan(context, arguments, &workshop)?;
+    let mut plan = plan(context, arguments, &workshop)?;
     writable(options.files())?;
     let circumstances = Circumstances::without_python(context, options);
     let mut results = Results { trials: Vec::new(), no_charge: Group::create().err() };
@@ -129,20 +129,20 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
                 }
                 _ => Ok(told),
             }
-        })?;
+        });
+        let Some(trials) = trials::part(trials, results.trials.is_empty())? else { break };
         let mut row: Vec<_> = plan.subjects.iter().map(|subject| none(subject.name)).collect();
         for (place, trial) in places.into_iter().zip(trials) {
             row[place] = Trial { name: plan.subjects[place].name.to_owned(), ..trial };
         }
         results.trials.push(row);
     }
+    plan.tasks.truncate(results.trials.len());
     let goals = goals::goals(&plan, &results);
     let text = text::text(&plan, &results, &goals);
     let figures = text::figures(&plan, &results);
     let report = circumstances.report(SCHEMA, &[], particular(&plan, &results), &figures, &goals);
-    deliver(out, options, &report, &text, None)?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(out, options, &report, &text, None, &goals)
 }
 
 /// A program that cannot do a task.

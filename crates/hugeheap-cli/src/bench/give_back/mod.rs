@@ -23,13 +23,13 @@ pub(crate) mod workload;
 
 use super::plot::Abilities;
 use super::python::Python;
-use super::report::{conduct, deliver, ended, writable, write};
+use super::report::{conclude, conduct, ended, writable, write};
 use super::touch;
 use super::variant::{self, Refusal};
+use crate::Context;
 use crate::cli::GiveBackArguments;
 use crate::figure::svg;
 use crate::output::bytes;
-use crate::{Context, exit};
 use hugeheap_os::Facts;
 use measure::{Bench, Plan, Task};
 use results::View;
@@ -69,7 +69,7 @@ fn run(context: &Context, arguments: &GiveBackArguments) -> Result<u8, Refusal> 
         )));
     }
     let python = Python::find(arguments.variants.python.as_deref()).map_err(Refusal::Unsupported)?;
-    let plan = Plan {
+    let mut plan = Plan {
         tasks,
         variants: variant::choose(context, &arguments.variants, &python)?,
         cycles: arguments.cycles.unwrap_or(if options.quick { QUICK_CYCLES } else { CYCLES }),
@@ -79,21 +79,22 @@ fn run(context: &Context, arguments: &GiveBackArguments) -> Result<u8, Refusal> 
     writable(options.files().chain(plot).chain(arguments.tsv.as_deref()))?;
     let bench = Bench::new(&plan).map_err(Refusal::Unsupported)?;
     let (results, circumstances) = conduct(context, options, &python, &plan.series(), &bench)?;
+    plan.tasks.truncate(results.measurements.len());
 
     let view = View { plan: &plan, results: &results };
     let goals = goals::goals(view);
     let abilities = Abilities::here(out.colour_on_stdout());
     let shown = text::text(view, &goals, abilities);
     let plain = text::text(view, &goals, Abilities { colour: false, ..abilities });
-    deliver(out, options, &report::report(view, &circumstances, &goals), &plain, Some(&shown))?;
+    let report = report::report(view, &circumstances, &goals);
+    let code = conclude(out, options, &report, &plain, Some(&shown), &goals)?;
     if let Some(file) = plot {
         write(file, &svg::document(&text::charts(view)))?;
     }
     if let Some(file) = &arguments.tsv {
         write(file, &report::tsv(view))?;
     }
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    Ok(code)
 }
 
 /// The workloads with their sizes, if `available` bytes of memory are enough.

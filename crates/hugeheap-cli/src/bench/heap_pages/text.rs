@@ -41,7 +41,9 @@ fn grids(results: &Results) -> Vec<Grid> {
         grids.push(maximum(results));
     }
     grids.push(rounding(results));
-    grids.push(heap_pages(results));
+    if !results.pages.is_empty() {
+        grids.push(heap_pages(results));
+    }
     grids
 }
 

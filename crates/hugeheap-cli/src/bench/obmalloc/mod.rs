@@ -20,10 +20,10 @@ pub(crate) mod workload;
 
 use super::counters::Counters;
 use super::python::Python;
-use super::report::{conduct, deliver, ended, writable};
+use super::report::{conclude, conduct, ended, writable};
 use super::variant::{self, Refusal};
+use crate::Context;
 use crate::cli::ObmallocArguments;
-use crate::{Context, exit};
 use measure::{Bench, Plan};
 use results::View;
 use workload::{WORKLOADS, Workload};
@@ -44,7 +44,7 @@ fn run(context: &Context, arguments: &ObmallocArguments) -> Result<u8, Refusal> 
     let python = Python::find(arguments.variants.python.as_deref()).map_err(Refusal::Unsupported)?;
     let variants = variant::choose(context, &arguments.variants, &python)?;
     let report = &arguments.report;
-    let plan = Plan {
+    let mut plan = Plan {
         workloads,
         variants,
         runs: report.runs.unwrap_or(if report.quick { QUICK_RUNS } else { RUNS }),
@@ -54,13 +54,12 @@ fn run(context: &Context, arguments: &ObmallocArguments) -> Result<u8, Refusal> 
     writable(report.files())?;
     let bench = Bench::new(&plan).map_err(Refusal::Unsupported)?;
     let (results, circumstances) = conduct(context, report, &python, &plan.series(), &bench)?;
+    plan.workloads.truncate(results.measurements.len());
 
     let view = View { plan: &plan, results: &results };
     let goals = goals::goals(view);
     let value = report::report(view, &circumstances, &goals);
-    deliver(out, report, &value, &text::text(view, &goals), None)?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if report.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(out, report, &value, &text::text(view, &goals), None, &goals)
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Workload>, Refusal> {

@@ -10,15 +10,15 @@ mod measure;
 use super::goal::{self, Goal};
 use super::grid::Grid;
 use super::plot::{self, Abilities};
-use super::report::{Circumstances, deliver, ended, writable};
+use super::report::{Circumstances, conclude, ended, writable};
 use super::table::{NONE, or_none};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, touch};
+use crate::Context;
 use crate::figure::{Content, Figure, Line, Lines, Panel, Unit};
 use crate::output::{bytes, seconds};
 use crate::statistics::median;
-use crate::{Context, exit};
 use arguments::StartupArguments;
 use hugeheap_os::Facts;
 use measure::{ALL, By, Run};
@@ -101,9 +101,7 @@ fn run(context: &Context, arguments: &StartupArguments) -> Result<u8, Refusal> {
     let figures = [table.figure(), coverage(&trials)];
     let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
     let plain = text(Abilities { colour: false, ..abilities });
-    deliver(out, options, &report, &plain, Some(&text(abilities)))?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(out, options, &report, &plain, Some(&text(abilities)), &goals)
 }
 
 /// The median of what there is in every run.

@@ -10,15 +10,15 @@ mod measure;
 use super::charge::Group;
 use super::goal::{self, Goal};
 use super::grid::{self, Grid};
-use super::report::{Circumstances, deliver, ended, writable};
+use super::report::{Circumstances, conclude, ended, writable};
 use super::table::or_none;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, touch};
+use crate::Context;
 use crate::figure::{Figure, Group as Bars, Unit};
 use crate::output::bytes;
 use crate::statistics::median;
-use crate::{Context, exit};
 use arguments::StrandedArguments;
 use hugeheap_os::Facts;
 use measure::{Doing, Look, Memory, Run};
@@ -89,9 +89,7 @@ fn run(context: &Context, arguments: &StrandedArguments) -> Result<u8, Refusal> 
     });
     let figures = figures(&trials, &table);
     let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
-    deliver(&context.out, options, &report, &text, None)?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(&context.out, options, &report, &text, None, &goals)
 }
 
 /// The median over the runs of a figure at a step.

@@ -11,14 +11,14 @@ mod measure;
 mod text;
 
 use super::goal::Goal;
-use super::report::{self, Circumstances, deliver, ended, writable};
+use super::report::{self, Circumstances, conclude, ended, writable};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{forked, grid, touch};
+use crate::Context;
 use crate::figure::{Figure, Group};
 use crate::output::{bytes, change};
 use crate::statistics::{Estimate, median, ratio_of_medians};
-use crate::{Context, exit};
 use arguments::StrideArguments;
 use hugeheap_os::{Backing, Facts};
 use measure::{Order, Pages, Run};
@@ -79,9 +79,7 @@ fn run(context: &Context, arguments: &StrideArguments) -> Result<u8, Refusal> {
     });
     let figures = figures(&plan, &trials);
     let report = circumstances.report(SCHEMA, &[], particular, &figures, &goals);
-    deliver(&context.out, options, &report, &text, None)?;
-    let missed = goals.iter().any(|goal| !goal.met);
-    Ok(if options.check && missed { exit::FINDINGS } else { exit::OK })
+    conclude(&context.out, options, &report, &text, None, &goals)
 }
 
 fn plan(context: &Context, arguments: &StrideArguments) -> Result<Plan, Refusal> {
