@@ -220,6 +220,7 @@ typedef struct hh_stats_t {
     uint64_t gc_long_pauses;   /* of these, those of 2^20 ns or more, about a millisecond */
     uint64_t gc_pause_total;   /* their sum, nanoseconds */
     uint64_t gc_longest_pause; /* nanoseconds */
+    uint64_t gc_pause_lengths[24]; /* the first below 2^11 ns, each other from 2^(10+n) to 2^(11+n) ns, the last without an end */
 } hh_stats_t;
 
 /* Asks the kernel what backs the arenas now, which takes milliseconds; the numbers are in what hh_stats answers next. */

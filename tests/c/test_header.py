@@ -67,7 +67,7 @@ def test_it_has_the_version_of_the_library(built):
 
 
 # The widths of the members that are no single number.
-WIDTHS = {"u32": "uint32_t", "u64": "uint64_t", "[u8; 32]": "char[32]", "[u64; Fallback::ROOM]": "uint64_t[24]"}
+WIDTHS = {"u32": "uint32_t", "u64": "uint64_t", "[u8; 32]": "char[32]", "[u64; Fallback::ROOM]": "uint64_t[24]", "[u64; PAUSE_LENGTHS]": "uint64_t[24]"}
 
 
 def test_its_numbers_are_those_of_the_record():

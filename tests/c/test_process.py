@@ -17,6 +17,7 @@ def test_the_json_says_what_the_struct_does(compiled, clean):
     body = header[header.index("typedef struct hh_stats_t {") : header.index("} hh_stats_t;")]
     members = re.findall(r"^    uint64_t (\w+);", body, re.M)
     assert [name for name in said if name in members] == members
+    assert said["gc_pause_lengths"] == [0] * 24
     reasons = {entry["reason"]: entry for entry in said["fallbacks"]}
     assert reasons["address_space"]["count"] == 1 and reasons["address_space"]["hint"]
 

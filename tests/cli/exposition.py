@@ -4,9 +4,11 @@ Stricter than Prometheus itself, which passes over much: families are whole, eac
 have the name that their type demands, nothing is there twice.
 """
 
+import math
 import re
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+ENDINGS = ("_bucket", "_sum", "_count")
 VALUE = r"[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|Inf)|NaN"
 SAMPLE = re.compile(rf"(?P<name>{NAME})(?:\{{(?P<labels>.+)\}})? (?P<value>{VALUE})")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
@@ -63,7 +65,7 @@ def read(text, openmetrics=False):
                 helped.add(name)
                 family, kind, unit = name, None, None
             elif word == "TYPE":
-                if name != family or kind or rest not in ("gauge", "counter"):
+                if name != family or kind or rest not in ("gauge", "counter", "histogram"):
                     raise Malformed(line)
                 kind = metrics.kinds[name] = rest
             elif word == "UNIT" and openmetrics:
@@ -76,11 +78,32 @@ def read(text, openmetrics=False):
         match = SAMPLE.fullmatch(line)
         if not match or kind is None:
             raise Malformed(line)
-        ending = "_total" if openmetrics and kind == "counter" else ""
-        if match["name"] != family + ending or (kind == "counter" and not match["name"].endswith("_total")):
+        endings = ENDINGS if kind == "histogram" else ("_total" if openmetrics and kind == "counter" else "",)
+        if match["name"] not in [family + ending for ending in endings] or (kind == "counter" and not match["name"].endswith("_total")):
             raise Malformed(f"{line!r} in {kind} {family}")
         key = (match["name"], tuple(labels_of(match["labels"] or "").items()))
         if key in metrics:
             raise Malformed(f"twice: {line}")
         metrics[key] = float(match["value"])
+    for name in (name for name, kind in metrics.kinds.items() if kind == "histogram"):
+        check_histogram(metrics, name)
     return metrics
+
+
+def check_histogram(metrics, family):
+    """Buckets rise with their ends, the last has none and holds all."""
+    buckets = {}
+    for (name, labels), value in metrics.items():
+        if name == f"{family}_bucket":
+            ends = [label for label in labels if label[0] == "le"]
+            rest = tuple(sorted(label for label in labels if label[0] != "le"))
+            if len(ends) != 1:
+                raise Malformed(f"{name} {labels}")
+            buckets.setdefault(rest, []).append((float(ends[0][1]), value))
+    whole = {tuple(sorted(labels)): value for (name, labels), value in metrics.items() if name == f"{family}_count"}
+    sums = {tuple(sorted(labels)) for name, labels in metrics if name == f"{family}_sum"}
+    if not buckets.keys() == whole.keys() == sums:
+        raise Malformed(f"{family} has no sum, no count or no buckets")
+    for rest, found in buckets.items():
+        if found != sorted(found) or found[-1] != (math.inf, whole[rest]) or [count for _, count in found] != sorted(count for _, count in found):
+            raise Malformed(f"{family}{dict(rest)}: {found}")

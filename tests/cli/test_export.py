@@ -422,6 +422,12 @@ def names_in(expression):
     return set(re.findall(r"\bhugeheap_[a-z_]+", expression))
 
 
+def family_of(name, kinds):
+    """The metric that a sample of a histogram belongs to, or the name."""
+    stem = re.sub("_(bucket|sum|count)$", "", name)
+    return stem if kinds.get(stem) == "histogram" else name
+
+
 def expressions():
     for panel in json.loads((EXAMPLES / "dashboard.json").read_text())["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))
@@ -434,7 +440,7 @@ def test_dashboard_and_alerts_name_metrics_that_exist(once):
     kinds = once().kinds
     used = set()
     for expression in expressions():
-        used |= names_in(expression)
+        used |= {family_of(name, kinds) for name in names_in(expression)}
     assert used <= set(kinds), sorted(used - set(kinds))
     assert len(used) > 25
     panels = json.loads((EXAMPLES / "dashboard.json").read_text())["panels"]
@@ -443,7 +449,30 @@ def test_dashboard_and_alerts_name_metrics_that_exist(once):
     for expression in expressions():
         for name in names_in(expression):
             grows = re.search(rf"(?:rate|increase)\({name}\b", expression)
-            assert (kinds[name] == "counter") == bool(grows), expression
+            assert (kinds[family_of(name, kinds)] in ("counter", "histogram")) == bool(grows), expression
+
+
+def test_the_pauses_of_a_collector_are_a_histogram(once, program, environment):
+    if not may_read_others():
+        pytest.skip("Yama's ptrace_scope keeps processes of one user apart")
+    # Trees for longer than anybody waits.
+    command = [program, "bench", "worker", "gc", "binary-trees", "24", "-"]
+    worker = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        labels = {"pid": str(worker.pid)}
+        lengths = "hugeheap_heap_gc_pause_length_seconds"
+        while True:
+            assert worker.poll() is None, "it ended before its pauses were seen"
+            metrics = once()
+            if any(metrics.of(f"{lengths}_count", **labels)):
+                break
+    finally:
+        worker.kill()
+        worker.wait()
+    # That buckets rise and all are counted is checked when they are read.
+    assert len(metrics.of(f"{lengths}_bucket", **labels)) == 24
+    assert metrics.one(f"{lengths}_count", **labels) <= metrics.one("hugeheap_heap_gc_pauses_total", **labels)
+    assert metrics.one(f"{lengths}_sum", **labels) == metrics.one("hugeheap_heap_gc_pause_seconds_total", **labels) > 0
 
 
 def test_a_real_prometheus_takes_metrics_and_alerts(hugeheap):

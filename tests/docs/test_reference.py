@@ -50,7 +50,7 @@ def test_every_name_is_documented_in_its_order(path, enum, count):
 
 
 # The widths of the fields that are no single u64.
-WIDTHS = {"u32": 4, "u64": 8, "[u8; 32]": 32, "[u64; Fallback::ROOM]": 24 * 8}
+WIDTHS = {"u32": 4, "u64": 8, "[u8; 32]": 32, "[u64; Fallback::ROOM]": 24 * 8, "[u64; PAUSE_LENGTHS]": 24 * 8}
 
 
 def test_the_layout_of_the_record_is_documented():

@@ -67,7 +67,11 @@ fn object(snapshot: &Snapshot, to: &mut Text) -> fmt::Result {
     for (name, value) in snapshot.counters() {
         write!(to, ", \"{name}\": {value}")?;
     }
-    to.write_str(", \"fallbacks\": [")?;
+    to.write_str(", \"gc_pause_lengths\": [")?;
+    for (index, count) in snapshot.gc_pause_lengths.iter().enumerate() {
+        write!(to, "{}{count}", if index == 0 { "" } else { ", " })?;
+    }
+    to.write_str("], \"fallbacks\": [")?;
     let counted = Fallback::ALL.into_iter().filter(|&reason| snapshot.fallback(reason) > 0);
     for (index, reason) in counted.enumerate() {
         let comma = if index == 0 { "" } else { ", " };

@@ -135,6 +135,7 @@ fn other_processes_can_read_what_its_heaps_do_though_the_arenas_do_not_change() 
                 snapshot.gc_minor == 0 || snapshot.gc_heaps > 0 && snapshot.gc_pauses >= snapshot.gc_minor
             );
             if snapshot.gc_minor > 1000 && snapshot.gc_nursery >= 256 << 10 && snapshot.gc_pause_total > 0 {
+                assert!(snapshot.gc_pause_lengths.iter().sum::<u64>() > 1000, "{snapshot:?}");
                 seen = Some(snapshot.gc_minor);
             }
         }

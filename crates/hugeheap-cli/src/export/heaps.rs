@@ -108,6 +108,10 @@ fn collectors(snapshot: &Snapshot, labels: &[(&'static str, &str); 3], found: &m
     ] {
         found.add(metric, labels, nanoseconds as f64 / 1e9);
     }
+    let end = |nanoseconds: Option<u64>| nanoseconds.map_or(f64::INFINITY, |end| end as f64 / 1e9);
+    let lengths = snapshot.pause_lengths().map(|(until, count)| (end(until), count)).collect();
+    let lengths = metric::Value::Sizes(snapshot.gc_pause_total as f64 / 1e9, lengths);
+    found.add(&metric::HEAP_GC_PAUSE_LENGTH, labels, lengths);
 }
 
 fn info(row: &Row, snapshot: &Snapshot, found: &mut Found) {

@@ -10,6 +10,8 @@ pub(crate) enum Kind {
     Gauge,
     /// Only goes up, while what it speaks of lives.
     Counter,
+    /// How many there were of which size.
+    Histogram,
 }
 
 /// A metric.
@@ -26,10 +28,12 @@ pub(crate) struct Metric {
 /// Labels in their order.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Count(u64),
     Share(f64),
+    /// The sum of all, and how many were at most so much and more than the one before; the last has no end.
+    Sizes(f64, Vec<(f64, u64)>),
 }
 
 impl From<u64> for Value {
@@ -185,6 +189,8 @@ catalogue! {
     HEAP_GC_LONG_PAUSES = Counter "hugeheap_heap_gc_long_pauses" "" "Of these, those of about a millisecond or more";
     HEAP_GC_PAUSE = Counter "hugeheap_heap_gc_pause" "seconds" "Their sum";
     HEAP_GC_LONGEST_PAUSE = Gauge "hugeheap_heap_gc_longest_pause" "seconds" "The longest of them";
+    HEAP_GC_PAUSE_LENGTH = Histogram "hugeheap_heap_gc_pause_length" "seconds"
+        "Times that the program waited for a collection, by their length";
 }
 
 #[cfg(test)]

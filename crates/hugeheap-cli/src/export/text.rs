@@ -39,13 +39,14 @@ impl Collector for Found {
             let kind = match metric.kind {
                 Kind::Gauge => MetricType::Gauge,
                 Kind::Counter => MetricType::Counter,
+                Kind::Histogram => MetricType::Histogram,
             };
             let mut family = encoder.encode_descriptor(metric.name, metric.help, unit.as_ref(), kind)?;
             for (labels, value) in samples {
                 if labels.is_empty() {
-                    sample(&mut family, metric, *value)?;
+                    sample(&mut family, metric, value)?;
                 } else {
-                    sample(&mut family.encode_family(&labels.as_slice())?, metric, *value)?;
+                    sample(&mut family.encode_family(&labels.as_slice())?, metric, value)?;
                 }
             }
         }
@@ -53,12 +54,18 @@ impl Collector for Found {
     }
 }
 
-fn sample(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: Value) -> Result<(), fmt::Error> {
+fn sample(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: &Value) -> Result<(), fmt::Error> {
     match (metric.kind, value) {
-        (Kind::Gauge, Value::Count(count)) => encoder.encode_gauge(&count),
-        (Kind::Gauge, Value::Share(share)) => encoder.encode_gauge(&share),
-        (Kind::Counter, Value::Count(count)) => encoder.encode_counter::<NoLabelSet, _, u64>(&count, None),
-        (Kind::Counter, Value::Share(share)) => encoder.encode_counter::<NoLabelSet, _, u64>(&share, None),
+        (Kind::Gauge, Value::Count(count)) => encoder.encode_gauge(count),
+        (Kind::Gauge, Value::Share(share)) => encoder.encode_gauge(share),
+        (Kind::Counter, Value::Count(count)) => encoder.encode_counter::<NoLabelSet, _, u64>(count, None),
+        (Kind::Counter, Value::Share(share)) => encoder.encode_counter::<NoLabelSet, _, u64>(share, None),
+        (Kind::Histogram, Value::Sizes(sum, sizes)) => {
+            let count = sizes.iter().map(|(_, count)| count).sum();
+            encoder.encode_histogram::<NoLabelSet>(*sum, count, sizes, None)
+        }
+        // The catalogue says what is what.
+        _ => Err(fmt::Error),
     }
 }
 
@@ -86,7 +93,7 @@ fn prometheus(openmetrics: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::metric::{HEAP_COVERAGE, HEAP_GIVEN_BACK, HOST_MEMORY};
+    use super::super::metric::{HEAP_COVERAGE, HEAP_GC_PAUSE_LENGTH, HEAP_GIVEN_BACK, HOST_MEMORY};
     use super::*;
 
     fn found() -> Found {
@@ -94,6 +101,8 @@ mod tests {
         found.add(&HOST_MEMORY, &[], 1u64 << 40);
         found.add(&HEAP_COVERAGE, &[("name", "a \"b\"\\\n")], 0.25);
         found.add(&HEAP_GIVEN_BACK, &[("pid", "7"), ("name", "x")], 12u64);
+        let sizes = vec![(0.25, 2), (0.5, 0), (f64::INFINITY, 1)];
+        found.add(&HEAP_GC_PAUSE_LENGTH, &[("pid", "7")], Value::Sizes(1.5, sizes));
         found
     }
 
@@ -116,5 +125,16 @@ mod tests {
         assert!(text.contains("# HELP hugeheap_heap_given_back_bytes_total Memory given back"));
         assert!(text.contains("hugeheap_heap_coverage_ratio{name=\"a \\\"b\\\"\\\\\\n\"} 0.25\n"), "{text}");
         assert!(!text.contains("# UNIT") && !text.contains("# EOF"));
+        let name = "hugeheap_heap_gc_pause_length_seconds";
+        for line in [
+            format!("# TYPE {name} histogram"),
+            format!("{name}_sum{{pid=\"7\"}} 1.5"),
+            format!("{name}_count{{pid=\"7\"}} 3"),
+            format!("{name}_bucket{{le=\"0.25\",pid=\"7\"}} 2"),
+            format!("{name}_bucket{{le=\"0.5\",pid=\"7\"}} 2"),
+            format!("{name}_bucket{{le=\"+Inf\",pid=\"7\"}} 3"),
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} not in\n{text}");
+        }
     }
 }

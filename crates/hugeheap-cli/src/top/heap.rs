@@ -30,6 +30,8 @@ struct Collector {
     old: u64,
     minor: u64,
     major: u64,
+    /// 99 % of the pauses are shorter.
+    most: Duration,
     longest: Duration,
 }
 
@@ -44,10 +46,11 @@ impl Heap {
         let policy = self.policy.map_or("unknown", Policy::name);
         let collector = self.collector.map_or_else(String::new, |collector| {
             format!(
-                ", garbage-collected: {} old, {}, {}, longest pause {:.1} ms",
+                ", garbage-collected: {} old, {}, {}, 99 % of pauses below {:.1} ms, longest {:.1} ms",
                 bytes(collector.old),
                 counted(collector.minor, "minor collection", "minor collections"),
                 counted(collector.major, "major", "major"),
+                collector.most.as_secs_f64() * 1e3,
                 collector.longest.as_secs_f64() * 1e3,
             )
         });
@@ -81,6 +84,7 @@ impl From<&Snapshot> for Heap {
                 old: snapshot.gc_old,
                 minor: snapshot.gc_minor,
                 major: snapshot.gc_major,
+                most: Duration::from_nanos(snapshot.pause_quantile(0.99).unwrap_or(0)),
                 longest: Duration::from_nanos(snapshot.gc_longest_pause),
             }),
         }
@@ -115,7 +119,7 @@ pub(crate) mod tests {
 
     #[test]
     fn garbage_collected_heaps_are_told_where_there_are_some() {
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             gc_heaps: 1,
             gc_old: 5 << 20,
             gc_minor: 1,
@@ -123,8 +127,11 @@ pub(crate) mod tests {
             gc_longest_pause: 1_260_000,
             ..Snapshot::EMPTY
         };
+        (snapshot.gc_pause_lengths[0], snapshot.gc_pause_lengths[9], snapshot.gc_pause_lengths[10]) =
+            (900, 95, 5);
         let words = Heap::from(&snapshot).words(crate::output::bytes);
-        let end = ", 0 fallbacks, garbage-collected: 5.0 MiB old, 1 minor collection, 2 major, longest pause 1.3 ms";
+        let end = ", 0 fallbacks, garbage-collected: 5.0 MiB old, 1 minor collection, 2 major, \
+                   99 % of pauses below 1.0 ms, longest 1.3 ms";
         assert!(words.ends_with(end), "{words}");
         assert!(!Heap::from(&Snapshot::EMPTY).words(crate::output::bytes).contains("collect"));
     }

@@ -13,7 +13,7 @@ use super::mark::Phase;
 use crate::arena::ARENA_BYTES;
 use crate::object::Source;
 use crate::telemetry::Snapshot;
-use crate::telemetry::collectors::{COLLECTORS, Collector, LONG_PAUSE};
+use crate::telemetry::collectors::{COLLECTORS, Collector, LONG_PAUSE, lengths};
 use core::fmt;
 use core::time::Duration;
 use hugeheap_os::Facts;
@@ -240,6 +240,7 @@ impl<S: Source> Heap<S> {
             pauses: now.pauses.count,
             long_pauses: now.pauses.histogram[long..].iter().sum(),
             pause_total: now.pauses.total,
+            lengths: lengths(&now.pauses.histogram),
         };
         COLLECTORS.changed(&self.counted, &all, now.pauses.longest);
         self.counted = all;

@@ -3,6 +3,7 @@
 //! Here and not beside the heaps, because who publishes the numbers knows no heaps, and they use what it is a part of.
 
 use super::Snapshot;
+use super::snapshot::{FIRST_PAUSE, PAUSE_LENGTHS};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A pause of so many nanoseconds is a long one: about a millisecond, the beginning of a bucket of the heaps' histograms.
@@ -27,6 +28,17 @@ pub(crate) struct Collector {
     pub(crate) long_pauses: u64,
     /// Their sum in nanoseconds.
     pub(crate) pause_total: u64,
+    /// How many of which length, as in [`Snapshot::gc_pause_lengths`].
+    pub(crate) lengths: [u64; PAUSE_LENGTHS],
+}
+
+/// Pauses by length, of a histogram whose bucket `n` begins at 2ⁿ nanoseconds.
+pub(crate) fn lengths(histogram: &[u64]) -> [u64; PAUSE_LENGTHS] {
+    let mut lengths = [0; PAUSE_LENGTHS];
+    for (power, count) in histogram.iter().enumerate() {
+        lengths[power.saturating_sub(FIRST_PAUSE).min(PAUSE_LENGTHS - 1)] += count;
+    }
+    lengths
 }
 
 /// Sums over all heaps of the process, ended ones too.
@@ -42,6 +54,7 @@ pub(crate) struct Collectors {
     long_pauses: AtomicU64,
     pause_total: AtomicU64,
     longest_pause: AtomicU64,
+    lengths: [AtomicU64; PAUSE_LENGTHS],
 }
 
 /// Those of this process.
@@ -60,6 +73,7 @@ impl Collectors {
             long_pauses: AtomicU64::new(0),
             pause_total: AtomicU64::new(0),
             longest_pause: AtomicU64::new(0),
+            lengths: [const { AtomicU64::new(0) }; PAUSE_LENGTHS],
         }
     }
 
@@ -85,6 +99,11 @@ impl Collectors {
                 sum.fetch_add(now.wrapping_sub(before), Relaxed);
             }
         }
+        for ((sum, before), now) in self.lengths.iter().zip(&before.lengths).zip(&now.lengths) {
+            if now != before {
+                sum.fetch_add(now - before, Relaxed);
+            }
+        }
         self.longest_pause.fetch_max(longest_pause, Relaxed);
     }
 
@@ -100,6 +119,9 @@ impl Collectors {
         snapshot.gc_long_pauses = self.long_pauses.load(Relaxed);
         snapshot.gc_pause_total = self.pause_total.load(Relaxed);
         snapshot.gc_longest_pause = self.longest_pause.load(Relaxed);
+        for (length, sum) in snapshot.gc_pause_lengths.iter_mut().zip(&self.lengths) {
+            *length = sum.load(Relaxed);
+        }
     }
 }
 
@@ -119,7 +141,11 @@ mod tests {
             pause_total: 9,
             ..Collector::default()
         };
-        let two = Collector { old: 20, major: 1, ..one };
+        let mut histogram = [0; 36];
+        (histogram[0], histogram[10], histogram[20], histogram[35]) = (1, 2, 3, 4);
+        let two = Collector { old: 20, major: 1, lengths: lengths(&histogram), ..one };
+        let mut expected = [0; PAUSE_LENGTHS];
+        (expected[0], expected[10], expected[PAUSE_LENGTHS - 1]) = (3, 3, 4);
         let other = Collector { nursery: 7, minor: 1, long_pauses: 1, ..Collector::default() };
         for _ in 0..2 {
             sums.made();
@@ -143,6 +169,7 @@ mod tests {
             gc_long_pauses: 1,
             gc_pause_total: 9,
             gc_longest_pause: 8,
+            gc_pause_lengths: expected,
             ..Snapshot::EMPTY
         };
         assert_eq!(told(), all);

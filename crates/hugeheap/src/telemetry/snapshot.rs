@@ -261,7 +261,16 @@ pub struct Snapshot {
     pub gc_pause_total: u64,
     /// The longest in nanoseconds.
     pub gc_longest_pause: u64,
+    /// Pauses by length: the first below 2¹¹ ns, each other from 2ⁿ⁺¹⁰ to 2ⁿ⁺¹¹ ns with its index for n, the last without an end. See
+    /// [`pause_lengths`](Self::pause_lengths).
+    pub gc_pause_lengths: [u64; PAUSE_LENGTHS],
 }
+
+/// Buckets of the lengths of pauses: from 2 µs, about a minor collection with a few survivors, to 8.6 s.
+pub(crate) const PAUSE_LENGTHS: usize = 24;
+
+/// The first bucket of the lengths of pauses ends at two to this power and one, in nanoseconds.
+pub(crate) const FIRST_PAUSE: usize = 10;
 
 const _: () = assert!(size_of::<Snapshot>() % 8 == 0);
 
@@ -321,6 +330,7 @@ impl Snapshot {
         gc_long_pauses: 0,
         gc_pause_total: 0,
         gc_longest_pause: 0,
+        gc_pause_lengths: [0; PAUSE_LENGTHS],
     };
 
     /// Whether memory comes from hugeheap, `None` for a number from a newer version.
@@ -331,6 +341,27 @@ impl Snapshot {
     /// How often memory did not get the backing its policy wanted, for `reason`.
     pub const fn fallback(&self, reason: Fallback) -> u64 {
         self.fallbacks[reason as usize]
+    }
+
+    /// The lengths of pauses: how many there were below each number of nanoseconds, and not below the one before it. The last has no end:
+    /// `None`.
+    pub fn pause_lengths(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        self.gc_pause_lengths.iter().enumerate().map(|(index, &count)| {
+            ((index + 1 < PAUSE_LENGTHS).then(|| 1 << (index + FIRST_PAUSE + 1)), count)
+        })
+    }
+
+    /// Nanoseconds that `share` of the pauses do not reach: the upper end of a power of two, and not more than the longest. `None` where there
+    /// were none.
+    pub fn pause_quantile(&self, share: f64) -> Option<u64> {
+        let all: u64 = self.gc_pause_lengths.iter().sum();
+        let wanted = ((all as f64 * share).ceil() as u64).max(1);
+        let mut seen = 0;
+        let (end, _) = self.pause_lengths().find(|(_, count)| {
+            seen += count;
+            seen >= wanted
+        })?;
+        Some(end.map_or(self.gc_longest_pause, |end| end.min(self.gc_longest_pause)))
     }
 
     /// The interpreter's version as text.
@@ -397,5 +428,29 @@ impl Snapshot {
 impl Default for Snapshot {
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_have_ends_and_quantiles() {
+        let mut snapshot = Snapshot { gc_longest_pause: 5_000_000, ..Snapshot::EMPTY };
+        assert_eq!(snapshot.pause_quantile(0.99), None);
+        (snapshot.gc_pause_lengths[0], snapshot.gc_pause_lengths[10]) = (98, 1);
+        assert_eq!(snapshot.pause_quantile(0.5), Some(2048));
+        assert_eq!(snapshot.pause_quantile(1.0), Some(2 << 20));
+        snapshot.gc_pause_lengths[12] = 1;
+        assert_eq!(snapshot.pause_quantile(1.0), Some(5_000_000), "not more than the longest");
+        let ends: Vec<_> = snapshot.pause_lengths().map(|(end, _)| end).collect();
+        assert_eq!(
+            (ends[0], ends[PAUSE_LENGTHS - 2], ends[PAUSE_LENGTHS - 1]),
+            (Some(2 << 10), Some(1 << 33), None)
+        );
+        snapshot.gc_pause_lengths = [0; PAUSE_LENGTHS];
+        snapshot.gc_pause_lengths[PAUSE_LENGTHS - 1] = 1;
+        assert_eq!(snapshot.pause_quantile(0.5), Some(5_000_000));
     }
 }
