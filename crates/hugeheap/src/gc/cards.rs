@@ -21,6 +21,7 @@
 
 use super::header::OBJECT_ALIGN;
 use super::old::Old;
+use super::prefetch::prefetch;
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
 use crate::object::class::WINDOWS;
@@ -51,6 +52,7 @@ const DIRTY: u64 = (1 << NOTED_SHIFT) - 1;
 const _: () = assert!(WINDOWS * 64 * CARD_BYTES == HEAP_PAGE_BYTES && NOTED + NOTED_WORDS <= WINDOWS);
 
 /// Cards that were taken from a page: ranges of addresses, each as long as possible but for ends of words.
+#[derive(Clone)]
 pub(crate) struct Cards {
     object: usize,
     at: usize,
@@ -63,6 +65,11 @@ impl Cards {
     /// The object they are of.
     pub(crate) fn object(&self) -> usize {
         self.object
+    }
+
+    /// Lets the cache fetch the slots.
+    pub(crate) fn fetch(&self) {
+        self.clone().for_each(|(from, _)| prefetch(from));
     }
 }
 

@@ -24,6 +24,7 @@ use super::ephemeron::Waiting;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::nursery::Nursery;
 use super::old::Old;
+use super::prefetch::prefetch;
 use super::types::{Types, Visit};
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
@@ -41,6 +42,9 @@ pub(super) const PART: usize = 64 << 10;
 
 /// Objects that are popped before the first of them is looked into.
 const AHEAD: usize = 8;
+
+/// Bytes of a large array whose marks are asked for before they are looked at: 32 slots, about as many cache misses as a core can have under way.
+const FETCHED: usize = 256;
 
 /// Bytes that a look into a card counts for besides its own, so that many single ones do not make a step long: what they refer to is anywhere.
 const CARD_LOOK: usize = 64;
@@ -343,7 +347,12 @@ impl Marker {
         if to < end {
             self.overflowed |= !push(&mut self.parts, (object, to), self.most);
         }
-        self.visit(types, nursery, old, object, Some((from, to)));
+        fetch_marks(old, from, to.min(from + FETCHED));
+        for at in (from..to).step_by(FETCHED) {
+            let end = (at + FETCHED).min(to);
+            fetch_marks(old, end, to.min(end + FETCHED));
+            self.visit(types, nursery, old, object, Some((at, end)));
+        }
         if from == object {
             self.reached(nursery, old, object);
         }
@@ -354,6 +363,8 @@ impl Marker {
     fn cards<S: Source>(&mut self, types: &Types, nursery: &Nursery<S>, old: &Old<S>, page: usize) -> usize {
         let Some(cards) = old.take_noted(page) else { return 0 };
         let (object, mut bytes) = (cards.object(), 0);
+        cards.fetch();
+        cards.clone().for_each(|(from, to)| fetch_marks(old, from, to));
         for (from, to) in cards {
             self.visit(types, nursery, old, object, Some((from, to)));
             bytes += CARD_LOOK + to - from;
@@ -372,16 +383,16 @@ impl Marker {
     }
 }
 
-/// Lets the cache fetch what is at an address, where that can be said.
+/// Lets the cache fetch what marking needs of the objects that slots refer to. The words need not be slots.
 #[inline(always)]
-pub(super) fn prefetch(address: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing, wherever the address is.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address as *const i8);
+fn fetch_marks<S: Source>(old: &Old<S>, from: usize, to: usize) {
+    for slot in (from..to).step_by(8) {
+        // SAFETY: a word of a live object of this heap.
+        let word = unsafe { (slot as *const usize).read() };
+        if word != 0 && word % OBJECT_ALIGN == 0 {
+            old.fetch_mark(word);
+        }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 /// Marks the object at a granule of a heap page; says whether it was not.

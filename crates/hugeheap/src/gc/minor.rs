@@ -22,7 +22,7 @@
 //! were written. Of larger ones and of cards that is left to the steps of marking, which are bounded.
 
 use super::barrier::{Remembered, push};
-use super::cards::CARD_BYTES;
+use super::cards::{CARD_BYTES, Cards};
 use super::events::Event;
 use super::header::{Header, OBJECT_ALIGN, STAYS, TRACKED};
 use super::heap::Heap;
@@ -31,12 +31,16 @@ use super::mark::{Marker, Phase};
 use super::noted::Noted;
 use super::nursery::Nursery;
 use super::old::Old;
+use super::prefetch::prefetch;
 use super::types::{Descriptor, Types, Visit};
 use crate::object::Source;
 use core::time::Duration;
 
 /// Bytes of a marked object that was written above which what it refers to is marked later: about as much as noting it is looking into it.
 const LATER: usize = 128;
+
+/// Remembered objects that are asked for before the first of them is looked into.
+const AHEAD: usize = 8;
 
 /// A minor collection that is under way.
 pub(super) struct Minor<'a, S: Source> {
@@ -173,7 +177,7 @@ impl<S: Source> Minor<'_, S> {
     /// Where an object of the nursery is after the collection.
     ///
     /// With [`look_into_plain`](Self::look_into_plain) this is what a survivor costs: one loop without calls, in which what differs from object to object is all
-    /// that is read from memory. As a call for each slot it took 220 instructions for a node of a tree, and takes 100.
+    /// that is read from memory. As a call for each slot it took 220 instructions for a node of a tree, and takes 140.
     #[inline(always)]
     pub(super) fn move_out(&mut self, object: usize) -> usize {
         // SAFETY: references into the nursery are addresses of live objects, or of what is left of them during a collection.
@@ -324,6 +328,7 @@ impl<S: Source> Minor<'_, S> {
             }
             marked = false;
         }
+        self.fetch(&cards);
         for (from, to) in cards {
             self.begin_object(object, marked);
             let types = self.types;
@@ -332,6 +337,18 @@ impl<S: Source> Minor<'_, S> {
             self.end_object();
             if self.young {
                 self.dirty_again(remembered, from, to);
+            }
+        }
+    }
+
+    /// Lets the cache fetch the slots of cards, and then the young objects that these refer to.
+    fn fetch(&self, cards: &Cards) {
+        cards.fetch();
+        for slot in cards.clone().flat_map(|(from, to)| (from..to).step_by(8)) {
+            // SAFETY: a word of a live object of this heap.
+            let word = unsafe { (slot as *const usize).read() };
+            if self.is_young(word) {
+                prefetch(word);
             }
         }
     }
@@ -427,7 +444,10 @@ impl<S: Source> Heap<S> {
             not_moved: 0,
         };
         roots.each(frame, &mut minor);
-        for object in objects {
+        for (index, &object) in objects.iter().enumerate() {
+            if let Some(&later) = objects.get(index + AHEAD) {
+                prefetch(later);
+            }
             // SAFETY: what is remembered lives: a dead object is forgotten when marking ends, before it is swept.
             unsafe { Header::of(object).with(TRACKED).put(object) };
             let marked = minor.old.black && minor.old.is_marked(object) && !minor.leaves(object);

@@ -20,7 +20,7 @@
 //! | `roots` | what is alive without being referred to |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `noted`, `lost` | moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
-//! | `mark`, `cycle` | marking in steps; a major collection from step to step |
+//! | `mark`, `cycle`, `prefetch` | marking in steps; a major collection from step to step; what both ask the cache for |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
@@ -72,6 +72,7 @@ mod noted;
 mod nursery;
 mod old;
 mod pacing;
+mod prefetch;
 mod process;
 mod protect;
 mod roots;

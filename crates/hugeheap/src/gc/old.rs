@@ -19,8 +19,9 @@ use super::bins::{Bin, FREES, Free};
 use super::depart::Survey;
 use super::header::OBJECT_ALIGN;
 use super::lists::List;
+use super::prefetch::prefetch;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
-use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS};
+use crate::object::class::{CLASSES, Class, SHAPES, SMALL_SHIFT, WINDOWS};
 use crate::object::space::Page;
 use crate::object::{Source, Space};
 use core::sync::atomic::Ordering::Relaxed;
@@ -76,7 +77,7 @@ pub(crate) struct Old<S: Source> {
     pub(super) batch: usize,
     /// Bytes of heap pages and large blocks.
     pub(super) held: usize,
-    /// Bytes of objects: live ones, and dead ones that are not swept yet.
+    /// Bytes of objects: live ones, and dead ones that are not swept yet. Without those in taken windows.
     pub(super) used: usize,
     /// Arenas that are evacuated, in order, with their pages, once these are swept.
     pub(super) leaving: Vec<Leaving>,
@@ -218,6 +219,16 @@ impl<S: Source> Old<S> {
         let tag = page.mark().tag.load(Relaxed);
         let class = class_in(tag);
         (tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT && class != LARGE).then(|| (page, SHAPES[class].shift))
+    }
+
+    /// Lets the cache fetch the tag of the page at an address, and the mark there, if blocks are small.
+    #[inline(always)]
+    pub(super) fn fetch_mark(&self, address: usize) {
+        if let Some(page) = self.space.page(address) {
+            prefetch(&raw const *page.mark() as usize);
+            let word = (address % HEAP_PAGE_BYTES) >> (SMALL_SHIFT + u64::BITS.trailing_zeros());
+            prefetch(&raw const page.remote()[word] as usize);
+        }
     }
 
     pub(super) fn is_unswept(&self, tag: u32) -> bool {
