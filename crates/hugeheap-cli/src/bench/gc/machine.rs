@@ -8,13 +8,16 @@
 //! Addresses are valid until the next allocation. What has to survive it is on the stack, or in the frame of the allocation.
 
 use super::waits::{Before, Watch};
+use core::ptr::null_mut;
 use hugeheap::gc::{Global, Heap, Layout, ProcessHeap, Settings, TypeId, space};
 
 /// Slots of the shadow stack: a tree of depth 40 needs 80.
 const SLOTS: usize = 1024;
 
+/// As runtimes have it: a cursor that moves through memory, not an index.
 struct Stack {
-    len: usize,
+    top: *mut usize,
+    end: *mut usize,
     slots: [usize; SLOTS],
 }
 
@@ -24,6 +27,18 @@ pub(crate) struct Machine {
     stack: *mut Stack,
     /// Who looks at the calls that may collect.
     pub(crate) watch: Option<Box<Watch>>,
+}
+
+/// A place of the shadow stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(*mut usize);
+
+impl Place {
+    /// What was pushed `number` pushes later.
+    #[inline(always)]
+    pub(crate) fn after(self, number: usize) -> Self {
+        Self(self.0.wrapping_add(number))
+    }
 }
 
 /// A type with its size in the nursery.
@@ -38,12 +53,16 @@ impl Machine {
     /// One line when there is no memory.
     pub(crate) fn new(settings: Settings) -> Result<Self, String> {
         let mut heap = Heap::new(space(), settings).map_err(|error| error.to_string())?;
-        let stack = Box::into_raw(Box::new(Stack { len: 0, slots: [0; SLOTS] }));
-        // SAFETY: the stack lives as long as the process (it is never freed) and holds references of this heap up to its length.
+        let stack = Box::into_raw(Box::new(Stack { top: null_mut(), end: null_mut(), slots: [0; SLOTS] }));
+        // SAFETY: the stack lives as long as the process (it is never freed) and holds references of this heap up to its top.
         unsafe {
+            let slots = (&raw mut (*stack).slots).cast::<usize>();
+            ((*stack).top, (*stack).end) = (slots, slots.add(SLOTS));
             heap.add_roots(Box::new(move |visitor| {
-                for index in 0..(*stack).len {
-                    visitor.slot(&raw mut (*stack).slots[index]);
+                let mut slot = slots;
+                while slot < (*stack).top {
+                    visitor.slot(slot);
+                    slot = slot.add(1);
                 }
             }));
         }
@@ -108,35 +127,40 @@ impl Machine {
 
     /// Pushes a reference; its place.
     #[inline(always)]
-    pub(crate) fn push(&mut self, object: usize) -> usize {
-        // SAFETY: the stack is never freed, and nobody else uses it meanwhile.
-        let stack = unsafe { &mut *self.stack };
-        let place = stack.len;
-        stack.slots[place] = object;
-        stack.len = place + 1;
-        place
+    pub(crate) fn push(&mut self, object: usize) -> Place {
+        // SAFETY: the stack is never freed, and nobody else uses it meanwhile; below its end there is a slot.
+        unsafe {
+            let stack = &mut *self.stack;
+            let place = stack.top;
+            assert!(place < stack.end, "the shadow stack has {SLOTS} slots");
+            place.write(object);
+            stack.top = place.add(1);
+            Place(place)
+        }
     }
 
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> usize {
-        // SAFETY: as in `push`.
-        let stack = unsafe { &mut *self.stack };
-        stack.len -= 1;
-        stack.slots[stack.len]
+        // SAFETY: as in `push`; what is popped was pushed, so there is a slot below the top.
+        unsafe {
+            let stack = &mut *self.stack;
+            stack.top = stack.top.sub(1);
+            stack.top.read()
+        }
     }
 
     /// What is at a place of the stack now.
     #[inline(always)]
-    pub(crate) fn at(&self, place: usize) -> usize {
-        // SAFETY: as in `push`.
-        unsafe { (*self.stack).slots[place] }
+    pub(crate) fn at(&self, place: Place) -> usize {
+        // SAFETY: as in `push`: places are slots of the stack.
+        unsafe { place.0.read() }
     }
 
     /// Puts another reference at a place of the stack.
     #[inline(always)]
-    pub(crate) fn replace(&mut self, place: usize, object: usize) {
-        // SAFETY: as in `push`.
-        unsafe { (*self.stack).slots[place] = object };
+    pub(crate) fn replace(&mut self, place: Place, object: usize) {
+        // SAFETY: as in `at`.
+        unsafe { place.0.write(object) };
     }
 
     /// Writes a reference into a slot of an object, with the barrier.

@@ -3,7 +3,7 @@
 //! Throughout: an address is used until the next allocation and no longer; what has to survive is on the stack or in the frame. That is
 //! the contract of every unsafe function here, and what each block relies on.
 
-use super::machine::{Kind, Machine, put, word};
+use super::machine::{Kind, Machine, Place, put, word};
 use super::workload::{Random, Workload};
 use hugeheap::gc::Global;
 
@@ -99,7 +99,7 @@ unsafe fn binary_trees(machine: &mut Machine, node: Kind, depth: u32) -> Done {
 }
 
 /// Makes the children of a node that is on the stack at `place`, and theirs.
-unsafe fn populate(machine: &mut Machine, node: Kind, depth: u32, place: usize) {
+unsafe fn populate(machine: &mut Machine, node: Kind, depth: u32, place: Place) {
     if depth == 0 {
         return;
     }
@@ -243,13 +243,13 @@ unsafe fn wide_arrays(machine: &mut Machine, random: &mut Random, size: u64) -> 
             let object = machine.allocate(kind, &mut frame);
             put(object, 8, number as usize);
             clear(object, 16, 2);
-            let array = machine.at(first + random.below(ARRAYS) as usize);
+            let array = machine.at(first.after(random.below(ARRAYS) as usize));
             machine.set(array, ITEMS + random.below(places) as usize * 8, object);
         }
         let mut check = 0;
         for index in 0..ARRAYS as usize {
             for place in 0..places as usize {
-                let object = word(machine.at(first + index), ITEMS + place * 8);
+                let object = word(machine.at(first.after(index)), ITEMS + place * 8);
                 if object != 0 {
                     check += word(object, 8) as u64;
                 }
