@@ -46,6 +46,21 @@ def test_the_status_of_a_command_that_fails_passes_through(hugeheap, compiled):
     assert "the command failed" in result.stderr and "misses of the second level" in result.stdout
 
 
+@needs_valgrind
+def test_what_a_command_becomes_is_counted_and_what_it_starts_where_asked(hugeheap, compiled):
+    walk = compiled("walk", source=WALK)
+
+    def misses(*arguments):
+        result = hugeheap("tlb", "--cpu", "64:4,2048:16", "--json", *arguments, timeout=300)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)["pages"][0]["second_level_misses"], result.stderr
+
+    seen, said = misses("--", "sh", "-c", 'exec "$0"', walk)
+    assert seen >= 40_960 and "in its place" in said
+    starts = ["sh", "-c", '"$0"; true', walk]
+    assert misses("--", *starts)[0] < 40_960 <= misses("--children", "--", *starts)[0]
+
+
 def test_without_valgrind_it_says_what_to_install(hugeheap, tmp_path):
     result = hugeheap("tlb", "--cpu", "zen4", "--", "/bin/true", env={"PATH": str(tmp_path)})
     assert result.returncode == 3

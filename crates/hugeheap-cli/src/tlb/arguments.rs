@@ -17,14 +17,16 @@ Examples:
   hugeheap tlb --cpu 64:4,2048:16/32:4,1024:8 -- ./server --once
   hugeheap tlb --cpu list
 
-A geometry is ENTRIES:WAYS of the first and the second level for 4 KiB pages, and after a slash for 2 MiB pages where they have others.
-Modelled: data accesses of user code, least-recently-used sets, all memory on pages of one size. Not modelled: the kernel, other
-programs, prefetching, entries that hold several neighbours, the time of a page walk.")]
+A geometry is ENTRIES:WAYS of the first and the second level for 4 KiB pages,
+and after a slash for 2 MiB pages where they have others.
+Modelled: data accesses of user code, least-recently-used sets, all memory on pages of one size.
+Not modelled: the kernel, other programs, prefetching, entries that hold several neighbours,
+the time of a page walk.")]
 pub(crate) struct TlbArguments {
     /// The CPU: a name, a geometry, or list. Default: this machine's.
     #[arg(long, value_name = "NAME|GEOMETRY", value_parser = geometry::parse)]
     pub(crate) cpu: Option<Cpu>,
-    /// Count the processes that the command starts, too.
+    /// Count the processes that the command starts, too. What it executes in its own place is counted in any case.
     #[arg(long)]
     pub(crate) children: bool,
     /// Print data as JSON, to FILE or to standard output.

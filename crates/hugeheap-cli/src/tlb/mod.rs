@@ -12,11 +12,11 @@ mod model;
 
 use crate::columns::{Align, columns};
 use crate::figure::{self, Content, Figure, Table};
-use crate::output::{change, grouped};
+use crate::output::{Output, change, grouped};
 use crate::{Context, exit, file as files, reproduce};
 use arguments::TlbArguments;
 use geometry::{Cpu, Level, Levels};
-use model::Counts;
+use model::{Computed, Counts, Follow};
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -54,18 +54,12 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
             true,
         );
     }
-    let mut computed = Vec::new();
-    for (levels, page, name) in [(cpu.small, SMALL, "4 KiB"), (cpu.huge, HUGE, "2 MiB")] {
-        out.progress(&format!("running on pages of {name} under valgrind: slow"), false);
-        match model::compute(levels, page, arguments.children, &arguments.command, computed.is_empty()) {
-            Ok(one) => computed.push(one),
-            Err(error) => {
-                out.progress_end();
-                return refused(context, &error);
-            }
-        }
-    }
+    let computed = compute(out, &cpu, arguments);
     out.progress_end();
+    let computed = match computed {
+        Ok(computed) => computed,
+        Err(error) => return refused(context, &error),
+    };
     let counts = [computed[0].counts, computed[1].counts];
     let status = computed[0].status;
     if !status.success() {
@@ -88,6 +82,30 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
         }
     }
     passed_through(status)
+}
+
+/// Runs the command on both page sizes.
+fn compute(out: &Output, cpu: &Cpu, arguments: &TlbArguments) -> io::Result<[Computed; 2]> {
+    let mut follow = if arguments.children { Follow::Children } else { Follow::Alone };
+    let mut one = |levels, page, name, shown| {
+        out.progress(&format!("running on pages of {name} under valgrind: slow"), false);
+        let command = &arguments.command;
+        if let Some(computed) = model::compute(levels, page, follow, command, shown)? {
+            return Ok(computed);
+        }
+        // A wrapper, such as that of pyenv. It ran at its own speed until now, and what it started would not have had to be slow.
+        follow = Follow::Execution;
+        out.progress(
+            &format!(
+                "{} executes another program in its place: once more, following it (naming that program is quicker)",
+                command[0].to_string_lossy()
+            ),
+            true,
+        );
+        let computed = model::compute(levels, page, follow, command, false)?;
+        computed.ok_or_else(|| io::Error::other("nothing was computed"))
+    };
+    Ok([one(cpu.small, SMALL, "4 KiB", true)?, one(cpu.huge, HUGE, "2 MiB", false)?])
 }
 
 /// The command's own status; of one that was killed, the number shells use.
@@ -133,7 +151,12 @@ fn list() -> String {
 fn rows(cpu: &Cpu, [small, huge]: [Counts; 2]) -> Vec<Vec<String>> {
     let per_thousand = |misses: u64, counts: Counts| misses as f64 * 1e3 / counts.accesses.max(1) as f64;
     let row = |title: &str, a: u64, b: u64| {
-        let changed = if a == 0 { String::new() } else { change(b as f64 / a as f64) };
+        let changed = match b as f64 / a as f64 {
+            _ if a == 0 => String::new(),
+            // Not all of them, and nearly.
+            ratio if b > 0 && ratio < 0.0005 => "below −99.9 %".to_owned(),
+            ratio => change(ratio),
+        };
         vec![title.to_owned(), grouped(a), grouped(b), changed]
     };
     vec![

@@ -33,23 +33,38 @@ pub(crate) struct Computed {
     pub(crate) status: ExitStatus,
 }
 
-/// Runs `command`. Its standard output goes to standard error (`shown`) or nowhere.
+/// Statuses with which valgrind says that it could not start the command.
+const NOT_STARTED: [Option<i32>; 2] = [Some(126), Some(127)];
+
+/// Which processes run under valgrind, and which of them are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follow {
+    /// The command, as long as it is the program that was named. What it forks runs there, too, and is not counted.
+    Alone,
+    /// The command, whatever program it executes in its place. What it starts is slow, too, and is not counted.
+    Execution,
+    /// All.
+    Children,
+}
+
+/// Runs `command`. Its standard output goes to standard error (`shown`) or nowhere. `None`: it was not counted, because it
+/// executed another program in its place, and that was not followed.
 ///
 /// # Errors
 /// What the kernel says when valgrind cannot be started; one line when it computed nothing.
 pub(crate) fn compute(
     levels: Levels,
     page: u64,
-    children: bool,
+    follow: Follow,
     command: &[OsString],
     shown: bool,
-) -> Result<Computed, io::Error> {
+) -> Result<Option<Computed>, io::Error> {
     let directory = tempfile::tempdir()?;
     let mut valgrind = Command::new("valgrind");
     let size = |Level { entries, ways }: Level| format!("{},{ways},{page}", u64::from(entries) * page);
     valgrind
         .args(["-q", "--tool=cachegrind", "--cache-sim=yes"])
-        .arg(format!("--trace-children={}", if children { "yes" } else { "no" }))
+        .arg(format!("--trace-children={}", if follow == Follow::Alone { "no" } else { "yes" }))
         // Code shares the second level with data; its first level has the geometry of data's, and its misses are not told.
         .args([format!("--I1={}", size(levels[0])), format!("--D1={}", size(levels[0]))])
         .arg(format!("--LL={}", size(levels[1])))
@@ -62,20 +77,29 @@ pub(crate) fn compute(
     } else {
         valgrind.stdout(Stdio::null()).stderr(Stdio::null());
     }
-    let status = valgrind.status()?;
+    let mut process = valgrind.spawn()?;
+    // The launcher executes the tool, and that loads the command: it stays the same process.
+    let own = process.id().to_string();
+    let status = process.wait()?;
     let mut counts = None;
     for entry in std::fs::read_dir(directory.path())?.flatten() {
+        if follow != Follow::Children && entry.file_name() != own.as_str() {
+            continue;
+        }
         let text = read(&entry.path());
         if let Some(found) = text.as_deref().and_then(summary) {
             *counts.get_or_insert_with(Counts::default) += found;
         }
     }
-    match counts {
-        Some(counts) => Ok(Computed { counts, status }),
-        None => Err(io::Error::other(match status.signal() {
-            Some(signal) => format!("the command was killed by signal {signal} before anything was computed"),
-            None => format!("nothing was computed, {status}: {}", said(directory.path())),
-        })),
+    match (counts, status.signal()) {
+        (Some(counts), _) => Ok(Some(Computed { counts, status })),
+        (None, Some(signal)) => Err(io::Error::other(format!(
+            "the command was killed by signal {signal} before anything was computed"
+        ))),
+        (None, None) if follow == Follow::Alone && !NOT_STARTED.contains(&status.code()) => Ok(None),
+        (None, None) => {
+            Err(io::Error::other(format!("nothing was computed, {status}: {}", said(directory.path()))))
+        }
     }
 }
 
@@ -89,7 +113,8 @@ fn said(directory: &Path) -> String {
     let logs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("log."));
     let text: Vec<_> = logs.filter_map(|entry| read(&entry.path())).collect();
     let mut lines = text.iter().flat_map(|text| text.lines()).rev();
-    let last = lines.find(|line| !line.trim().is_empty());
+    // That the model is of an unusual size is meant.
+    let last = lines.find(|line| !line.trim().is_empty() && !line.contains("warning: simulated"));
     last.unwrap_or("valgrind says nothing about it").trim().to_owned()
 }
 
