@@ -382,6 +382,18 @@ mod tests {
         assert_eq!(boehm["host_longest_gap_seconds"].as_f64(), Some(0.0007));
         assert_eq!(boehm["runs"].as_array().unwrap().len(), 3);
     }
+    #[test]
+    fn fewer_bytes_than_objects_need_are_refused() {
+        let (plan, results) = sample();
+        let task = plan.tasks[0];
+        let mut told = results.trials[0][0].runs[0].clone();
+        let least = told.objects * task.workload.least_bytes();
+        told.allocated = least - UNCOUNTED;
+        assert_eq!(allocated_all(task, &told), Ok(()));
+        told.allocated -= 1;
+        assert!(allocated_all(task, &told).unwrap_err().contains("did not allocate all"));
+    }
+
     /// Builds a program of OCaml and says whether its objects are believed.
     fn believed(source: &str, workload: Workload) -> Option<Result<(), String>> {
         let workshop = Workshop::new().unwrap();

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The words after `bench worker gc`, which other languages' programs get too.
+/// The words after `bench worker gc`; other languages' programs get the first three, too.
 #[derive(Debug, Args)]
 pub(crate) struct Words {
     workload: String,
