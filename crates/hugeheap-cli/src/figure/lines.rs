@@ -15,6 +15,8 @@ use plotters::style::text_anchor::HPos;
 const ALONE: u32 = 330;
 const SMALL: u32 = 190;
 const ACROSS: u32 = 2;
+/// Radius of a point that is alone, in shown pixels.
+const DOT: u32 = 3;
 /// Columns in which a run's points are summed up, and moments at which the runs' median is taken.
 const COLUMNS: usize = 400;
 const MOMENTS: usize = 240;
@@ -72,6 +74,9 @@ fn panel_lines(plot: &mut Plot<'_, '_>, panel: &Panel, names: &[&str], y: &Scale
     for line in &panel.lines {
         let colour = palette::series(names.iter().position(|name| *name == line.name).unwrap_or(0));
         let runs: Vec<_> = line.runs.iter().filter(|run| !run.is_empty()).collect();
+        // A line needs two points; what was looked at once only is a dot.
+        let single = runs.iter().filter(|run| run.len() == 1);
+        plot.draw_series(single.map(|run| Circle::new(run[0], fine(DOT), colour.filled())))?;
         match runs[..] {
             [] => {}
             [run] => {

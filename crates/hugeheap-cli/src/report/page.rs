@@ -148,7 +148,11 @@ fn table(table: &Table) -> Markup {
     html! {
         div.wide { table {
             thead { tr { @for cell in &table.head { th { (cell) } } } }
-            tbody { @for row in &table.rows { tr { @for cell in row { td { (cell) } } } } }
+            tbody { @for row in &table.rows { tr {
+                @for cell in row { td { (cell) } }
+                // A row that ends early has its line below it all the same.
+                @for _ in row.len()..table.head.len() { td {} }
+            } } }
         } }
     }
 }

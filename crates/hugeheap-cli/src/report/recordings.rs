@@ -3,7 +3,7 @@
 use super::read::Input;
 use super::section::Section;
 use crate::figure::{Axis, Boxes, Content, Distribution, Figure, Line, Lines, Panel, Table, Unit};
-use crate::output::bytes;
+use crate::output::{bytes, counted};
 use crate::statistics::{half_spread, median};
 use serde_json::Value;
 
@@ -20,6 +20,9 @@ const COLUMNS: [(&str, &str); 8] = [
 ];
 /// Maxima that get a box plot: the reference's, and what RSS does not show.
 const BOXES: [&str; 2] = ["rss", "charge"];
+
+/// A column that has a value at fewer looks than one in so many has its number told.
+const RARE: usize = 5;
 
 /// Names, each with its runs, in the order of first use.
 fn groups<'a>(inputs: &[&'a Input]) -> Vec<(&'a str, Vec<&'a Value>)> {
@@ -48,6 +51,12 @@ fn most(recording: &Value, column: &str) -> Option<f64> {
     points(recording, column).iter().map(|point| point.1).reduce(f64::max)
 }
 
+/// A title with a capital letter: at its beginning these words have a small one in a sentence.
+fn capital(title: &str) -> String {
+    let mut letters = title.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// A title of one line that is not longer than a legend can be.
 fn short(name: &str) -> String {
     const MOST: usize = 60;
@@ -74,7 +83,7 @@ pub(super) fn section(inputs: &[&Input]) -> Result<Section, String> {
         let runs = lines.iter().map(|line| line.runs.len()).max().unwrap_or(0);
         let note = if runs > 1 { "every run thin; their median, and as a band the middle half" } else { "" };
         figures.push(Figure::new(
-            format!("{title} over time"),
+            format!("{} over time", capital(title)),
             note,
             Content::Lines(Lines {
                 x: Axis { label: String::new(), unit: Unit::Seconds },
@@ -153,18 +162,28 @@ fn table(groups: &[(&str, Vec<&Value>)]) -> Figure {
         let mut row = vec![short(name), runs.len().to_string()];
         row.extend(columns.iter().map(|(column, _)| {
             let values: Vec<f64> = runs.iter().filter_map(|run| most(run, column)).collect();
-            match (median(&values), half_spread(&values)) {
+            let cell = match (median(&values), half_spread(&values)) {
                 (Some(middle), Some(spread)) if values.len() > 1 => {
                     format!("{} ± {}", bytes(middle as u64), bytes(spread as u64))
                 }
                 (Some(middle), _) => bytes(middle as u64),
-                _ => "–".to_owned(),
+                _ => return "–".to_owned(),
+            };
+            // Of looks that are rare the largest is not the most there was.
+            let looks: Vec<_> =
+                runs.iter().map(|run| (points(run, column).len(), points(run, "rss").len())).collect();
+            match looks.iter().map(|(some, _)| *some).min() {
+                Some(few) if looks.iter().any(|(some, all)| some * RARE < *all) => {
+                    format!("{cell}\nof {}", counted(few as u64, "look", "looks"))
+                }
+                _ => cell,
             }
         }));
         row
     });
     let table = Table { head, rows: rows.collect() };
-    Figure::new("Maxima", "median of the runs ± half the middle half", Content::Table(table))
+    let note = "median of the runs ± half the middle half; what is costly to look at was looked at now and then only";
+    Figure::new("Maxima", note, Content::Table(table))
 }
 
 #[cfg(test)]
@@ -192,6 +211,19 @@ mod tests {
             (&[5.0, 7.0][..], &[3.0][..])
         );
         assert_eq!(section.reproduce, ["r"]);
+    }
+
+    #[test]
+    fn maxima_of_rare_looks_say_so() {
+        let (mut pss, times) = (vec![json!(null); 12], (0..12).collect::<Vec<_>>());
+        pss[7] = json!(4096);
+        let samples =
+            json!({"seconds": times, "rss": vec![8192; 12], "page_tables": vec![4096; 12], "pss": pss});
+        let input = Input { file: "a.json".into(), value: json!({"name": "a", "samples": samples}) };
+        let figures = section(&[&input]).unwrap().figures;
+        assert!(figures.iter().any(|figure| figure.title == "Page tables over time"));
+        let Content::Table(table) = &figures.last().unwrap().content else { panic!("no table") };
+        assert_eq!(table.rows[0][2..], ["8.0 KiB", "4.0 KiB\nof 1 look", "4.0 KiB"]);
     }
 
     #[test]
