@@ -290,6 +290,44 @@ def test_the_switch_off_is_respected(hugeheap, python):
     assert main is None or main["state"] == "disabled"
 
 
+# Two mistakes with the interpreter's allocator that no check of an ordinary heap can see: a block is used after it was freed, and freed
+# again after it was handed out in between. Nothing of the interpreter's own has that size here.
+MISTAKES = """
+import ctypes
+api = ctypes.pythonapi
+api.PyMem_Malloc.restype = ctypes.c_void_p
+api.PyMem_Malloc.argtypes = [ctypes.c_size_t]
+api.PyMem_Free.argtypes = [ctypes.c_void_p]
+blocks = [api.PyMem_Malloc(555) for _ in range(100)]
+block = blocks[50]
+ctypes.memset(block, 7, 555)
+api.PyMem_Free(block)
+print("contents", max(ctypes.string_at(block, 555)), flush=True)
+again = api.PyMem_Malloc(555)
+print("handed out again", again == block, flush=True)
+api.PyMem_Free(block)
+print("survived")
+"""
+
+
+def test_hardened_heaps_catch_what_ordinary_ones_cannot(hugeheap, python):
+    ordinary = hugeheap("run", "--level", "objects", "--", python, "-c", MISTAKES)
+    assert ordinary.stdout.splitlines() == ["contents 7", "handed out again True", "survived"]
+    limited = ["bash", "-c", 'ulimit -c 0; exec "$@"', "bash"]
+    hardened = hugeheap("run", "--level", "objects", "--hardened", "--", *limited, python, "-c", MISTAKES)
+    assert hardened.stdout.splitlines() == ["contents 0", "handed out again False"]
+    assert hardened.returncode == -signal.SIGABRT
+    assert "size class 560: nothing live begins at the address (freed twice?)" in hardened.stderr
+
+
+def test_hardened_heaps_need_level_objects(hugeheap, python):
+    refused = hugeheap("run", "--hardened", "--", python, "-c", "print(1)")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "add --level objects" in refused.stderr
+    taken = hugeheap("run", "--hardened", "--", python, "-c", "print(1)", env={"HUGEHEAP_LEVEL": "objects"})
+    assert (taken.returncode, taken.stdout) == (0, "1\n")
+
+
 # --- children ---
 
 

@@ -120,6 +120,10 @@ pub(crate) struct RunArguments {
     /// 0: none): bytes, or with a suffix K, M, G, T.
     #[arg(long, value_parser = bytes, value_name = "BYTES", env = "HUGEHEAP_LIMIT", hide_env_values = true)]
     pub(crate) limit: Option<u64>,
+    /// Heaps that make mistakes harder to use: freed blocks are cleared and wait, blocks are handed out at random, large ones have guards.
+    /// Costs time; only with level objects.
+    #[arg(long)]
+    pub(crate) hardened: bool,
     /// When the command has ended, print what happened on standard error.
     #[arg(long)]
     pub(crate) summary: bool,

@@ -35,6 +35,9 @@ impl Environment {
         if let Some(limit) = arguments.limit {
             environment.set("HUGEHEAP_LIMIT", limit.to_string());
         }
+        if arguments.hardened {
+            environment.set("HUGEHEAP_HARDENED", "1");
+        }
         if arguments.no_children {
             environment.set("HUGEHEAP_CHILDREN", "0");
         }

@@ -25,6 +25,7 @@ pub(crate) mod target;
 use crate::cli::RunArguments;
 use crate::{Context, exit};
 use environment::Environment;
+use hugeheap::telemetry::Level;
 use records::{Found, Records};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -40,6 +41,10 @@ pub(crate) use summary::snapshot_json;
 /// Runs the command. Returns only when it could not be started, or when a summary was asked for.
 pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     let out = &context.out;
+    if arguments.hardened && arguments.level.0 != Level::Objects {
+        out.error("--hardened is for heaps of hugeheap's object allocator: add --level objects");
+        return exit::USAGE;
+    }
     let name = &arguments.command[0];
     let target = match Target::resolve(name) {
         Ok(target) => target,
