@@ -222,8 +222,10 @@ impl Marker {
             };
             budget = budget.saturating_sub(bytes);
         }
-        // There is room: they were popped.
-        self.stack.extend(ahead.0.iter().filter(|&&object| object != 0));
+        for object in ahead.0.into_iter().filter(|&object| object != 0) {
+            // Others may have taken their room.
+            self.overflowed |= !push(&mut self.stack, object, self.most);
+        }
         self.forget_near();
         budget
     }

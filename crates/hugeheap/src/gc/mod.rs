@@ -19,7 +19,7 @@
 //! | `old`, `bins`, `lists`, `large`, `sweep` | where objects end: blocks, where the next one is, lists of pages, large objects, what becomes free |
 //! | `roots` | what is alive without being referred to |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
-//! | `minor`, `noted`, `lost` | moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
+//! | `minor`, `survivor`, `noted`, `lost` | what a minor collection looks into; moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
 //! | `mark`, `cycle`, `prefetch` | marking in steps; a major collection from step to step; what both ask the cache for |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
@@ -79,6 +79,7 @@ mod roots;
 mod scan;
 mod scope;
 mod statistics;
+mod survivor;
 mod sweep;
 #[cfg(test)]
 mod tests;
