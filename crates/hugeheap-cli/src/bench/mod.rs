@@ -13,6 +13,7 @@
 //! * [`measuring`]: what the comparison of allocators in `bench/` shares
 //! * [`subject`]: programs of other languages that do the same work; [`worker`]: this program as one of them
 //! * [`instructions`]: instructions and cycles per object
+//! * [`requirements`]: what the host must have for it
 //! * [`table`], [`grid`]: tables for a terminal and a report; [`goal`]: claims checked; [`report`]: what is done before and after
 
 pub(crate) mod all;
@@ -39,6 +40,7 @@ mod process;
 mod python;
 mod region;
 pub(crate) mod report;
+mod requirements;
 mod sample;
 mod series;
 pub(crate) mod startup;

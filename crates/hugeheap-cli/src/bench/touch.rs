@@ -25,7 +25,7 @@ const MARGIN: u64 = 1024 * MIB;
 
 /// What a run that peaks at `peak` bytes needs: its memory, what an allocator takes beside it, page tables.
 pub fn need(peak: u64) -> u64 {
-    peak + peak * 3 / 10 + 64 * MIB
+    peak.saturating_add(peak / 10 * 3).saturating_add(64 * MIB)
 }
 
 /// Touches `len` bytes and frees them. Fails without harm when there is not that much.

@@ -13,9 +13,9 @@ use super::goal::{self, Goal};
 use super::grid::{self, Grid};
 use super::report::{Circumstances, conclude, ended, writable};
 use super::table::NONE;
-use super::touch;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use super::{requirements, touch};
 use crate::figure::{self, Group as Bars, Unit};
 use crate::output::bytes;
 use crate::statistics::median;
@@ -46,21 +46,11 @@ pub(crate) fn cgroup(context: &Context, arguments: &CgroupArguments) -> u8 {
 
 fn run(context: &Context, arguments: &CgroupArguments) -> Result<u8, Refusal> {
     let (out, options) = (&context.out, &arguments.report);
-    let Some(huge_page) = context.facts.page_sizes().huge else {
-        return Err(Refusal::Unsupported("this kernel has no transparent huge pages".to_owned()));
-    };
+    let huge_page = requirements::huge_page(&context.facts)?;
     let huge_pages =
         arguments.huge_pages.unwrap_or(if options.quick { QUICK_HUGE_PAGES } else { HUGE_PAGES });
     let full = huge_pages * huge_page as u64;
-    if let Some(available) =
-        context.facts.available_memory().ok().filter(|&available| touch::need(full) > available)
-    {
-        return Err(Refusal::Unsupported(format!(
-            "{} are needed, and {} are available; choose less with --huge-pages",
-            bytes(touch::need(full)),
-            bytes(available)
-        )));
-    }
+    requirements::memory(context.facts.available_memory().ok(), "cgroup", touch::need(full), "--huge-pages")?;
     let runs = options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS });
     writable(options.files())?;
     let circumstances = Circumstances::without_python(context, options);

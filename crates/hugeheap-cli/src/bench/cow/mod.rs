@@ -12,12 +12,12 @@ pub(crate) mod worker;
 
 use super::goal::{self, Goal};
 use super::grid::{self, Grid};
-use super::process;
 use super::report::{Circumstances, conclude, ended, writable};
 use super::subject::{self, Absent, Found, Subject, Workshop};
 use super::table::or_none;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use super::{process, requirements};
 use crate::Context;
 use crate::figure::{Figure, Group, Unit};
 use crate::output::bytes;
@@ -57,13 +57,7 @@ fn run(context: &Context, arguments: &CowArguments) -> Result<u8, Refusal> {
         )));
     }
     let needed = size.saturating_mul(PEAK);
-    if let Some(available) = context.facts.available_memory().ok().filter(|&available| needed > available) {
-        return Err(Refusal::Unsupported(format!(
-            "about {} of memory are needed, and {} are available; choose less with --size",
-            bytes(needed),
-            bytes(available)
-        )));
-    }
+    requirements::memory(context.facts.available_memory().ok(), "cow", needed, "--size")?;
     let workshop = Workshop::new().map_err(Refusal::Unsupported)?;
     let mut subjects = vec![Subject::own("cow").map_err(Refusal::Unsupported)?];
     let peers =

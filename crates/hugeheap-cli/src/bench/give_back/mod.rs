@@ -24,8 +24,8 @@ pub(crate) mod workload;
 use super::plot::Abilities;
 use super::python::Python;
 use super::report::{conclude, conduct, ended, writable, write};
-use super::touch;
 use super::variant::{self, Refusal};
+use super::{requirements, touch};
 use crate::Context;
 use crate::cli::GiveBackArguments;
 use crate::figure::svg;
@@ -137,16 +137,7 @@ fn tasks(arguments: &GiveBackArguments, available: Option<u64>) -> Result<Vec<Ta
             Workload::Instances => (instances, instances.saturating_mul(INSTANCE), "--instances"),
             Workload::Cycle => (size, size, "--size"),
         };
-        if let Some(available) =
-            available.filter(|&available| touch::need(needed.min(u64::MAX / 2)) > available)
-        {
-            return Err(Refusal::Unsupported(format!(
-                "{} needs about {} of memory, and {} are available; choose less with {option}",
-                workload.name(),
-                bytes(touch::need(needed.min(u64::MAX / 2))),
-                bytes(available)
-            )));
-        }
+        requirements::memory(available, workload.name(), touch::need(needed), option)?;
         tasks.push(Task { workload, size });
     }
     Ok(tasks)

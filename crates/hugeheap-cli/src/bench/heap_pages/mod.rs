@@ -17,7 +17,7 @@ use super::plot::{self, Abilities};
 use super::report::{Circumstances, conclude, ended, writable};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
-use super::{forked, touch};
+use super::{forked, requirements, touch};
 use crate::Context;
 use crate::output::bytes;
 use crate::statistics::median;
@@ -60,14 +60,8 @@ pub(crate) fn heap_pages(context: &Context, arguments: &HeapPagesArguments) -> u
 fn run(context: &Context, arguments: &HeapPagesArguments) -> Result<u8, Refusal> {
     let (out, options) = (&context.out, &arguments.report);
     let objects = arguments.objects.unwrap_or(if options.quick { QUICK_OBJECTS } else { OBJECTS });
-    let need = touch::need(objects.saturating_mul(OBJECT).min(u64::MAX / 2));
-    if let Some(available) = context.facts.available_memory().ok().filter(|&available| need > available) {
-        return Err(Refusal::Unsupported(format!(
-            "{} are needed, and {} are available; choose less with --objects",
-            bytes(need),
-            bytes(available)
-        )));
-    }
+    let need = touch::need(objects.saturating_mul(OBJECT));
+    requirements::memory(context.facts.available_memory().ok(), "heap-pages", need, "--objects")?;
     let found = Ruby::find(arguments.ruby.as_deref());
     // One that is named must be there.
     if let (Some(_), Err(why)) = (&arguments.ruby, &found) {

@@ -14,7 +14,7 @@ use super::report::{Circumstances, conclude, ended, writable};
 use super::table::{NONE, or_none};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
-use super::{forked, touch};
+use super::{forked, requirements, touch};
 use crate::Context;
 use crate::figure::{Content, Figure, Line, Lines, Panel, Unit};
 use crate::output::{bytes, seconds};
@@ -42,9 +42,7 @@ pub(crate) fn startup(context: &Context, arguments: &StartupArguments) -> u8 {
 
 fn run(context: &Context, arguments: &StartupArguments) -> Result<u8, Refusal> {
     let (out, options) = (&context.out, &arguments.report);
-    let Some(huge_page) = context.facts.page_sizes().huge else {
-        return Err(Refusal::Unsupported("this kernel has no transparent huge pages".to_owned()));
-    };
+    let huge_page = requirements::huge_page(&context.facts)?;
     let size = arguments.size.unwrap_or(if options.quick { QUICK_SIZE } else { SIZE });
     if size < huge_page as u64 {
         return Err(Refusal::Usage(format!(
@@ -53,15 +51,7 @@ fn run(context: &Context, arguments: &StartupArguments) -> Result<u8, Refusal> {
             bytes(huge_page as u64)
         )));
     }
-    if let Some(available) =
-        context.facts.available_memory().ok().filter(|&free| size > free || touch::need(size) > free)
-    {
-        return Err(Refusal::Unsupported(format!(
-            "{} are needed, and {} are available; choose less with --size",
-            bytes(size),
-            bytes(available)
-        )));
-    }
+    requirements::memory(context.facts.available_memory().ok(), "startup", touch::need(size), "--size")?;
     let deadline = arguments.deadline.unwrap_or(if options.quick { QUICK_DEADLINE } else { DEADLINE });
     let runs = options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS });
     writable(options.files())?;

@@ -14,7 +14,7 @@ use super::report::{Circumstances, conclude, ended, writable};
 use super::table::or_none;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
-use super::{forked, touch};
+use super::{forked, requirements, touch};
 use crate::Context;
 use crate::figure::{Figure, Group as Bars, Unit};
 use crate::output::bytes;
@@ -44,19 +44,11 @@ pub(crate) fn stranded(context: &Context, arguments: &StrandedArguments) -> u8 {
 
 fn run(context: &Context, arguments: &StrandedArguments) -> Result<u8, Refusal> {
     let options = &arguments.report;
-    let Some(huge_page) = context.facts.page_sizes().huge else {
-        return Err(Refusal::Unsupported("this kernel has no transparent huge pages".to_owned()));
-    };
+    let huge_page = requirements::huge_page(&context.facts)?;
     let huge_pages =
         arguments.huge_pages.unwrap_or(if options.quick { QUICK_HUGE_PAGES } else { HUGE_PAGES });
     let need = touch::need(huge_pages * huge_page as u64);
-    if let Some(available) = context.facts.available_memory().ok().filter(|&available| need > available) {
-        return Err(Refusal::Unsupported(format!(
-            "{} are needed, and {} are available; choose less with --huge-pages",
-            bytes(need),
-            bytes(available)
-        )));
-    }
+    requirements::memory(context.facts.available_memory().ok(), "stranded", need, "--huge-pages")?;
     let runs = options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS });
     writable(options.files())?;
     let no_charge = Group::create().err();

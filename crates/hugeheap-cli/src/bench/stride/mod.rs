@@ -14,7 +14,7 @@ use super::goal::Goal;
 use super::report::{self, Circumstances, conclude, ended, writable};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
-use super::{forked, grid, touch};
+use super::{forked, grid, requirements, touch};
 use crate::Context;
 use crate::figure::{Figure, Group};
 use crate::output::{bytes, change};
@@ -85,9 +85,7 @@ fn run(context: &Context, arguments: &StrideArguments) -> Result<u8, Refusal> {
 fn plan(context: &Context, arguments: &StrideArguments) -> Result<Plan, Refusal> {
     let options = &arguments.report;
     let pages = context.facts.page_sizes();
-    let Some(huge_page) = pages.huge else {
-        return Err(Refusal::Unsupported("this kernel has no transparent huge pages".to_owned()));
-    };
+    let huge_page = requirements::huge_page(&context.facts)?;
     let size = arguments.size.unwrap_or(if options.quick { QUICK_SIZE } else { SIZE });
     if size < huge_page as u64 {
         return Err(Refusal::Usage(format!(
@@ -97,14 +95,7 @@ fn plan(context: &Context, arguments: &StrideArguments) -> Result<Plan, Refusal>
         )));
     }
     let size = size.checked_next_multiple_of(huge_page as u64).unwrap_or(u64::MAX);
-    let available = context.facts.available_memory().ok();
-    if let Some(available) = available.filter(|&free| size > free || touch::need(size) > free) {
-        return Err(Refusal::Unsupported(format!(
-            "{} are needed, and {} are available; choose less with --size",
-            bytes(size),
-            bytes(available)
-        )));
-    }
+    requirements::memory(context.facts.available_memory().ok(), "stride", touch::need(size), "--size")?;
     let no_pool = pool_lacks(&context.facts, huge_page, size / huge_page as u64);
     let mut variants = vec![
         Pages { name: "OS pages".to_owned(), backing: Backing::Base },
