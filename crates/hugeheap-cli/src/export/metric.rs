@@ -158,7 +158,7 @@ catalogue! {
     HEAP_LARGE = Gauge "hugeheap_heap_large" "bytes" "Of what is handed out, large blocks";
     HEAP_ACTIVE = Gauge "hugeheap_heap_active" "bytes" "Arenas of which something is handed out";
     HEAP_MAPPED = Gauge "hugeheap_heap_mapped" "bytes" "All arenas that have memory, and metadata";
-    HEAP_METADATA = Gauge "hugeheap_heap_metadata" "bytes" "Metadata of arenas";
+    HEAP_METADATA = Gauge "hugeheap_heap_metadata" "bytes" "Metadata of arenas and blocks";
     HEAP_RETAINED = Gauge "hugeheap_heap_retained" "bytes" "Memory kept for reuse: not handed out and not given back";
     HEAP_RETENTION_TARGET = Gauge "hugeheap_heap_retention_target" "bytes" "What the retention rule would keep";
     HEAP_RESIDENT = Gauge "hugeheap_heap_resident" "bytes" "Resident memory of all arenas, from the kernel at this look";

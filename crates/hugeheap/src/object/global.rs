@@ -34,6 +34,10 @@ impl Source for Runtime {
         self.publish_all();
     }
 
+    fn metadata_used(&'static self, bytes: usize) {
+        self.add_metadata(bytes);
+    }
+
     fn os(&self) -> &Linux {
         const LINUX: Linux = Linux::new();
         &LINUX

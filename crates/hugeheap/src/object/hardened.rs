@@ -111,6 +111,7 @@ impl<S: Source> Space<S> {
     pub(super) fn make_preset(&self) -> Option<NonNull<Preset>> {
         let range = map_metadata(self.source().os(), size_of::<Preset>())?;
         let preset = NonNull::new(range.start as *mut Preset)?;
+        self.add_metadata(size_of::<Preset>());
         // SAFETY: fresh, zeroed memory, large and aligned enough, and nobody else's; zero is a valid value of all fields.
         unsafe { (*preset.as_ptr()).random = seed() };
         Some(preset)

@@ -146,6 +146,7 @@ impl<S: Source> Space<S> {
             let own = Own { preset, ..Own::new(self, number as u32) };
             core.write(Core { own, shared: Shared::new(OWNED, hardened) });
         }
+        self.add_metadata(bytes);
         let slot = self.registry.slot(number as u32)?;
         slot.store(core.cast(), Ordering::Release);
         self.registry.count.store(number + 1, Ordering::Release);

@@ -34,6 +34,8 @@ pub trait Source: Sync + 'static {
     fn before_free(&'static self) {}
     /// Called now and then when numbers of a heap changed that no event of the arenas tells: whoever publishes numbers may do so.
     fn changed(&'static self) {}
+    /// Called when bytes of metadata were used for the first time, without a lock: whoever publishes numbers counts them.
+    fn metadata_used(&'static self, _bytes: usize) {}
     /// The operating system.
     fn os(&self) -> &Self::Os;
     /// Whether its heaps are hardened where nothing else is asked for.
@@ -52,7 +54,8 @@ pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
     /// Windows that may have a free block, but for the open one. (Of the first page of a run: its length in pages.)
     free: AtomicU16,
-    spare: u16,
+    /// The page was in use once: its metadata is resident. Written by who has just taken it from the arenas.
+    used: AtomicU16,
 }
 
 impl Mark {
@@ -102,7 +105,10 @@ const _: () = assert!(size_of::<Links>() == 32);
 const _: () = assert!(size_of::<Bitmap>() == 128);
 
 /// Bytes of metadata per heap page.
-const PAGE_METADATA: usize = size_of::<Mark>() + size_of::<Links>() + 2 * size_of::<Bitmap>();
+const PAGE_METADATA: usize = PAGE_METADATA_USED + size_of::<Bitmap>();
+
+/// Those that its owner writes, by and by; the bitmap of other threads is not counted, because nobody notes when it is touched first.
+pub(super) const PAGE_METADATA_USED: usize = size_of::<Mark>() + size_of::<Links>() + size_of::<Bitmap>();
 
 /// A region as the allocator of blocks sees it.
 #[derive(Clone, Copy, Debug)]
@@ -216,9 +222,15 @@ impl<S: Source> Space<S> {
         self.source
     }
 
-    /// Bytes of metadata reserved.
+    /// Bytes of metadata in use: of all heap pages that ever were, and of heaps. (Nearly all of what is reserved is never touched.)
     pub fn metadata_bytes(&self) -> usize {
         self.metadata.load(Ordering::Relaxed)
+    }
+
+    /// Counts metadata that is used for the first time.
+    pub(super) fn add_metadata(&self, bytes: usize) {
+        self.metadata.fetch_add(bytes, Ordering::Relaxed);
+        self.source.metadata_used(bytes);
     }
 
     /// The regions that are known.
@@ -238,14 +250,20 @@ impl<S: Source> Space<S> {
 
     /// The same for a page that was just taken from the arenas: its region may be new. `None`: no memory for metadata.
     pub(crate) fn page_or_add(&self, address: usize) -> Option<Page> {
-        self.page(address).or_else(|| {
+        let page = self.page(address).or_else(|| {
             let _adding = self.adding.lock();
             if self.page(address).is_none() {
                 let range = self.source.with(|arenas| arenas.region_of(address))?;
                 self.add(range)?;
             }
             self.page(address)
-        })
+        })?;
+        let used = &page.mark().used;
+        if used.load(Ordering::Relaxed) == 0 {
+            used.store(1, Ordering::Relaxed);
+            self.add_metadata(PAGE_METADATA_USED);
+        }
+        Some(page)
     }
 
     /// Keeps regions from being added during a fork.
@@ -268,7 +286,6 @@ impl<S: Source> Space<S> {
         }
         let pages = range.len / HEAP_PAGE_BYTES;
         let metadata = map_metadata(self.source.os(), pages * PAGE_METADATA)?;
-        self.metadata.fetch_add(metadata.len, Ordering::Relaxed);
         // The arrays with the greatest alignment first: pages are a multiple of 128.
         let vacant = metadata.start;
         let remote = vacant + pages * size_of::<Bitmap>();

@@ -326,6 +326,11 @@ impl Runtime {
         self.publish(&mut self.heap.lock(), true);
     }
 
+    /// Counts metadata beside that of the arenas.
+    pub(crate) fn add_metadata(&self, bytes: usize) {
+        self.publisher.metadata.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     fn publish(&self, heap: &mut Guard<'_, Arenas<Linux>>, whole: bool) {
         self.publisher.publish(heap, self.foreign_frees.load(Ordering::Relaxed), whole);
     }

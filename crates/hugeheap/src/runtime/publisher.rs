@@ -11,7 +11,7 @@ use crate::telemetry::collectors::COLLECTORS;
 use crate::telemetry::publish::Record;
 use crate::telemetry::{HookState, Level, Snapshot};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use hugeheap_os::Os;
 
 /// Bytes of the file: a page, so that readers can map it.
@@ -40,6 +40,8 @@ pub(super) struct Publisher {
     record: AtomicPtr<Record>,
     /// What every process shows, asked for or not.
     pub(super) numbers: NumbersPage,
+    /// Bytes of metadata that the arenas do not know: of blocks.
+    pub(super) metadata: AtomicU64,
     state: Lock<State>,
 }
 
@@ -48,6 +50,7 @@ impl Publisher {
         Self {
             record: AtomicPtr::new(core::ptr::null_mut()),
             numbers: NumbersPage::new(),
+            metadata: AtomicU64::new(0),
             state: Lock::new(State {
                 directory: [0; DIRECTORY],
                 state: HookState::Idle as u32,
@@ -103,7 +106,12 @@ impl Publisher {
 
     /// Adds what the heap does not know.
     pub(super) fn fill(&self, snapshot: &mut Snapshot) {
-        fill(snapshot, &self.state.lock());
+        self.add(snapshot, &self.state.lock());
+    }
+
+    fn add(&self, snapshot: &mut Snapshot, state: &State) {
+        snapshot.metadata += self.metadata.load(Ordering::Relaxed);
+        fill(snapshot, state);
     }
 
     /// Writes the record and the page of numbers, as far as they are due. Called with the heap's lock held.
@@ -134,7 +142,7 @@ impl Publisher {
         snapshot.regretted = walked.regretted;
         snapshot.forks = heap.forks;
         snapshot.foreign_frees = foreign_frees;
-        fill(&mut snapshot, &state);
+        self.add(&mut snapshot, &state);
         // SAFETY: the record is mapped until the process ends; one writer at a time, since the heap's lock is held.
         if let Some(record) = unsafe { record.as_ref() } {
             record.write(&snapshot);

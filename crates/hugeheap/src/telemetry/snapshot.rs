@@ -194,7 +194,7 @@ pub struct Snapshot {
     pub retained: u64,
     /// Bytes the retention rule would keep now.
     pub retention_target: u64,
-    /// Bytes of metadata mapped.
+    /// Bytes of metadata: mapped for the arenas, and in use for heap pages of blocks and for heaps.
     pub metadata: u64,
     /// Bytes in large blocks, of [`Snapshot::live`].
     pub large: u64,

@@ -1,5 +1,6 @@
 //! The walk finds what is live, and nothing else.
 
+use super::super::space::PAGE_METADATA_USED;
 use super::super::walk::{Content, Walk, WalkedPage};
 use super::*;
 use std::collections::BTreeSet;
@@ -120,6 +121,22 @@ fn statistics_are_the_sum_of_what_is_live() {
     // Everything the arenas count is told, and nothing twice.
     let pages: usize = statistics.classes.iter().map(|class| class.pages).sum();
     assert_eq!((pages * HEAP_PAGE_BYTES + statistics.run_bytes) as u64, live(space));
+}
+
+#[test]
+fn metadata_is_counted_once_per_page() {
+    let (space, mut heap) = heap();
+    let before = space.metadata_bytes();
+    assert!(before >= size_of::<crate::object::heap::Core<World>>(), "that of the heap itself");
+    let blocks = heap.take_many(50 * HEAP_PAGE_BYTES / 512, 512);
+    let used = space.metadata_bytes();
+    // Fifty pages, and the rest of the last batch that was taken from the arenas.
+    assert!((50..=50 + 16).contains(&((used - before) / PAGE_METADATA_USED)), "{before} before, then {used}");
+    heap.give_all(blocks);
+    heap.trim();
+    heap.take_many(50 * HEAP_PAGE_BYTES / 512, 512);
+    // The same pages again; batches may end elsewhere.
+    assert!(space.metadata_bytes() <= used + 8 * PAGE_METADATA_USED);
 }
 
 #[test]
