@@ -76,17 +76,27 @@ fn on_heap<const CHECK: bool, R>(work: impl FnOnce(&mut ProcessHeap) -> R) -> Op
     Some(work(&mut heap))
 }
 
-/// The allocator before, for a hook's context.
-unsafe fn previous(context: *mut c_void) -> &'static DomainAllocator {
-    // SAFETY: contexts are pointers to elements of `previous`, which are not changed after installation.
-    unsafe { &*context.cast_const().cast::<DomainAllocator>() }
+/// Index in `State::previous`. A constant of the hook functions, and not their context: a free that has to remember its context as well needs a register
+/// more than it may use without saving one.
+type Domain = usize;
+
+const MEM: Domain = 0;
+const OBJ: Domain = 1;
+
+/// The allocator before.
+fn previous<const DOMAIN: Domain>() -> &'static DomainAllocator {
+    // SAFETY: not changed after installation; hook functions are called by then.
+    unsafe { &(*STATE.0.get()).previous[DOMAIN] }
 }
 
 fn pointer(block: Option<Option<NonNull<u8>>>) -> *mut c_void {
     block.flatten().map_or(null_mut(), |block| block.as_ptr().cast())
 }
 
-unsafe extern "C" fn malloc<const CHECK: bool>(context: *mut c_void, bytes: usize) -> *mut c_void {
+unsafe extern "C" fn malloc<const CHECK: bool, const DOMAIN: Domain>(
+    _: *mut c_void,
+    bytes: usize,
+) -> *mut c_void {
     // What most calls need has to save no registers: the rest is a function of its own, and the last thing called.
     if !CHECK || in_main() {
         // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held.
@@ -95,28 +105,28 @@ unsafe extern "C" fn malloc<const CHECK: bool>(context: *mut c_void, bytes: usiz
         }
     }
     // SAFETY: the same request.
-    unsafe { malloc_far::<CHECK>(context, bytes) }
+    unsafe { malloc_far::<CHECK, DOMAIN>(bytes) }
 }
 
 #[inline(never)]
-unsafe extern "C" fn malloc_far<const CHECK: bool>(context: *mut c_void, bytes: usize) -> *mut c_void {
+unsafe extern "C" fn malloc_far<const CHECK: bool, const DOMAIN: Domain>(bytes: usize) -> *mut c_void {
     let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate_far(bytes)));
     if block.is_null() {
         // SAFETY: the allocator before may still have memory; its own context.
-        return unsafe { previous(context).malloc(bytes) };
+        return unsafe { previous::<DOMAIN>().malloc(bytes) };
     }
     block
 }
 
-unsafe extern "C" fn calloc<const CHECK: bool>(
-    context: *mut c_void,
+unsafe extern "C" fn calloc<const CHECK: bool, const DOMAIN: Domain>(
+    _: *mut c_void,
     count: usize,
     size: usize,
 ) -> *mut c_void {
     let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate_array(count, size)));
     if block.is_null() {
         // SAFETY: as in `malloc`; overflow is refused there as well.
-        return unsafe { previous(context).calloc(count, size) };
+        return unsafe { previous::<DOMAIN>().calloc(count, size) };
     }
     block
 }
@@ -126,7 +136,7 @@ fn is_previous(mistake: Mistake) -> bool {
     matches!(mistake, Mistake::Foreign | Mistake::Interior { bytes: 0 })
 }
 
-unsafe extern "C" fn realloc<const CHECK: bool>(
+unsafe extern "C" fn realloc<const CHECK: bool, const DOMAIN: Domain>(
     context: *mut c_void,
     old: *mut c_void,
     bytes: usize,
@@ -134,15 +144,14 @@ unsafe extern "C" fn realloc<const CHECK: bool>(
     if old.is_null() {
         // A request like any other, and a frequent one: it has to save no registers either.
         // SAFETY: the same request.
-        return unsafe { malloc::<CHECK>(context, bytes) };
+        return unsafe { malloc::<CHECK, DOMAIN>(context, bytes) };
     }
     // SAFETY: the same request.
-    unsafe { realloc_far::<CHECK>(context, old, bytes) }
+    unsafe { realloc_far::<CHECK, DOMAIN>(old, bytes) }
 }
 
 #[inline(never)]
-unsafe extern "C" fn realloc_far<const CHECK: bool>(
-    context: *mut c_void,
+unsafe extern "C" fn realloc_far<const CHECK: bool, const DOMAIN: Domain>(
     old: *mut c_void,
     bytes: usize,
 ) -> *mut c_void {
@@ -151,29 +160,29 @@ unsafe extern "C" fn realloc_far<const CHECK: bool>(
     match on_heap::<CHECK, _>(|heap| unsafe { heap.try_reallocate(address, bytes) }) {
         Some(Ok(block)) => pointer(Some(block)),
         // SAFETY: a block of the allocator before.
-        Some(Err(mistake)) if is_previous(mistake) => unsafe { previous(context).realloc(old, bytes) },
+        Some(Err(mistake)) if is_previous(mistake) => unsafe { previous::<DOMAIN>().realloc(old, bytes) },
         Some(Err(mistake)) => complain::abort(format_args!("realloc of {old:p}: {mistake}")),
         None => null_mut(),
     }
 }
 
-unsafe extern "C" fn free<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
+unsafe extern "C" fn free<const CHECK: bool, const DOMAIN: Domain>(_: *mut c_void, block: *mut c_void) {
     // SAFETY: CPython gives the block up. Null is not near, so it is looked for only where it does not cost.
     if (!CHECK || in_main()) && unsafe { main_heap().free_near(block as usize) } {
         return;
     }
     // SAFETY: as above.
-    unsafe { free_far::<CHECK>(context, block) };
+    unsafe { free_far::<CHECK, DOMAIN>(block) };
 }
 
 /// `extern "C"`, because a hook of another language jumps only to what never unwinds.
 #[inline(never)]
-unsafe extern "C" fn free_far<const CHECK: bool>(context: *mut c_void, block: *mut c_void) {
+unsafe extern "C" fn free_far<const CHECK: bool, const DOMAIN: Domain>(block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
     match on_heap::<CHECK, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
         Some(Ok(())) => {}
         // SAFETY: a block of the allocator before.
-        Some(Err(mistake)) if is_previous(mistake) => unsafe { previous(context).free(block) },
+        Some(Err(mistake)) if is_previous(mistake) => unsafe { previous::<DOMAIN>().free(block) },
         Some(Err(mistake)) => complain::abort(format_args!("free of {block:p}: {mistake}")),
         // A thread without a heap of its own frees in those of others.
         // SAFETY: as above.
@@ -181,13 +190,14 @@ unsafe extern "C" fn free_far<const CHECK: bool>(context: *mut c_void, block: *m
     }
 }
 
-fn allocator<const CHECK: bool>(previous: &DomainAllocator) -> DomainAllocator {
+/// `CHECK`: the version may have several locks. The context is not used, but others tell wrapped allocators by it (see [`is_plain`]).
+fn allocator<const CHECK: bool, const DOMAIN: Domain>() -> DomainAllocator {
     DomainAllocator {
-        context: core::ptr::from_ref(previous).cast_mut().cast(),
-        malloc: Some(malloc::<CHECK>),
-        calloc: Some(calloc::<CHECK>),
-        realloc: Some(realloc::<CHECK>),
-        free: Some(free::<CHECK>),
+        context: core::ptr::from_ref(previous::<DOMAIN>()).cast_mut().cast(),
+        malloc: Some(malloc::<CHECK, DOMAIN>),
+        calloc: Some(calloc::<CHECK, DOMAIN>),
+        realloc: Some(realloc::<CHECK, DOMAIN>),
+        free: Some(free::<CHECK, DOMAIN>),
     }
 }
 
@@ -242,8 +252,8 @@ pub(crate) fn is_overruled(symbols: &Symbols) -> bool {
     unsafe { below_debug_hooks(symbols) }.is_some_and(|below| {
         below.malloc.is_none_or(|malloc| {
             let malloc = malloc as *const c_void;
-            malloc != self::malloc::<true> as *const c_void
-                && malloc != self::malloc::<false> as *const c_void
+            malloc != self::malloc::<true, OBJ> as *const c_void
+                && malloc != self::malloc::<false, OBJ> as *const c_void
         })
     })
 }
@@ -278,8 +288,12 @@ pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
             get(domain, previous);
         }
         INSTALLED.store(true, Ordering::Release);
-        for (domain, previous) in [DOMAIN_MEM, DOMAIN_OBJ].into_iter().zip(&state.previous) {
-            let mut ours = if several { allocator::<true>(previous) } else { allocator::<false>(previous) };
+        let ours = if several {
+            [allocator::<true, MEM>(), allocator::<true, OBJ>()]
+        } else {
+            [allocator::<false, MEM>(), allocator::<false, OBJ>()]
+        };
+        for (domain, mut ours) in [DOMAIN_MEM, DOMAIN_OBJ].into_iter().zip(ours) {
             set(domain, &raw mut ours);
         }
     }
