@@ -63,6 +63,8 @@ COUNTERS = (
 LATER = (
     "arenas_ahead gc_heaps gc_nursery gc_old gc_held gc_minor gc_major gc_pauses gc_long_pauses gc_pause_total gc_longest_pause"
 ).split()
+# And after those the pauses of collectors by length.
+PAUSE_LENGTHS = 24
 
 
 def find_library():
@@ -142,7 +144,7 @@ def read_record(path):
     counters = struct.unpack_from(f"<{len(COUNTERS)}Q", data, 16 + 64)
     counts = struct.unpack_from("<24Q", data, 16 + 64 + 8 * len(COUNTERS))
     later = struct.unpack_from(f"<{len(LATER)}Q", data, 16 + 64 + 8 * len(COUNTERS) + 24 * 8)
-    known = 64 + 8 * len(COUNTERS) + 24 * 8 + 8 * len(LATER)
+    known = 64 + 8 * len(COUNTERS) + 24 * 8 + 8 * len(LATER) + 8 * PAUSE_LENGTHS
     assert size == known and not any(counts[len(REASONS) :]), "update this reader"
     return {
         **dict(zip(COUNTERS + LATER, counters + later)),
