@@ -28,9 +28,9 @@ use super::charge::Group;
 use super::process;
 use super::report::{self, Circumstances, conclude, ended, writable};
 use super::subject::{self, Absent, Subject, Workshop};
-use super::touch;
 use super::trials::{self, Trial};
 use super::variant::Refusal;
+use super::{requirements, touch};
 use crate::Context;
 use crate::output::bytes;
 use crate::statistics::{half_spread, median, ratio_of_medians};
@@ -220,14 +220,7 @@ fn plan(context: &Context, arguments: &GcArguments, workshop: &Workshop) -> Resu
         };
         let needed = size.saturating_mul(PEAK);
         let available = context.facts.available_memory().ok().filter(|_| !workload.is_trees());
-        if let Some(available) = available.filter(|&available| needed > available) {
-            return Err(Refusal::Unsupported(format!(
-                "{} needs about {} of memory, and {} are available; choose less with --size",
-                workload.name(),
-                bytes(needed),
-                bytes(available)
-            )));
-        }
+        requirements::memory(available, workload.name(), needed, "--size")?;
         tasks.push(Task { workload, size });
     }
     let mut subjects = vec![Subject::own("gc").map_err(Refusal::Unsupported)?];
