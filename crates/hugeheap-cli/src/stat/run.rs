@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
+/// Share of the time that looks may take: both sides have them, and of short commands, too, the coverage is to be seen: this allows a first look at it
+/// after 60 ms.
+const SHARE: f64 = 0.02;
 /// Bytes kept of what a command says on standard error.
 const KEPT: usize = 4096;
 
@@ -89,7 +92,7 @@ pub(crate) fn run(words: &[std::ffi::OsString], how: How) -> Result<(Run, usize)
         let charge =
             group.as_ref().map(|it| Charge { file: it.usage_file(), counts_hugetlb: it.counts_hugetlb() });
         let tree = Tree::new(pid, true);
-        let looks = scope.spawn(|| looked(Watch::new(tree, how.linux, charge), &over));
+        let looks = scope.spawn(|| looked(Watch::new(tree, how.linux, charge).within(SHARE), &over));
         let tail = scope.spawn(|| said.as_mut().map_or_else(Vec::new, |pipe| tail(pipe, &over)));
         let waited = wait(pid as libc::pid_t);
         let wall = start.elapsed().as_secs_f64();
