@@ -139,6 +139,17 @@ pub trait Pages {
     /// The common contract (contents do not change).
     unsafe fn populate(&self, range: AddressRange) -> Result<()>;
 
+    /// The same by a write to each OS page that changes nothing: the fault of a thread, which takes the lock of one mapping where the kernel
+    /// can do so (Linux 6.4), and not that of all of them. Other threads map and advise meanwhile. There is no error where memory
+    /// is short, but what a touch of the program would bring: so only for memory that there is room for, and not for hugetlb ranges.
+    ///
+    /// # Safety
+    /// The common contract (contents do not change).
+    unsafe fn touch(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { self.populate(range) }
+    }
+
     /// Puts a mapped range (multiples of the huge page) on huge pages now, filling holes with zero: resident memory may grow.
     ///
     /// # Errors

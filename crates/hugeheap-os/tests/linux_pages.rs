@@ -116,6 +116,28 @@ fn collapse_works_under_every_host_mode_unless_advised_against() {
 }
 
 #[test]
+fn a_touch_makes_memory_resident_and_changes_nothing() {
+    let _lock = HostLock::take();
+    let memory = Reserved::huge_pages(2);
+    let range = memory.huge_page(1);
+    let part = AddressRange { start: range.start, len: 3 * PAGE };
+    // SAFETY: the test owns the range.
+    unsafe {
+        OS.map(range, Backing::Base).unwrap();
+        put(range.start + PAGE, 77);
+        OS.touch(part).unwrap();
+        // Resident for writing: a read alone would map the kernel's page of zeros, which counts as nothing.
+        assert_eq!(residency(range), base(3 * PAGE));
+        assert_eq!([get(range.start), get(range.start + PAGE), get(range.start + 2 * PAGE)], [0, 77, 0]);
+        let Some(_knob) = Knob::thp("madvise") else { return };
+        OS.decommit(range).unwrap();
+        OS.advise(range, Advice::Huge).unwrap();
+        OS.touch(AddressRange { len: PAGE, ..part }).unwrap();
+    }
+    assert_eq!(residency(range), thp(HUGE), "one touch, one huge page");
+}
+
+#[test]
 fn unmapped_and_decommitted_memory_reads_as_zero_when_it_comes_back() {
     let _lock = HostLock::take();
     let memory = Reserved::huge_pages(3);

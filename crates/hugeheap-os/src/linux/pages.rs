@@ -16,6 +16,10 @@
 use super::{Linux, hugetlb, maps, residency, vm};
 use crate::{AddressRange, Advice, Backing, Error, ErrorKind, Pages, Protection, Residency, Result};
 use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of the smallest OS page that Linux has on processors with huge pages. Where pages are larger some are touched twice.
+const LEAST_PAGE: usize = 4 << 10;
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -58,6 +62,16 @@ impl Pages for Linux {
     unsafe fn populate(&self, range: AddressRange) -> Result<()> {
         // SAFETY: the caller owns the range.
         unsafe { vm::populate(range) }
+    }
+
+    unsafe fn touch(&self, range: AddressRange) -> Result<()> {
+        for page in (range.start..range.end()).step_by(LEAST_PAGE) {
+            // SAFETY: the caller owns the range, which is mapped writable; the word begins a page.
+            let word = unsafe { &*(page as *const AtomicUsize) };
+            // Not an addition of 0, which may be compiled to a read: that maps a page of zeros. What is not 0 is resident already.
+            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     unsafe fn collapse(&self, range: AddressRange) -> Result<()> {

@@ -104,9 +104,10 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Has the kernel clear the memory. Without the heap's lock.
+    /// Has the kernel clear the memory. Without the heap's lock, and without that of the process's mappings: where a hypervisor had to find
+    /// the memory, the thread kept that for up to 60 ms, and a program that mapped an arena by itself waited as long, in the kernel.
     pub fn touch<O: Os>(&mut self, os: &O) {
-        self.touched = Some(self.making.touch(os, self.range));
+        self.touched = Some(self.making.touch(os, self.range, true));
     }
 }
 
@@ -165,7 +166,7 @@ impl<O: Os> Arenas<O> {
             };
             let range = self.table.range(id);
             if making.is_resident() {
-                let touched = making.touch(&self.os, range);
+                let touched = making.touch(&self.os, range, false);
                 self.add_ahead(id, now, making, touched);
             } else if making.may_be_huge() {
                 let arena = self.table.arena_mut(id);
@@ -185,7 +186,7 @@ impl<O: Os> Arenas<O> {
     pub fn complete_ahead(&mut self, ahead: Ahead) -> bool {
         let now = self.now();
         let Ahead { id, range, making, touched } = ahead;
-        let touched = touched.unwrap_or_else(|| making.touch(&self.os, range));
+        let touched = touched.unwrap_or_else(|| making.touch(&self.os, range, false));
         self.growth.begun -= 1;
         self.table.arena_mut(id).busy = false;
         if touched.missing {

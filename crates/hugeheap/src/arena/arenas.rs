@@ -26,7 +26,7 @@ use hugeheap_os::Os;
 
 /// Runs of at least this many pages go low in an arena. A quarter of pymalloc's arena before 3.10; data-stack chunks
 /// (1 page and growing) are below.
-const BIG_RUN: u32 = 16;
+pub(super) const BIG_RUN: u32 = 16;
 
 /// Why an address could not be freed. The heap is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@
 //! | `demand` | how much to keep: the retention rule |
 //! | `arenas` | allocating and freeing page runs |
 //! | `batch` | the same for heap pages in numbers |
+//! | `resize` | runs that change their length where they are |
 //! | `supply` | obtaining address space and memory |
 //! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
@@ -37,6 +38,7 @@ mod plan;
 mod policy;
 mod record;
 mod report;
+mod resize;
 mod settings;
 mod supply;
 mod sweep;

@@ -65,13 +65,13 @@ impl Making {
     }
 
     /// Touches the arena, if that may make it a huge page, and asks the kernel whether it did; times it. The program would touch the
-    /// arena next anyway.
-    pub(super) fn touch<O: Os>(&self, os: &O, range: AddressRange) -> Touched {
+    /// arena next anyway. `ahead`: it would not yet, and maps others meanwhile.
+    pub(super) fn touch<O: Os>(&self, os: &O, range: AddressRange, ahead: bool) -> Touched {
         if self.is_resident() {
             return Touched { pages: u128::MAX, huge: true, missing: false, took: None };
         }
         if self.may_be_huge {
-            return first_touch(os, range);
+            return first_touch(os, range, ahead);
         }
         Touched { pages: 0, huge: false, missing: false, took: None }
     }
@@ -168,7 +168,7 @@ impl<O: Os> Arenas<O> {
     /// arena will be used only in part, so OS pages are better whatever the policy.
     pub(crate) fn supply(&mut self, id: ArenaId, now: u64, huge: bool) -> OsResult<()> {
         let making = self.begin_supply(huge, id, now)?;
-        let touched = making.touch(&self.os, self.table.range(id));
+        let touched = making.touch(&self.os, self.table.range(id), false);
         self.complete_supply(id, now, making, touched);
         Ok(())
     }
@@ -299,11 +299,11 @@ impl<O: Os> Arenas<O> {
     }
 }
 
-fn first_touch<O: Os>(os: &O, range: AddressRange) -> Touched {
+fn first_touch<O: Os>(os: &O, range: AddressRange, ahead: bool) -> Touched {
     let page = AddressRange::new(range.start, os.page_sizes().os.min(HEAP_PAGE_BYTES));
     let before = os.now();
-    // SAFETY: the arena is mapped and has no live run; populating changes no contents.
-    let populated = unsafe { os.populate(page) };
+    // SAFETY: the arena is mapped and has no live run; neither changes contents.
+    let populated = unsafe { if ahead { os.touch(page) } else { os.populate(page) } };
     let took = Some(os.now().saturating_sub(before).as_nanos() as u64);
     match populated.map(|()| os.residency(page)) {
         Ok(Ok(residency)) if residency.huge() == 0 => Touched { pages: 1, huge: false, missing: true, took },

@@ -222,7 +222,7 @@ impl Marker {
             };
             budget = budget.saturating_sub(bytes);
         }
-        for object in ahead.0.into_iter().filter(|&object| object != 0) {
+        for object in ahead.objects.into_iter().filter(|&object| object != 0) {
             // Others may have taken their room.
             self.overflowed |= !push(&mut self.stack, object, self.most);
         }
@@ -410,26 +410,43 @@ fn mark_in(marks: &Bitmap, granule: usize) -> bool {
 ///
 /// In the order of the stack alone the object that was pushed last is looked into next, before any cache could have it.
 #[derive(Default)]
-struct Ahead([usize; AHEAD], usize);
+struct Ahead {
+    /// A ring; 0: no object.
+    objects: [usize; AHEAD],
+    /// Where the last one is.
+    at: usize,
+    count: usize,
+}
 
 impl Ahead {
-    /// The object to look into: popped some objects ago.
+    /// The object to look into: popped some objects ago, unless it is the only one there is, as in a list.
     #[inline(always)]
     fn next(&mut self, stack: &mut Vec<usize>) -> Option<usize> {
-        loop {
-            let popped = stack.pop();
-            if let Some(object) = popped {
-                prefetch(object);
+        while let Some(object) = stack.pop() {
+            if self.count == 0 && stack.is_empty() {
+                return Some(object);
             }
-            self.1 = (self.1 + 1) % AHEAD;
-            let next = core::mem::replace(&mut self.0[self.1], popped.unwrap_or(0));
+            prefetch(object);
+            let next = core::mem::replace(self.following(), object);
             if next != 0 {
                 return Some(next);
             }
-            if popped.is_none() && self.0 == [0; AHEAD] {
-                return None;
+            self.count += 1;
+        }
+        while self.count > 0 {
+            let next = core::mem::take(self.following());
+            if next != 0 {
+                self.count -= 1;
+                return Some(next);
             }
         }
+        None
+    }
+
+    #[inline(always)]
+    fn following(&mut self) -> &mut usize {
+        self.at = (self.at + 1) % AHEAD;
+        &mut self.objects[self.at]
     }
 }
 

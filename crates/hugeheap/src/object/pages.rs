@@ -65,17 +65,27 @@ impl<S: Source> Space<S> {
 
     /// Gives a page run or large block another size where it is, or by moving its pages. `None`: it has to be copied.
     pub(super) fn resize_pages(&self, address: usize, bytes: usize) -> Result<Option<NonNull<u8>>, Mistake> {
-        self.source().with(|arenas| {
-            let have = bytes_at(arenas, address)?;
+        let resized = self.source().with(|arenas| {
+            bytes_at(arenas, address)?;
             let large = arenas.large_bytes(address).is_ok();
             if large && bytes > MAX_RUN {
                 let moved = arenas.resize_large(address, bytes)?;
                 return Ok(moved.and_then(|moved| NonNull::new(moved.get() as *mut u8)));
             }
-            let same = !large && bytes.div_ceil(HEAP_PAGE_BYTES) == have / HEAP_PAGE_BYTES;
-            Ok(if same { NonNull::new(address as *mut u8) } else { None })
-        })
+            let stays = !large && bytes <= MAX_RUN && arenas.resize(address, pages_of(bytes))?;
+            Ok::<_, Mistake>(if stays { NonNull::new(address as *mut u8) } else { None })
+        })?;
+        if let Some(run) =
+            resized.filter(|_| bytes <= MAX_RUN).and_then(|run| self.page(run.as_ptr() as usize))
+        {
+            super::runs::note_length(run, pages_of(bytes));
+        }
+        Ok(resized)
     }
+}
+
+fn pages_of(bytes: usize) -> u32 {
+    bytes.div_ceil(HEAP_PAGE_BYTES) as u32
 }
 
 fn bytes_at<O: Os>(arenas: &Arenas<O>, address: usize) -> Result<usize, BadFree> {

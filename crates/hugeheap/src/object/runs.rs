@@ -107,6 +107,18 @@ impl<S: Source> Heap<S> {
     }
 }
 
+/// A live run has another length now. One that is too long to be kept is one of the arenas' from now on.
+pub(super) fn note_length(page: Page, pages: u32) {
+    if !is_run(page.tag()) {
+        return;
+    }
+    if pages as usize <= LONGEST {
+        page.mark().set_free(pages as u16);
+    } else {
+        page.mark().tag.store(0, Ordering::Release);
+    }
+}
+
 /// Whether a live run of a heap begins at `address`, in a page with the tag of one.
 pub(super) fn check_run(page: Page, address: usize) -> Result<(), Mistake> {
     if page.vacant()[0].load(Ordering::Relaxed) & 1 == 1 {

@@ -103,6 +103,28 @@ fn within_a_class_and_a_run_the_place_stays() {
 }
 
 #[test]
+fn a_run_grows_and_shrinks_where_it_is() {
+    let (_, mut heap) = heap();
+    let long = heap.take(300_000);
+    write(long, 300_000);
+    assert_eq!(resize(&mut heap, long, 900_000), long);
+    check_contents(long, 300_000);
+    assert_eq!(resize(&mut heap, long, 20_000), long);
+    check_contents(long, 20_000);
+    heap.give(long).expect("live");
+    // Short runs lie high, the next one below: what is above is freed. First as one that the heap would keep, then as one too long for that.
+    let (above, short) = (heap.take(160_000), heap.take(60_000));
+    heap.give(above).expect("live");
+    for bytes in [130_000, 60_000, 210_000] {
+        write(short, 60_000);
+        assert_eq!(resize(&mut heap, short, bytes), short, "{bytes}");
+        check_contents(short, 60_000);
+    }
+    heap.give(short).expect("live");
+    heap.check_empty();
+}
+
+#[test]
 fn the_block_of_another_heap_can_be_resized() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");

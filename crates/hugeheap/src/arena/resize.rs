@@ -1,0 +1,128 @@
+//! Page runs that become longer or shorter where they are.
+//!
+//! ```text
+//!   in_use   1 1 1 1 0 0 0 1      a run of four pages can grow to seven: nobody has to copy it
+//!   starts   1 0 0 0 0 0 0 1
+//! ```
+//!
+//! A list that grows by an eighth at a time is copied nine times until it has tripled; in place it is not copied at all, as long as the pages behind it are free. Long runs
+//! lie low in their arenas, so there often are some.
+
+use super::Arenas;
+use super::arenas::{BIG_RUN, BadFree, pages_bytes};
+use super::bitmap;
+use super::layout::HEAP_PAGES;
+use hugeheap_os::Os;
+
+impl<O: Os> Arenas<O> {
+    /// Gives a run another length, of `pages` heap pages (1 to 128), where it is. Says no when there is no room behind it; then nothing has changed.
+    ///
+    /// # Errors
+    /// When no live run begins at the address.
+    pub fn resize(&mut self, address: usize, pages: u32) -> Result<bool, BadFree> {
+        debug_assert!((1..=HEAP_PAGES).contains(&pages));
+        let id = self.table.find(address).ok_or(BadFree::Foreign)?;
+        let first = self.check_run(id, address)?;
+        let arena = self.table.arena(id);
+        let length = arena.run_length(first).ok_or(BadFree::NotLive)?;
+        if pages <= length {
+            if pages < length {
+                self.shorten(address, first + pages, length - pages);
+            }
+            return Ok(true);
+        }
+        let more = pages - length;
+        let refused = arena.busy || arena.apart && pages >= BIG_RUN || first + pages > HEAP_PAGES;
+        if refused || arena.in_use & bitmap::mask(first + length, more) != 0 {
+            return Ok(false);
+        }
+        let now = self.now();
+        self.unfile(id);
+        let grown = bitmap::mask(first + length, more);
+        self.table.arena_mut(id).in_use |= grown;
+        self.allocated(id, now, grown);
+        Ok(true)
+    }
+
+    /// Takes `pages` pages from `first` on, the end of the run that is in the arena of an address.
+    fn shorten(&mut self, address: usize, first: u32, pages: u32) {
+        let Some(id) = self.table.find(address) else { return };
+        let (now, given) = (self.now(), bitmap::mask(first, pages));
+        self.unfile(id);
+        let arena = self.table.arena_mut(id);
+        arena.in_use &= !given;
+        arena.changed(now);
+        self.counters.retained += pages_bytes(given);
+        self.file(id);
+        self.counters.live -= pages_bytes(given);
+        let live = self.counters.live;
+        self.demand.record(now, live);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Policy;
+    use crate::arena::tests::{PAGE, World};
+    use hugeheap_os::simulated::Config;
+    use proptest::prelude::*;
+
+    fn live(world: &World) -> u64 {
+        world.heap.verify().expect("consistent");
+        world.heap.snapshot().live
+    }
+
+    #[test]
+    fn a_run_grows_into_what_is_free_behind_it_and_no_further() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let low = world.take(32);
+        let next = world.take(32);
+        assert_eq!(next, low + 32 * PAGE as usize, "long runs lie low, side by side");
+        assert_eq!(world.heap.resize(low, 33), Ok(false));
+        assert_eq!(live(&world), 64 * PAGE);
+        assert_eq!(world.heap.resize(next, 96), Ok(true));
+        assert_eq!(world.heap.resize(next, 97), Ok(false), "the arena ends");
+        assert_eq!((live(&world), world.heap.run_bytes(next)), (128 * PAGE, Ok(96 * PAGE as usize)));
+        assert_eq!(world.heap.resize(next, 1), Ok(true));
+        assert_eq!(world.heap.resize(low, 32), Ok(true), "as it is");
+        assert_eq!(live(&world), 33 * PAGE);
+        world.free(next, 1);
+        assert_eq!(world.heap.resize(low, 128), Ok(true));
+        world.free(low, 128);
+        assert_eq!(live(&world), 0);
+        assert_eq!(world.heap.resize(low, 1), Err(BadFree::NotLive));
+    }
+
+    #[test]
+    fn long_runs_do_not_grow_where_short_ones_are_kept_apart() {
+        let mut world = World::new(Policy::Auto, Config::default());
+        let short = world.take(2);
+        assert_eq!(world.heap.resize(short, BIG_RUN), Ok(false));
+        assert_eq!(world.heap.resize(short, 1), Ok(true));
+        assert_eq!(live(&world), PAGE);
+    }
+
+    proptest! {
+        #[test]
+        fn lengths_change_as_in_a_plain_list(steps in prop::collection::vec((0usize..8, 1u32..=40), 1..60)) {
+            let mut world = World::new(Policy::Thp, Config::default());
+            let mut runs: Vec<(usize, u32)> = (0..8).map(|_| (world.take(4), 4)).collect();
+            for (index, pages) in steps {
+                let (address, before) = runs[index];
+                let others: Vec<_> = runs.iter().filter(|run| run.0 != address).copied().collect();
+                let end = |pages: u32| address + pages as usize * PAGE as usize;
+                let free = others.iter().all(|&(other, _)| other < address || other >= end(pages));
+                let within = address % crate::arena::ARENA_BYTES + pages as usize * PAGE as usize <= crate::arena::ARENA_BYTES;
+                let changed = world.heap.resize(address, pages).expect("live");
+                prop_assert_eq!(changed, pages <= before || free && within);
+                if changed {
+                    runs[index].1 = pages;
+                }
+                let sum: u32 = runs.iter().map(|run| run.1).sum();
+                prop_assert_eq!(live(&world), u64::from(sum) * PAGE);
+                prop_assert_eq!(world.heap.run_bytes(address), Ok(runs[index].1 as usize * PAGE as usize));
+            }
+        }
+    }
+}
