@@ -1,7 +1,7 @@
 //! Allocates objects of 16 bytes in a loop, for counting instructions and for timing: `gc_window KIND COUNT`.
 //!
 //! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with one survivor each, `collect-large` the
-//! same with a nursery of 64 MiB instead of 4. Two objects are kept alive at any time, so that the loop cannot be
+//! same with a nursery of 64 MiB instead of 4; `survive` moves COUNT objects of two slots, each of which refers to the one before. Two objects are kept alive at any time, so that the loop cannot be
 //! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
 //! is its frame of roots.
 
@@ -9,6 +9,8 @@ use hugeheap::gc::{Heap, Layout, ProcessHeap, Settings, TypeId, space};
 use std::hint::black_box;
 
 const BYTES: usize = 16;
+/// Of an object of two slots: 24, rounded up.
+const NODE: usize = 32;
 
 /// The loop. A function of its own, so that its code can be looked at.
 #[inline(never)]
@@ -60,13 +62,44 @@ fn collect(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
     frame
 }
 
+/// Objects in a list; when there are so many they are moved and forgotten.
+const LIST: u64 = 1000;
+
+/// Survivors: with all that is allocated here no major collection is due.
+#[inline(never)]
+fn survive(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
+    let mut window = heap.take_window();
+    let mut frame = [0; 2];
+    for number in 1..=count {
+        // SAFETY: as in `allocate`; both slots are written before the next allocation.
+        unsafe {
+            let object = match window.take(NODE) {
+                Some(object) => {
+                    object.cast().write(ty.header());
+                    object
+                }
+                None => heap.allocate_slow(&mut window, ty, 0, &mut frame).expect("memory"),
+            };
+            object.cast::<usize>().add(1).write(frame[0]);
+            object.cast::<usize>().add(2).write(0);
+            frame[0] = object.as_ptr() as usize;
+            if number % LIST == 0 {
+                heap.collect_minor(&mut window, &mut frame);
+                frame[0] = 0;
+            }
+        }
+    }
+    heap.return_window(window);
+    frame
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let kind = arguments.get(1).map(String::as_str);
-    let (Some(kind @ ("plain" | "field" | "collect" | "collect-large")), Some(count)) =
+    let (Some(kind @ ("plain" | "field" | "collect" | "collect-large" | "survive")), Some(count)) =
         (kind, arguments.get(2).and_then(|text| text.parse::<u64>().ok()))
     else {
-        eprintln!("usage: gc_window plain|field|collect|collect-large COUNT");
+        eprintln!("usage: gc_window plain|field|collect|collect-large|survive COUNT");
         std::process::exit(2);
     };
     // A size that is the same on every host, so that counts of instructions are.
@@ -77,6 +110,11 @@ fn main() {
     let kept = match kind {
         "plain" => allocate::<false>(&mut heap, ty, count),
         "field" => allocate::<true>(&mut heap, ty, count),
+        "survive" => {
+            let node = Layout::fixed(NODE).slots(&[8, 16]);
+            let node = heap.register(node).expect("a header and two slots");
+            survive(&mut heap, node, count)
+        }
         _ => collect(&mut heap, ty, count),
     };
     black_box(kept);

@@ -105,7 +105,7 @@ pub struct Ahead {
 
 impl Ahead {
     /// Has the kernel clear the memory. Without the heap's lock, and without that of the process's mappings: where a hypervisor had to find
-    /// the memory, the thread kept that for up to 60 ms, and a program that mapped an arena by itself waited as long, in the kernel.
+    /// the memory, another thread that mapped and advised an arena meanwhile waited 5 ms behind `populate`, and 0.01 behind a touch.
     pub fn touch<O: Os>(&mut self, os: &O) {
         self.touched = Some(self.making.touch(os, self.range, true));
     }

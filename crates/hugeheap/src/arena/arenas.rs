@@ -262,20 +262,24 @@ impl<O: Os> Arenas<O> {
         if length != pages {
             return Err(BadFree::WrongSize { actual: length as usize * HEAP_PAGE_BYTES });
         }
+        self.table.arena_mut(id).starts &= !(1 << page);
+        self.take_back(id, bitmap::mask(page, length));
+        self.counters.frees += 1;
+        Ok(())
+    }
+
+    /// Takes back pages of an arena that were in use: a run without a start any more, or the end of one.
+    pub(super) fn take_back(&mut self, id: ArenaId, pages: u128) {
         let now = self.now();
         self.unfile(id);
         let arena = self.table.arena_mut(id);
-        arena.in_use &= !bitmap::mask(page, length);
-        arena.starts &= !(1 << page);
+        arena.in_use &= !pages;
         arena.changed(now);
-        let bytes = u64::from(length) * HEAP_PAGE_BYTES as u64;
-        self.counters.retained += bytes;
+        self.counters.retained += pages_bytes(pages);
         self.file(id);
-        self.counters.live -= bytes;
-        self.counters.frees += 1;
+        self.counters.live -= pages_bytes(pages);
         let live = self.counters.live;
         self.demand.record(now, live);
-        Ok(())
     }
 
     /// Length in bytes of the live run that begins at `address`.

@@ -5,11 +5,11 @@
 //!   starts   1 0 0 0 0 0 0 1
 //! ```
 //!
-//! A list that grows by an eighth at a time is copied nine times until it has tripled; in place it is not copied at all, as long as the pages behind it are free. Long runs
-//! lie low in their arenas, so there often are some.
+//! A list that grows by an eighth at a time is copied ten times until it is three times as long; in place it is not copied at all, as long as the
+//! pages behind it are free. Long runs lie low in their arenas, so there often are some.
 
 use super::Arenas;
-use super::arenas::{BIG_RUN, BadFree, pages_bytes};
+use super::arenas::{BIG_RUN, BadFree};
 use super::bitmap;
 use super::layout::HEAP_PAGES;
 use hugeheap_os::Os;
@@ -27,7 +27,7 @@ impl<O: Os> Arenas<O> {
         let length = arena.run_length(first).ok_or(BadFree::NotLive)?;
         if pages <= length {
             if pages < length {
-                self.shorten(address, first + pages, length - pages);
+                self.take_back(id, bitmap::mask(first + pages, length - pages));
             }
             return Ok(true);
         }
@@ -42,21 +42,6 @@ impl<O: Os> Arenas<O> {
         self.table.arena_mut(id).in_use |= grown;
         self.allocated(id, now, grown);
         Ok(true)
-    }
-
-    /// Takes `pages` pages from `first` on, the end of the run that is in the arena of an address.
-    fn shorten(&mut self, address: usize, first: u32, pages: u32) {
-        let Some(id) = self.table.find(address) else { return };
-        let (now, given) = (self.now(), bitmap::mask(first, pages));
-        self.unfile(id);
-        let arena = self.table.arena_mut(id);
-        arena.in_use &= !given;
-        arena.changed(now);
-        self.counters.retained += pages_bytes(given);
-        self.file(id);
-        self.counters.live -= pages_bytes(given);
-        let live = self.counters.live;
-        self.demand.record(now, live);
     }
 }
 

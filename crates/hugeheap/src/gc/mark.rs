@@ -24,7 +24,7 @@ use super::ephemeron::Waiting;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::nursery::Nursery;
 use super::old::Old;
-use super::prefetch::prefetch;
+use super::prefetch::Ahead;
 use super::types::{Types, Visit};
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
@@ -39,9 +39,6 @@ const MOST: usize = 1 << 22;
 
 /// Bytes of a large array that are looked into at once: a part of a step.
 pub(super) const PART: usize = 64 << 10;
-
-/// Objects that are popped before the first of them is looked into.
-const AHEAD: usize = 8;
 
 /// Bytes of a large array whose marks are asked for before they are looked at: 32 slots, about as many cache misses as a core can have under way.
 const FETCHED: usize = 256;
@@ -222,7 +219,7 @@ impl Marker {
             };
             budget = budget.saturating_sub(bytes);
         }
-        for object in ahead.objects.into_iter().filter(|&object| object != 0) {
+        for object in ahead.left() {
             // Others may have taken their room.
             self.overflowed |= !push(&mut self.stack, object, self.most);
         }
@@ -404,50 +401,6 @@ fn mark_in(marks: &Bitmap, granule: usize) -> bool {
     let before = word.load(Relaxed);
     word.store(before | bit, Relaxed);
     before & bit == 0
-}
-
-/// Objects that are looked into next: on their way into the cache since they were popped.
-///
-/// In the order of the stack alone the object that was pushed last is looked into next, before any cache could have it.
-#[derive(Default)]
-struct Ahead {
-    /// A ring; 0: no object.
-    objects: [usize; AHEAD],
-    /// Where the last one is.
-    at: usize,
-    count: usize,
-}
-
-impl Ahead {
-    /// The object to look into: popped some objects ago, unless it is the only one there is, as in a list.
-    #[inline(always)]
-    fn next(&mut self, stack: &mut Vec<usize>) -> Option<usize> {
-        while let Some(object) = stack.pop() {
-            if self.count == 0 && stack.is_empty() {
-                return Some(object);
-            }
-            prefetch(object);
-            let next = core::mem::replace(self.following(), object);
-            if next != 0 {
-                return Some(next);
-            }
-            self.count += 1;
-        }
-        while self.count > 0 {
-            let next = core::mem::take(self.following());
-            if next != 0 {
-                self.count -= 1;
-                return Some(next);
-            }
-        }
-        None
-    }
-
-    #[inline(always)]
-    fn following(&mut self) -> &mut usize {
-        self.at = (self.at + 1) % AHEAD;
-        &mut self.objects[self.at]
-    }
 }
 
 /// In place of an object in [`Shading`]: weak slots are like others, because there is no memory to note the object.

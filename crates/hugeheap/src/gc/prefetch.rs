@@ -5,6 +5,9 @@
 //! their cache misses overlap. In a table of 128 MB whose objects are replaced at random, a survivor and its marking took 105 to 200 ns one after
 //! the other, and take 75 to 85.
 
+/// Objects that are popped before the first of them is looked into.
+const AHEAD: usize = 8;
+
 /// Lets the cache fetch what is at an address, where that can be said. Reads nothing: any address will do.
 #[inline(always)]
 pub(super) fn prefetch(address: usize) {
@@ -15,4 +18,79 @@ pub(super) fn prefetch(address: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
+}
+
+/// Objects that are looked into next: on their way into the cache since they were popped.
+///
+/// In the order of the stack alone the object that was pushed last is looked into next, before any cache could have it.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// A ring; 0: no object.
+    objects: [usize; AHEAD],
+    /// Where the last one is.
+    at: usize,
+    count: usize,
+}
+
+impl Ahead {
+    /// The object to look into: popped some objects ago, unless it is the only one there is, as in a list.
+    #[inline(always)]
+    pub(super) fn next(&mut self, stack: &mut Vec<usize>) -> Option<usize> {
+        while let Some(object) = stack.pop() {
+            if self.count == 0 && stack.is_empty() {
+                return Some(object);
+            }
+            prefetch(object);
+            let next = core::mem::replace(self.following(), object);
+            if next != 0 {
+                return Some(next);
+            }
+            self.count += 1;
+        }
+        while self.count > 0 {
+            let next = core::mem::take(self.following());
+            if next != 0 {
+                self.count -= 1;
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// The objects that were popped and not looked into, when a step ends before them.
+    pub(super) fn left(self) -> impl Iterator<Item = usize> {
+        self.objects.into_iter().filter(|&object| object != 0)
+    }
+
+    #[inline(always)]
+    fn following(&mut self) -> &mut usize {
+        self.at = (self.at + 1) % AHEAD;
+        &mut self.objects[self.at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_was_pushed_is_looked_into_once(pushes in prop::collection::vec(0usize..4, 1..200)) {
+            let (mut ahead, mut stack) = (Ahead::default(), vec![1]);
+            let (mut pushed, mut seen) = (1, Vec::new());
+            // Each object leads to as many others as the list says, and then to none.
+            let mut leads = pushes.into_iter();
+            while let Some(object) = ahead.next(&mut stack) {
+                seen.push(object);
+                for _ in 0..leads.next().unwrap_or(0) {
+                    pushed += 1;
+                    stack.push(pushed);
+                }
+            }
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (1..=pushed).collect::<Vec<_>>());
+            prop_assert_eq!((ahead.count, ahead.left().count()), (0, 0));
+        }
+    }
 }

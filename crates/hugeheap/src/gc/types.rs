@@ -369,6 +369,21 @@ mod tests {
         assert!(text.is_leaf() && !text.wants_cards());
     }
 
+    #[test]
+    fn slots_that_no_map_has_room_for_are_named_all_the_same() {
+        let mut types = Types::default();
+        let object = [0u64; 80];
+        for (offsets, plain) in [(vec![8, 63 * 8], true), (vec![8, 63 * 8, 64 * 8, 79 * 8], false)] {
+            let ty = types.register(Layout::fixed(80 * 8).slots(&offsets)).expect("right");
+            let ty = types.get(ty.0).expect("registered");
+            assert_eq!(ty.is_plain(), plain);
+            let mut named = Offsets(object.as_ptr() as usize, Vec::new());
+            // SAFETY: the type is fixed, so nothing of the object is read.
+            unsafe { ty.each_slot(named.0, &mut named) };
+            assert_eq!(named.1, offsets);
+        }
+    }
+
     proptest! {
         #[test]
         fn parts_of_an_object_name_each_slot_once(length in 0usize..20, cuts in prop::collection::vec(0usize..64, 0..5)) {
