@@ -11,6 +11,7 @@ mod minor;
 mod roots;
 mod scan;
 mod trace;
+mod waiting;
 mod weak;
 
 use super::*;
