@@ -3,7 +3,8 @@
 //! The difference between two counts, divided by the difference of the loops, is the cost of one pair without start-up.
 //! Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks whose address it is; `block` and
 //! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator; `loop` does nothing, in the same loop;
-//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random; `order` takes 1,000 blocks of 64 bytes, and frees them in their order; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
+//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
+//! `gaps` takes 800 blocks of 144 bytes, frees every fourth, takes as many again, and frees all; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
 //! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
@@ -75,17 +76,35 @@ fn in_order(heap: &mut ProcessHeap, count: u32) {
     }
 }
 
+fn with_gaps(heap: &mut ProcessHeap, count: u32) {
+    // 800 and 200.
+    for _ in 0..count / 1000 {
+        let mut blocks: [_; 800] = std::array::from_fn(|_| heap.allocate(144).expect("memory"));
+        for place in (0..800).step_by(4) {
+            // SAFETY: just allocated and used by nobody; the place is filled again before it is looked at.
+            unsafe { heap.free(blocks[place]) };
+        }
+        for place in (0..800).step_by(4) {
+            blocks[place] = heap.allocate(144).expect("memory");
+        }
+        for block in black_box(blocks) {
+            // SAFETY: just allocated and used by nobody.
+            unsafe { heap.free(block) };
+        }
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let (Some(kind), Some(count)) =
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|global|[hardened-]random|[hardened-]pages|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|gaps|global|[hardened-]random|[hardened-]pages|hardened COUNT"
         );
         std::process::exit(2);
     };
-    if let "block" | "sized" | "order" | "random" | "pages" | "hardened" | "hardened-random"
+    if let "block" | "sized" | "order" | "gaps" | "random" | "pages" | "hardened" | "hardened-random"
     | "hardened-pages" = kind.as_str()
     {
         let hardened = kind.starts_with("hardened");
@@ -95,6 +114,7 @@ fn main() {
             "block" | "hardened" => blocks(&mut heap, count),
             "sized" => sized(&mut heap, count),
             "order" => in_order(&mut heap, count),
+            "gaps" => with_gaps(&mut heap, count),
             "pages" => pages(&mut heap, count),
             _ => replace(&mut heap, count),
         };

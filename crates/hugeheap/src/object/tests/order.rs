@@ -81,6 +81,45 @@ fn a_page_comes_back_when_its_last_block_is_freed() {
     heap.check_empty();
 }
 
+/// The same whichever block is the last: what is looked at beside a window that becomes empty may be empty too while another one is not.
+#[test]
+fn a_page_comes_back_in_whatever_order_its_blocks_are_freed() {
+    let (_, mut heap) = heap();
+    for bytes in [32, 144, 576, 640, 2048, 8192] {
+        for order in 0..5 {
+            let blocks = heap.take_many(6 * (HEAP_PAGE_BYTES / bytes), bytes);
+            let pages = by_page(&blocks).into_values().collect::<Vec<_>>();
+            // The bin has the last page at hand.
+            for (index, page) in pages[..pages.len() - 1].iter().enumerate() {
+                let mut rest = page.clone();
+                let address = page_of(page[0]);
+                while !rest.is_empty() {
+                    let place = match order {
+                        0 => 0,
+                        1 => rest.len() - 1,
+                        2 => (rest.len() % 2) * (rest.len() - 1),
+                        3 => rest.len() / 2,
+                        // Another order in each page, the same in each run.
+                        _ => (rest.len() * 7919 + index * 31) % rest.len().max(2) % rest.len(),
+                    };
+                    heap.give(rest.swap_remove(place)).expect("live");
+                    if rest.len() < 3 {
+                        heap.check();
+                    }
+                }
+                let tag = heap.own().space.page(address).expect("known").tag();
+                let at_hand = heap.own().bins[class::class_of(bytes)].page == address;
+                assert!(
+                    at_hand || [0, tag::SPARE].contains(&tag::class(tag)),
+                    "{bytes} bytes, order {order}"
+                );
+            }
+            heap.give_all(pages[pages.len() - 1].iter().copied());
+        }
+    }
+    heap.check_empty();
+}
+
 #[test]
 fn spare_pages_are_few() {
     let (space, mut heap) = heap();
