@@ -10,6 +10,8 @@
 //!                   unmap                                decommit
 //! ```
 //!
+//! A range mapped as [`Backing::Zeros`] is mapped and empty, and stays so where `protect` has not made it writable.
+//!
 //! Invariants every implementation keeps:
 //! * `map`, `unmap` and `relocate` change only the given ranges, which must lie in one reservation. They never
 //!   leave a hole that another thread's `mmap` could fall into, also when they fail.
@@ -35,6 +37,9 @@ pub enum Backing {
     /// Pages of an explicit hugetlb pool, with this page size in bytes. Reserved when mapped
     /// (never `MAP_NORESERVE`) and populated before the range is used, so that a touch cannot raise `SIGBUS`.
     Hugetlb(usize),
+    /// None yet: reads as zero, and [`protect`](Pages::protect) makes parts of it writable, OS pages without advice. Until then it counts against
+    /// no limit but that of address space: for tables of which a small part will be needed, and nobody knows which.
+    Zeros,
 }
 
 /// Advice on a mapped range.
@@ -111,7 +116,7 @@ pub trait Pages {
     /// The common contract; `range` is exactly what `reserve` returned.
     unsafe fn release(&self, range: AddressRange) -> Result<()>;
 
-    /// Makes a reserved range readable and writable with `backing`. Reads as zero.
+    /// Makes a reserved range readable and writable with `backing` (`Zeros`: readable). Reads as zero.
     /// For `Thp` where the system cannot advise (`ErrorKind::Invalid` or `Unsupported`), nothing is mapped.
     ///
     /// # Errors
@@ -177,6 +182,9 @@ pub trait Pages {
     unsafe fn decommit(&self, range: AddressRange) -> Result<()>;
 
     /// Changes the access to a mapped range.
+    ///
+    /// # Errors
+    /// `OutOfMemory` for a reached limit, where it becomes writable for the first time (`ulimit -d`, strict overcommit), or too many mappings.
     ///
     /// # Safety
     /// The common contract; nobody accesses the range in a way that `protection` forbids.

@@ -49,6 +49,7 @@ fn pages_use_no_heap() {
         without_heap("map base", || OS.map(huge(0), Backing::Base)).unwrap();
         without_heap("map plain", || OS.map(huge(1), Backing::Plain)).unwrap();
         without_heap("map thp", || OS.map(huge(2), Backing::Thp)).unwrap();
+        without_heap("map zeros", || OS.map(huge(5), Backing::Zeros)).unwrap();
         _ = without_heap("map hugetlb", || OS.map(huge(3), Backing::Hugetlb(HUGE)));
         _ = without_heap("advise", || OS.advise(huge(1), Advice::NoHuge));
         _ = without_heap("populate", || OS.populate(huge(2)));

@@ -64,6 +64,31 @@ fn a_tight_address_space_limit_leaves_room_for_the_range_without_the_excess() {
     assert_eq!(OS.reserve(2 * HUGE, HUGE).unwrap_err().kind(), ErrorKind::OutOfMemory);
 }
 
+#[test]
+fn zeros_count_against_no_limit_on_memory_before_they_can_be_written() {
+    if !in_child("zeros_count_against_no_limit_on_memory_before_they_can_be_written", None) {
+        return;
+    }
+    let memory = Reserved(OS.reserve(64 * HUGE, HUGE).unwrap());
+    // SAFETY: the structure is read only.
+    unsafe {
+        let limit = libc::rlimit { rlim_cur: 32 << 20, rlim_max: 32 << 20 };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_DATA, &limit), 0);
+    }
+    let (part, rest) = (memory.part(HUGE, 2 * PAGE), memory.part(8 * HUGE, 56 * HUGE));
+    // SAFETY: the test owns the range.
+    unsafe {
+        assert_eq!(OS.map(memory.0, Backing::Plain).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        OS.map(memory.0, Backing::Zeros).unwrap();
+        assert_eq!((get(memory.0.start), get(part.start)), (0, 0));
+        assert_eq!(signal_of(|| put(part.start, 5)), libc::SIGSEGV);
+        OS.protect(part, Protection::ReadWrite).unwrap();
+        put(part.start, 5);
+        assert_eq!(OS.protect(rest, Protection::ReadWrite).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        assert_eq!((get(part.start), get(part.end()), get(rest.start)), (5, 0, 0));
+    }
+}
+
 /// What each backing gives under each mode of the host, touched from the front.
 #[test]
 fn backings_under_every_host_mode() {

@@ -6,7 +6,7 @@ mod simulated_common;
 use hugeheap_os::simulated::{Config, Kernel, PageState};
 use hugeheap_os::{AddressRange, Advice, Pages, Protection, ThpMode};
 use proptest::prelude::*;
-use simulated_common::naive::{CHUNKS, Mapped, Model, OS, PAGES, RATIO, Table, backing, config};
+use simulated_common::naive::{CHUNKS, Model, OS, PAGES, RATIO, Table, backing, config};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -34,7 +34,7 @@ fn op() -> impl Strategy<Value = Op> {
         (0..CHUNKS, 1..=2_usize).prop_map(|(start, len)| (start * RATIO, len.min(CHUNKS - start) * RATIO));
     let range = prop_oneof![any_range, chunk_range.clone()].boxed();
     prop_oneof![
-        6 => (range.clone(), 0..3_u8).prop_map(|((s, n), b)| Op::Map(s, n, b)),
+        6 => (range.clone(), 0..4_u8).prop_map(|((s, n), b)| Op::Map(s, n, b)),
         2 => range.clone().prop_map(|(s, n)| Op::Unmap(s, n)),
         9 => range.clone().prop_map(|(s, n)| Op::Touch(s, n)),
         2 => range.clone().prop_map(|(s, n)| Op::Read(s, n)),
@@ -88,10 +88,9 @@ impl Pair {
                 if m.mapped[start..start + len].iter().any(Option::is_some) {
                     return;
                 }
-                let (backing, advice) = backing(number);
+                let (backing, new) = backing(number);
                 // SAFETY: see above.
                 unsafe { kernel.map(range(start, len), backing).unwrap() };
-                let new = Mapped { advice, protection: Protection::ReadWrite };
                 m.mapped[start..start + len].fill(Some(new));
             }
             Op::Unmap(start, len) if m.all_mapped(start, len) => {

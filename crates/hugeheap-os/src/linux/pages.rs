@@ -3,7 +3,7 @@
 //! | state | mapping |
 //! |---|---|
 //! | reserved | private, anonymous, `PROT_NONE`, `MAP_NORESERVE`, no advice |
-//! | mapped | the same made readable and writable, with the backing's advice; or a hugetlb mapping moved here |
+//! | mapped | the same made readable and writable, with the backing's advice; only readable for `Zeros`; or a hugetlb mapping moved here |
 //! | resident | pages in it |
 //!
 //! Invariant: address space of a reservation is never unmapped, only mapped over, and each such step is one atomic
@@ -45,6 +45,7 @@ impl Pages for Linux {
                 Backing::Plain => map_advised(range, None),
                 Backing::Thp => map_advised(range, Some(Advice::Huge)),
                 Backing::Hugetlb(page_size) => hugetlb::map(range, page_size),
+                Backing::Zeros => make_accessible(range, libc::PROT_READ, "mprotect(PROT_READ)"),
             }
         }
     }
@@ -191,15 +192,34 @@ unsafe fn map_advised(range: AddressRange, advice: Option<Advice>) -> Result<()>
     // SAFETY: the caller owns the range, which has no contents.
     unsafe {
         let advised = advice.map_or(Ok(()), |advice| advise(range, advice));
-        let mapped = advised.and_then(|()| vm::protect(range, READ_WRITE, "mprotect(PROT_WRITE)"));
-        if mapped.is_err() {
-            // Either call may have done a part of a range that consists of several mappings. If the fresh
-            // reservation is refused (too many mappings), no access is what matters, and that needs no new mapping.
-            if vm::reserve_over(range).is_err() {
-                let _ = vm::protect(range, libc::PROT_NONE, "mprotect(PROT_NONE)");
-            }
+        advised.map_or_else(
+            |error| {
+                undo(range);
+                Err(error)
+            },
+            |()| make_accessible(range, READ_WRITE, "mprotect(PROT_WRITE)"),
+        )
+    }
+}
+
+/// # Safety
+/// The caller owns `range`, which is reserved.
+unsafe fn make_accessible(range: AddressRange, protection: c_int, call: &'static str) -> Result<()> {
+    // SAFETY: the caller owns the range, which has no contents.
+    unsafe { vm::protect(range, protection, call).inspect_err(|_| undo(range)) }
+}
+
+/// Makes a range reserved again of which perhaps a part was mapped: a call may have done a part of a range that consists of several mappings.
+///
+/// # Safety
+/// The caller owns `range`, and nothing in it is in use.
+unsafe fn undo(range: AddressRange) {
+    // SAFETY: the caller owns the range and gives its contents up.
+    unsafe {
+        // If the fresh reservation is refused (too many mappings), no access is what matters, and that needs no new mapping.
+        if vm::reserve_over(range).is_err() {
+            let _ = vm::protect(range, libc::PROT_NONE, "mprotect(PROT_NONE)");
         }
-        mapped
     }
 }
 

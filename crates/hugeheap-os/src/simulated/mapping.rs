@@ -150,13 +150,16 @@ impl State {
             // Without transparent huge pages there is nothing to advise against.
             Backing::Base => Attributes::mapped(Kind::Anonymous, can_advise.then_some(Advice::NoHuge)),
             Backing::Plain => Attributes::mapped(Kind::Anonymous, None),
+            Backing::Zeros => {
+                Attributes { protection: Protection::Read, ..Attributes::mapped(Kind::Anonymous, None) }
+            }
             Backing::Thp if !can_advise => return Err(libc::EINVAL),
             Backing::Thp => Attributes::mapped(Kind::Anonymous, Some(Advice::Huge)),
             Backing::Hugetlb(page_size) => {
                 Attributes::mapped(Kind::Hugetlb { page_size, owner: true, stolen: false }, None)
             }
         };
-        let room = self.room(pid);
+        let (room, protection) = (self.room(pid), attributes.protection);
         if let Backing::Hugetlb(page_size) = backing {
             let pages = (range.len / page_size) as u64;
             self.pools.reserve(page_size, pages, &mut self.physical)?;
@@ -174,7 +177,7 @@ impl State {
             self.processes[pid].spaces[index].vmas.set(range, Attributes::reserved(), 0)?;
             return Err(libc::ENOMEM);
         }
-        self.processes[pid].spaces[index].protect_host(range, Protection::ReadWrite);
+        self.processes[pid].spaces[index].protect_host(range, protection);
         Ok(())
     }
 

@@ -12,12 +12,15 @@ pub(crate) const RATIO: usize = 8;
 pub(crate) const CHUNKS: usize = 6;
 pub(crate) const PAGES: usize = RATIO * CHUNKS;
 
-pub(crate) const fn backing(number: u8) -> (Backing, Option<Advice>) {
-    match number {
-        0 => (Backing::Base, Some(Advice::NoHuge)),
-        1 => (Backing::Plain, None),
-        _ => (Backing::Thp, Some(Advice::Huge)),
-    }
+/// A backing, and what a page mapped with it is.
+pub(crate) const fn backing(number: u8) -> (Backing, Mapped) {
+    let (backing, advice, protection) = match number {
+        0 => (Backing::Base, Some(Advice::NoHuge), Protection::ReadWrite),
+        1 => (Backing::Plain, None, Protection::ReadWrite),
+        2 => (Backing::Thp, Some(Advice::Huge), Protection::ReadWrite),
+        _ => (Backing::Zeros, None, Protection::Read),
+    };
+    (backing, Mapped { advice, protection })
 }
 
 /// At least 600 cases; more when the environment asks for it (`PROPTEST_CASES`).

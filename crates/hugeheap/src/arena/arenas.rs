@@ -22,7 +22,7 @@ use super::{Policy, Settings};
 use crate::telemetry::{Fallback, Snapshot};
 use core::fmt;
 use core::num::NonZeroUsize;
-use hugeheap_os::Os;
+use hugeheap_os::{AddressRange, Os};
 
 /// Runs of at least this many pages go low in an arena. A quarter of pymalloc's arena before 3.10; data-stack chunks
 /// (1 page and growing) are below.
@@ -159,9 +159,15 @@ impl<O: Os> Arenas<O> {
         self.table.find(address).is_some()
     }
 
-    /// The region that contains an address.
-    pub(crate) fn region_of(&self, address: usize) -> Option<hugeheap_os::AddressRange> {
+    /// The region that contains an address, and what is reserved beside it: the first that asks gets that.
+    pub(crate) fn region_of(&mut self, address: usize) -> Option<(AddressRange, Option<AddressRange>)> {
         self.table.region_of(address)
+    }
+
+    /// Reserves address space together with each further region, at least `per_page` bytes for each of its heap pages and `more` for all: for
+    /// metadata of a layer above, which has to be had for every heap page that can be.
+    pub(crate) fn reserve_beside(&mut self, per_page: usize, more: usize) {
+        self.table.reserve_beside(per_page, more);
     }
 
     pub(crate) fn count(&mut self, reason: Fallback) {

@@ -4,6 +4,7 @@
 //!   region     ├─ small arenas, used from below ─▶ ···free···  ◀─ large blocks, used from above ─┤
 //!              start              low ─┘                    └─ high                          end
 //!   records    ├──┬──┬──┬── one Arena (128 bytes) per arena, in a mapping of its own ────────────┤
+//!   beside     ├── address space for metadata of a layer above, if one asked for it ─────────────┤
 //! ```
 //!
 //! One region is reserved when the first arena is needed, further ones when it is full. Address → metadata is one
@@ -19,7 +20,7 @@
 //!                                      └─ barren[k]                   end
 //! ```
 
-use super::layout::ARENA_BYTES;
+use super::layout::{ARENA_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
 use super::record::{Arena, Made, State};
 use core::ptr::NonNull;
@@ -39,9 +40,14 @@ const LENGTHS: usize = INDEX_BITS as usize + 1;
 
 const _: () = assert!((MAX_REGIONS << INDEX_BITS) < u32::MAX as usize, "ids stay below ArenaId::NONE");
 
+/// What is reserved beside a region is a multiple of this: 64 KiB, of the OS page everywhere.
+const RESERVED: usize = 64 << 10;
+
 #[derive(Clone, Copy)]
 struct Region {
     range: AddressRange,
+    /// Reserved together with it, until somebody asks for it.
+    beside: Option<AddressRange>,
     records: NonNull<Arena>,
     arenas: u32,
     /// Arenas below were used at least once as small arenas.
@@ -59,13 +65,15 @@ pub(crate) struct Table {
     count: usize,
     /// Bytes of metadata mapped.
     metadata: usize,
+    /// Bytes to reserve beside a region: per heap page, and for all.
+    beside: (usize, usize),
 }
 
 // SAFETY: the table owns its records; nothing else points to them, so it may move between threads.
 unsafe impl Send for Table {}
 
 impl Table {
-    pub(crate) const NEW: Self = Self { regions: [None; MAX_REGIONS], count: 0, metadata: 0 };
+    pub(crate) const NEW: Self = Self { regions: [None; MAX_REGIONS], count: 0, metadata: 0, beside: (0, 0) };
 
     /// Reserves a further region of `arenas` arenas. Its metadata is zero, that is `Unmapped`.
     pub(crate) fn add_region<P: Pages>(&mut self, os: &P, arenas: usize) -> Result<()> {
@@ -75,31 +83,27 @@ impl Table {
         }
         let arenas = arenas.min(MAX_REGION_ARENAS);
         let range = os.reserve(arenas * ARENA_BYTES, ARENA_BYTES)?;
-        // A multiple of 64 KiB: of the OS page everywhere.
-        let bytes = (arenas * size_of::<Arena>()).next_multiple_of(64 << 10);
-        let records = os.reserve(bytes, 64 << 10).and_then(|records| {
-            // SAFETY: just reserved, owned by this table alone, used by nobody yet.
-            unsafe { os.map(records, Backing::Plain) }.map(|()| records).inspect_err(|_| {
-                // SAFETY: the reservation was made above and nothing refers to it.
-                let _ = unsafe { os.release(records) };
-            })
-        });
-        let records = match records {
-            Ok(records) => records,
-            Err(error) => {
-                // SAFETY: the reservation was made above and nothing refers to it.
-                let _ = unsafe { os.release(range) };
-                return Err(error);
-            }
-        };
+        // SAFETY: the reservation was made above and nothing refers to it.
+        let release = |range| unsafe { os.release(range) };
+        let bytes = (arenas * size_of::<Arena>()).next_multiple_of(RESERVED);
+        let records = map_records(os, bytes).inspect_err(|_| _ = release(range))?;
+        let beside = self.beside_bytes(arenas).map(|bytes| os.reserve(bytes, RESERVED)).transpose();
+        let beside = beside.inspect_err(|_| _ = release(range).and(release(records)))?;
         // Names help to find the memory in /proc/PID/maps; kernels without the option refuse, which is harmless.
         let _ = os.name(range, c"hugeheap");
         let _ = os.name(records, c"hugeheap metadata");
         let Some(pointer) = NonNull::new(records.start as *mut Arena) else { return Err(full) };
         self.metadata += bytes;
         let arenas = arenas as u32;
-        self.regions[self.count] =
-            Some(Region { range, records: pointer, arenas, low: 0, high: arenas, barren: [arenas; LENGTHS] });
+        self.regions[self.count] = Some(Region {
+            range,
+            beside,
+            records: pointer,
+            arenas,
+            low: 0,
+            high: arenas,
+            barren: [arenas; LENGTHS],
+        });
         self.count += 1;
         Ok(())
     }
@@ -153,9 +157,22 @@ impl Table {
         })
     }
 
-    /// The region that contains an address.
-    pub(crate) fn region_of(&self, address: usize) -> Option<AddressRange> {
-        self.find(address).map(|id| self.region(id).range)
+    /// The region that contains an address, and what is reserved beside it: the first that asks gets that.
+    pub(crate) fn region_of(&mut self, address: usize) -> Option<(AddressRange, Option<AddressRange>)> {
+        let number = self.find(address)?.0 >> INDEX_BITS;
+        let region = self.regions[number as usize].as_mut()?;
+        Some((region.range, region.beside.take()))
+    }
+
+    /// See [`Arenas::reserve_beside`](super::Arenas::reserve_beside).
+    pub(crate) fn reserve_beside(&mut self, per_page: usize, more: usize) {
+        self.beside = (self.beside.0.max(per_page), self.beside.1.max(more));
+    }
+
+    fn beside_bytes(&self, arenas: usize) -> Option<usize> {
+        let (per_page, more) = self.beside;
+        let bytes = arenas * HEAP_PAGES as usize * per_page + more;
+        (bytes > 0).then(|| bytes.next_multiple_of(RESERVED))
     }
 
     /// A small arena never used before, or `None` when the regions are full.
@@ -297,6 +314,16 @@ impl Table {
     pub(crate) fn is_mapped(&self, id: ArenaId) -> bool {
         self.arena(id).made != Made::Nothing
     }
+}
+
+/// Zeroed memory for the records of a region.
+fn map_records<P: Pages>(os: &P, bytes: usize) -> Result<AddressRange> {
+    let records = os.reserve(bytes, RESERVED)?;
+    // SAFETY: just reserved, owned by the caller alone, used by nobody yet.
+    unsafe {
+        os.map(records, Backing::Plain).inspect_err(|_| _ = os.release(records))?;
+    }
+    Ok(records)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 
 use super::lists::List;
 use super::old::{LEAVING, Old, SPARES};
-use crate::arena::HEAP_PAGE_BYTES;
+use crate::arena::{Arenas, HEAP_PAGE_BYTES};
 use crate::object::Source;
 use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS, class_of};
 use crate::object::space::Page;
@@ -222,12 +222,9 @@ impl<S: Source> Old<S> {
         let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
         self.batch = (self.batch * 2).min(SPARES / 2);
         let spares = &mut self.spares[..batch];
-        let mut taken = self.space.source().with(|arenas| {
-            let taken = arenas.allocate_pages(spares);
-            // Here the program waits: the next arena is made meanwhile, by somebody else.
-            arenas.expect_growth();
-            taken
-        });
+        let mut taken = self.space.take_pages(spares);
+        // Here the program waits: the next arena is made meanwhile, by somebody else.
+        self.space.source().with(Arenas::expect_growth);
         while taken > 0 && !self.leaving.is_empty() {
             let given = taken;
             taken = self.put_aside(given);
@@ -235,18 +232,11 @@ impl<S: Source> Old<S> {
                 break;
             }
             let spares = &mut self.spares[..batch];
-            taken = self.space.source().with(|arenas| arenas.allocate_pages(spares));
+            taken = self.space.take_pages(spares);
         }
         self.spares[..taken].reverse();
-        for index in 0..taken {
-            if self.space.page_or_add(self.spares[index]).is_none() {
-                // No memory for metadata: the pages cannot be used.
-                let _ = self.space.source().with(|arenas| arenas.free_pages(&self.spares[index..taken]));
-                break;
-            }
-            self.spare_count += 1;
-            self.held += HEAP_PAGE_BYTES;
-        }
+        self.spare_count += taken;
+        self.held += taken * HEAP_PAGE_BYTES;
         self.spare_count > 0
     }
 

@@ -153,6 +153,7 @@ impl<S: Source> Heap<S> {
         }
         let bytes = bytes - bytes % HEAP_PAGE_BYTES;
         let maximum = settings.maximum.unwrap_or(usize::MAX);
+        space.reserve_beside();
         let nursery = Nursery::new(space, bytes).ok_or(BadHeap::NoMemory { bytes })?;
         let number = HEAPS.fetch_add(1, Ordering::Relaxed);
         COLLECTORS.made();

@@ -37,7 +37,7 @@ impl<S: Source> Old<S> {
             }
             arenas.allocate_large(rounded, false).map(|block| (block.address.get(), block.zeroed))
         })?;
-        let Some(page) = self.space.page_or_add(object) else {
+        let Some(page) = self.space.pages_or_add(object, rounded) else {
             self.free_pages_of(object);
             return None;
         };

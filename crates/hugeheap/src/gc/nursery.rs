@@ -105,7 +105,7 @@ impl<S: Source> Nursery<S> {
         // "Growing", so that its last arena may be a huge page as well.
         let block = space.source().with(|arenas_of| arenas_of.allocate_large(arenas, true))?;
         let start = block.address.get();
-        if space.page_or_add(start).is_none() {
+        if space.pages_or_add(start, arenas).is_none() {
             let _ = space.source().with(|arenas_of| arenas_of.free_large(start));
             return None;
         }

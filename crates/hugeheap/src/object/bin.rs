@@ -36,6 +36,9 @@ const NOWHERE: usize = 1;
 /// No window has this number.
 pub(super) const NO_NUMBER: usize = usize::MAX;
 
+/// No window of the first region has this number in 32 bits: it has less than 2²⁶.
+pub(super) const NOT_FREED: u32 = u32::MAX;
+
 /// The word of no window.
 static NOTHING: AtomicU64 = AtomicU64::new(u64::MAX);
 
@@ -164,8 +167,9 @@ pub(crate) struct Bin {
     pub(super) windows: u16,
     /// Index of the last entry of `recent`.
     last: u32,
-    /// Number of the window in which a block was freed last, as long as its page's mark has its bit; else [`NO_NUMBER`].
-    pub(super) freed: usize,
+    /// Numbers of the two windows in which blocks were freed last, as long as their pages' marks have their bits; else [`NOT_FREED`], the second
+    /// before the first. In 32 bits, as `recent`.
+    pub(super) freed: [u32; 2],
     /// Granules of freed blocks in the first region, a ring; 0: none. See `granules` in `heap` for their 32 bits.
     pub(super) recent: [u32; RECENT],
 }
@@ -174,7 +178,7 @@ const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
 
 impl Bin {
     const EMPTY: Self =
-        Self { current: Window::NONE, page: 0, windows: 0, last: 0, freed: NO_NUMBER, recent: [0; RECENT] };
+        Self { current: Window::NONE, page: 0, windows: 0, last: 0, freed: [NOT_FREED; 2], recent: [0; RECENT] };
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {
@@ -192,10 +196,12 @@ impl Bin {
     /// block is not, where windows have few blocks, and is not foreseen.
     #[inline(always)]
     pub(super) fn note_free(&mut self, mark: &Mark, granule: usize, number: usize, vacant: u64) -> bool {
-        if number == self.freed {
+        let [latest, other] = self.freed;
+        // One branch, not two: which of them it is nobody foresees.
+        if (number as u32 == latest) | (number as u32 == other) {
             return vacant == u64::MAX && mark.free() == self.windows;
         }
-        self.freed = number;
+        self.freed = [number as u32, latest];
         let last = (self.last + 1) % RECENT as u32;
         self.last = last;
         self.recent[last as usize] = granule as u32;
@@ -218,9 +224,19 @@ impl Bin {
     /// The mark of a page loses the bit of a window.
     #[inline(always)]
     pub(super) fn unmarked(&mut self, number: usize) {
-        if self.freed == number {
-            self.freed = NO_NUMBER;
+        if self.freed[1] as usize == number {
+            self.freed[1] = NOT_FREED;
+        } else if self.freed[0] as usize == number {
+            self.freed = [self.freed[1], NOT_FREED];
         }
+    }
+
+    /// Takes out the window in which a block was freed last.
+    #[inline(always)]
+    pub(super) fn take_freed(&mut self) -> Option<usize> {
+        let [latest, other] = self.freed;
+        self.freed = [other, NOT_FREED];
+        (latest != NOT_FREED).then_some(latest as usize)
     }
 
     /// Forgets the blocks of a page, by its index in the first region: the page leaves the bin.
@@ -230,8 +246,10 @@ impl Bin {
                 *granule = 0;
             }
         }
-        if self.freed / WINDOWS == page {
-            self.freed = NO_NUMBER;
+        for freed in self.freed {
+            if freed as usize / WINDOWS == page {
+                self.unmarked(freed as usize);
+            }
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | `class` | size classes and how a heap page is cut |
 //! | `tag` | whose a heap page is, and how it is cut |
 //! | `space` | metadata of heap pages; address → metadata |
+//! | `tables` | where that metadata lies, and what of it can be written |
 //! | `bin` | where the next block of a class comes from |
 //! | `heap` | allocating and freeing: the fast paths |
 //! | `lists` | pages with free blocks |
@@ -48,6 +49,7 @@ mod remote;
 mod resize;
 mod runs;
 pub(crate) mod space;
+mod tables;
 mod tag;
 #[cfg(test)]
 mod tests;

@@ -79,6 +79,7 @@ impl<S: Source> Own<S> {
 
     /// Makes a page without live blocks the current one.
     pub(super) fn new_page(&mut self, class: Class) -> bool {
+        // Those it takes are its only ones.
         if self.spare_count == 0 && !self.take_spares() {
             return false;
         }
@@ -104,17 +105,12 @@ impl<S: Source> Own<S> {
         self.batch = (self.batch * 2).min(SPARES as u32 / 2);
         let spares = &mut self.spares[..batch];
         let space = self.space;
-        let taken = space.source().with(|arenas| arenas.allocate_pages(spares));
-        self.spares[..taken].reverse();
-        for index in 0..taken {
-            let Some(page) = space.page_or_add(self.spares[index]) else {
-                // No memory for metadata: the pages cannot be used.
-                let _ = space.source().with(|arenas| arenas.free_pages(&self.spares[index..taken]));
-                break;
-            };
+        let taken = space.take_pages(spares);
+        spares[..taken].reverse();
+        for page in self.spares[..taken].iter().filter_map(|&address| space.page(address)) {
             page.mark().tag.store(self.spare_tag(), Ordering::Release);
-            self.spare_count += 1;
         }
+        self.spare_count = taken as u32;
         self.learn();
         self.spare_count > 0
     }

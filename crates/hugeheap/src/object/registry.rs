@@ -124,6 +124,7 @@ impl<S: Source> Space<S> {
     }
 
     fn make_heap(&'static self, hardened: bool) -> Option<Heap<S>> {
+        self.reserve_beside();
         let mut making = self.registry.making.lock();
         let number = self.registry.count.load(Ordering::Relaxed);
         if number == HEAPS {

@@ -9,14 +9,14 @@
 //!   links     ├ 32 B ──┤              lists of pages
 //! ```
 //!
-//! Four arrays per region, reserved beside it when its first heap page is cut into blocks, and never given back: 1.8 % of the
-//! address space, of which what is touched becomes resident: 168 bytes per page of small blocks, 1.0 % of the heap, and 128 more when
-//! other threads free in the page.
+//! Four arrays per region, beside it (see `tables`), never given back: 1.8 % of the address space, of which what is touched becomes
+//! resident: 168 bytes per page of small blocks, 1.0 % of the heap, and 128 more when other threads free in the page.
 //!
 //! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
 
 use super::class::{Class, SHAPES, WINDOWS};
-use crate::arena::{Arenas, HEAP_PAGE_BYTES, MAX_REGIONS};
+use super::tables::{GROUP_BYTES, PAGE_METADATA, Tables};
+use crate::arena::{Arenas, HEAP_PAGE_BYTES, HEAP_PAGES, MAX_REGIONS};
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -104,11 +104,9 @@ const _: () = assert!(size_of::<Mark>() == 8);
 const _: () = assert!(size_of::<Links>() == 32);
 const _: () = assert!(size_of::<Bitmap>() == 128);
 
-/// Bytes of metadata per heap page.
-const PAGE_METADATA: usize = PAGE_METADATA_USED + size_of::<Bitmap>();
-
-/// Those that its owner writes, by and by; the bitmap of other threads is not counted, because nobody notes when it is touched first.
-pub(super) const PAGE_METADATA_USED: usize = size_of::<Mark>() + size_of::<Links>() + size_of::<Bitmap>();
+/// Bytes of metadata of a heap page that its owner writes, by and by; the bitmap of other threads is not counted, because nobody notes when it is
+/// touched first.
+pub(super) const PAGE_METADATA_USED: usize = PAGE_METADATA - size_of::<Bitmap>();
 
 /// A region as the allocator of blocks sees it.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +117,8 @@ pub(crate) struct Region {
     pub(crate) vacant: *const Bitmap,
     pub(crate) remote: *const Bitmap,
     links: *const Links,
+    /// `None`: of no region.
+    tables: Option<Tables>,
 }
 
 impl Region {
@@ -129,6 +129,7 @@ impl Region {
         vacant: core::ptr::null(),
         remote: core::ptr::null(),
         links: core::ptr::null(),
+        tables: None,
     };
 }
 
@@ -248,22 +249,86 @@ impl<S: Source> Space<S> {
         })
     }
 
-    /// The same for a page that was just taken from the arenas: its region may be new. `None`: no memory for metadata.
+    /// The same for a page that was just taken from the arenas: its metadata may be written. `None`: there is no memory for metadata.
     pub(crate) fn page_or_add(&self, address: usize) -> Option<Page> {
+        self.pages_or_add(address, HEAP_PAGE_BYTES)
+    }
+
+    /// The same for all pages of a range that was just taken; returns the first.
+    pub(crate) fn pages_or_add(&self, address: usize, bytes: usize) -> Option<Page> {
         let page = self.page(address).or_else(|| {
             let _adding = self.adding.lock();
             if self.page(address).is_none() {
-                let range = self.source.with(|arenas| arenas.region_of(address))?;
-                self.add(range)?;
+                self.add(address)?;
             }
             self.page(address)
         })?;
         let used = &page.mark().used;
+        if used.load(Ordering::Relaxed) == 0 || bytes > HEAP_PAGE_BYTES {
+            self.make_ready(page, bytes.div_ceil(HEAP_PAGE_BYTES))?;
+        }
         if used.load(Ordering::Relaxed) == 0 {
             used.store(1, Ordering::Relaxed);
             self.add_metadata(PAGE_METADATA_USED);
         }
         Some(page)
+    }
+
+    /// Takes single heap pages that have metadata, as many as `to` has room for; returns how many. Fewer when the system has no more memory.
+    pub(crate) fn take_pages(&self, to: &mut [usize]) -> usize {
+        let taken = self.source.with(|arenas| arenas.allocate_pages(to));
+        let usable = to[..taken].iter().take_while(|&&page| self.page_or_add(page).is_some()).count();
+        if usable == taken {
+            return taken;
+        }
+        self.give_pages(&to[usable..taken]);
+        if usable > 0 { usable } else { self.take_pages_elsewhere(to) }
+    }
+
+    /// The same when there was no memory for the metadata of what the arenas gave first, and would give again while anything lives there: of an
+    /// arena's worth of pages and more, those that have it.
+    #[cold]
+    fn take_pages_elsewhere(&self, to: &mut [usize]) -> usize {
+        let mut pages = [0; HEAP_PAGES as usize];
+        let taken = self.source.with(|arenas| arenas.allocate_pages(&mut pages));
+        let mut kept = 0;
+        for index in 0..taken {
+            if kept < to.len() && self.page_or_add(pages[index]).is_some() {
+                to[kept] = pages[index];
+                pages.swap(kept, index);
+                kept += 1;
+            }
+        }
+        self.give_pages(&pages[kept..taken]);
+        kept
+    }
+
+    fn give_pages(&self, pages: &[usize]) {
+        let freed = self.source.with(|arenas| arenas.free_pages(pages));
+        debug_assert!(freed.is_ok(), "they were just taken");
+    }
+
+    /// Makes the metadata of `count` heap pages writable.
+    fn make_ready(&self, page: Page, count: usize) -> Option<()> {
+        let tables = page.region().tables?;
+        let groups = (page.index..page.index + count).step_by(GROUP_BYTES / HEAP_PAGE_BYTES);
+        for index in groups.chain([page.index + count - 1]) {
+            if tables.is_ready(index) {
+                continue;
+            }
+            let _adding = self.adding.lock();
+            if !tables.is_ready(index) {
+                tables.make_ready(self.source.os(), index)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Has the arenas reserve room for metadata beside each region from now on. Before the first page is taken: a region that is there already gets
+    /// its metadata elsewhere.
+    pub(crate) fn reserve_beside(&self) {
+        let (per_page, more) = Tables::needs(self.source.os());
+        self.source.with(|arenas| arenas.reserve_beside(per_page, more));
     }
 
     /// Keeps regions from being added during a fork.
@@ -278,26 +343,22 @@ impl<S: Source> Space<S> {
         unsafe { self.adding.unlock_leaked() };
     }
 
-    /// Adds a region. Under `adding`.
-    fn add(&self, range: AddressRange) -> Option<()> {
+    /// Adds the region of an address. Under `adding`.
+    fn add(&self, address: usize) -> Option<()> {
         let count = self.count.load(Ordering::Relaxed);
         if count == MAX_REGIONS {
             return None;
         }
-        let pages = range.len / HEAP_PAGE_BYTES;
-        let metadata = map_metadata(self.source.os(), pages * PAGE_METADATA)?;
-        // The arrays with the greatest alignment first: pages are a multiple of 128.
-        let vacant = metadata.start;
-        let remote = vacant + pages * size_of::<Bitmap>();
-        let links = remote + pages * size_of::<Bitmap>();
-        let marks = links + pages * size_of::<Links>();
+        let (range, beside) = self.source.with(|arenas| arenas.region_of(address))?;
+        let tables = Tables::make(self.source.os(), range.len, beside)?;
         let region = Region {
             start: range.start,
             bytes: range.len,
-            marks: marks as *const Mark,
-            vacant: vacant as *const Bitmap,
-            remote: remote as *const Bitmap,
-            links: links as *const Links,
+            marks: tables.marks as *const Mark,
+            vacant: tables.vacant as *const Bitmap,
+            remote: tables.remote as *const Bitmap,
+            links: tables.links as *const Links,
+            tables: Some(tables),
         };
         // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.
         unsafe { self.regions.get().cast::<Region>().add(count).write(region) };

@@ -10,7 +10,7 @@
 //!
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
-use super::bin::NO_NUMBER;
+use super::bin::NOT_FREED;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Heap, Own, SPARES, Shared};
 use super::lists::Listed;
@@ -245,9 +245,14 @@ impl<S: Source> Own<S> {
                 let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");
             }
         }
-        let marked = |page: Page| page.mark().free() >> (bin.freed % WINDOWS) & 1 == 1;
-        if bin.freed != NO_NUMBER && !page(bin.freed).is_some_and(marked) {
-            let _ = writeln!(problems, "class {class} freed in window {}, which is not marked", bin.freed);
+        for number in bin.freed.into_iter().filter(|&number| number != NOT_FREED).map(|number| number as usize) {
+            let marked = |page: Page| page.mark().free() >> (number % WINDOWS) & 1 == 1;
+            if !page(number).is_some_and(marked) {
+                let _ = writeln!(problems, "class {class} freed in window {number}, which is not marked");
+            }
+        }
+        if bin.freed[0] == NOT_FREED && bin.freed[1] != NOT_FREED {
+            let _ = writeln!(problems, "class {class} has freed in no window last, but in one before");
         }
     }
 }

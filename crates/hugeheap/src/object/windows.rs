@@ -136,8 +136,7 @@ impl<S: Source> Own<S> {
         debug_assert!(class <= SMALL);
         // SAFETY: a class has a bin.
         let bin = unsafe { self.bins.get_unchecked_mut(class) };
-        let freed = core::mem::replace(&mut bin.freed, NO_NUMBER);
-        if freed != NO_NUMBER {
+        if let Some(freed) = bin.take_freed() {
             return freed;
         }
         let page = bin.page.wrapping_sub(self.base) / HEAP_PAGE_BYTES;

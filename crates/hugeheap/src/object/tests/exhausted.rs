@@ -74,7 +74,7 @@ fn pages_without_metadata_go_back() {
     // The arenas have a region and an arena; the metadata of its pages is what cannot be had.
     let run = heap.take(300_000);
     let before = live(space);
-    for call in [Call::Reserve, Call::Map] {
+    for call in [Call::Map, Call::Protect] {
         space.source().kernel.fail_every(call, 1, OUT_OF_MEMORY);
         for bytes in [48, 5000] {
             assert_eq!(heap.allocate(bytes), None);
@@ -86,6 +86,56 @@ fn pages_without_metadata_go_back() {
     heap.take(48);
     heap.check();
     heap.give(run).expect("live");
+}
+
+#[test]
+fn metadata_needs_no_address_space_that_was_not_there_with_the_region() {
+    let space = space_with(Config::default(), 32 << 20);
+    let mut heap = space.acquire().expect("memory");
+    let mut runs = vec![heap.take(1 << 20)];
+    // As if the limit were reached each time a region was reserved; no block has been asked for yet.
+    space.source().kernel.fail_every(Call::Reserve, 1, OUT_OF_MEMORY);
+    let block = heap.take(48);
+    while let Some(run) = heap.allocate(1 << 20) {
+        runs.push(run);
+        assert!(runs.len() <= 32, "memory came from somewhere");
+    }
+    heap.give_all(runs);
+    let blocks = heap.take_many(10_000, 640);
+    heap.give_all(blocks);
+    heap.give(block).expect("live");
+    heap.check_empty();
+}
+
+#[test]
+fn an_arena_without_metadata_does_not_stand_before_those_that_have_it() {
+    const GROUP: usize = 64 * crate::arena::ARENA_BYTES;
+    let space = space_with(Config::default(), 4 * GROUP);
+    let mut heap = space.acquire().expect("memory");
+    let first = heap.take(48);
+    // The group of the first arena is full of runs, but for a little; the next arena's metadata cannot be had.
+    let region = space.regions()[0].start;
+    let mut runs: Vec<_> = core::iter::repeat_with(|| heap.take(1 << 20)).take(2 * 64 + 1).collect();
+    // Makes room in the first group.
+    heap.give(runs.swap_remove(5)).expect("live");
+    space.source().kernel.fail_every(Call::Protect, 1, OUT_OF_MEMORY);
+    let mut blocks: Vec<_> = core::iter::from_fn(|| heap.allocate(640)).collect();
+    assert!(blocks.len() > 1000 && blocks.iter().all(|&block| at(block) - region < GROUP));
+    let last = runs.pop().expect("many");
+    let beyond = at(last) - region >= GROUP;
+    assert!(beyond, "the last run lies in the next group");
+    heap.give_all(runs);
+    // All of it can be used for blocks, although the arenas take the one first that cannot: a run lives in it.
+    let more = heap.take_many(50 * (crate::arena::ARENA_BYTES / 704), 640);
+    blocks.extend(more);
+    heap.check();
+    space.source().kernel.fail_no_more();
+    blocks.extend(heap.take_many(20 * (crate::arena::ARENA_BYTES / 640), 640));
+    assert!(blocks.iter().any(|&block| at(block) - region >= GROUP));
+    heap.give_all(blocks);
+    heap.give(first).expect("live");
+    heap.give(last).expect("live");
+    heap.check_empty();
 }
 
 #[test]

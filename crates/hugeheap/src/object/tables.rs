@@ -1,0 +1,189 @@
+//! Where the metadata of a region's heap pages lies, and which part of it can be written.
+//!
+//! ```text
+//!   beside a region   ├ ready ┼ vacant ──────────────┼ remote ──────────────┼ links ───┼ marks ┤     each at a multiple of the OS page
+//!                        │      └ group 0 ┘└ group 1 ┘   └ group 0 ┘└ …
+//!                        └── a byte per group: 1 where it can be written
+//! ```
+//!
+//! All of it reads as zero from the beginning, so that any address in a region has metadata that says "nothing here". What belongs to a
+//! *group* of arenas is made writable when its first heap page is used. At once it would be 1.8 % of a region that is made for all
+//! memory of the host: under `ulimit -d 400000` a program got no block at all, on a host of 24 GB.
+//!
+//! The address space is reserved together with that of the region. When it was reserved after the first arena of the region had been used, under
+//! `ulimit -v` there could be an arena without room for its metadata; it was given back, taken again as the arena at hand, and no other one was
+//! used for blocks any more: a program that had run out of memory and freed nearly all of it got `MemoryError` for good.
+
+use super::space::{Bitmap, Links, Mark};
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use core::sync::atomic::{AtomicU8, Ordering};
+use hugeheap_os::{AddressRange, Backing, Facts, Pages, Protection};
+
+/// Bytes of a region whose metadata is made writable at once: 64 arenas, 128 MiB, for which that is 2.3 MiB. As few as can be where the OS page has
+/// 64 KiB: then their marks are one page.
+pub(super) const GROUP_BYTES: usize = 64 * ARENA_BYTES;
+
+const _: () = assert!(GROUP_BYTES / HEAP_PAGE_BYTES * size_of::<Mark>() == 64 << 10);
+
+/// Bytes of metadata per heap page.
+pub(super) const PAGE_METADATA: usize = 2 * size_of::<Bitmap>() + size_of::<Links>() + size_of::<Mark>();
+
+/// Arrays, with that of ready groups.
+const ARRAYS: usize = 5;
+
+/// The metadata of a region's heap pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tables {
+    /// Multiple of the OS page.
+    range: AddressRange,
+    pub(super) vacant: usize,
+    pub(super) remote: usize,
+    pub(super) links: usize,
+    pub(super) marks: usize,
+    /// Heap pages of the region.
+    pages: usize,
+    os_page: usize,
+}
+
+impl Tables {
+    /// Where the arrays of a region are, in a range that begins at `start`.
+    fn at(start: usize, region_bytes: usize, os_page: usize) -> Self {
+        let pages = region_bytes / HEAP_PAGE_BYTES;
+        let mut next = start + region_bytes.div_ceil(GROUP_BYTES).next_multiple_of(os_page);
+        let mut array = |bytes: usize| {
+            let at = next;
+            next += bytes.next_multiple_of(os_page);
+            at
+        };
+        let vacant = array(pages * size_of::<Bitmap>());
+        let remote = array(pages * size_of::<Bitmap>());
+        let links = array(pages * size_of::<Links>());
+        let marks = array(pages * size_of::<Mark>());
+        Self { range: AddressRange::new(start, next - start), vacant, remote, links, marks, pages, os_page }
+    }
+
+    /// Bytes for a region: per heap page, and for rounding. What the arenas are asked to reserve beside each.
+    pub(super) fn needs<P: Facts>(os: &P) -> (usize, usize) {
+        // A byte per group is less than one per heap page, which keeps the sum a bound.
+        (PAGE_METADATA + 1, ARRAYS * os.page_sizes().os)
+    }
+
+    /// Makes the tables of a region readable: in what was reserved beside it, if that is enough, or elsewhere.
+    pub(super) fn make<P: Pages + Facts>(
+        os: &P,
+        region_bytes: usize,
+        beside: Option<AddressRange>,
+    ) -> Option<Self> {
+        let os_page = os.page_sizes().os;
+        let bytes = Self::at(0, region_bytes, os_page).range.len;
+        let range = match beside {
+            Some(range) if range.len >= bytes => range,
+            _ => os.reserve(bytes, os_page).ok()?,
+        };
+        let tables = Self::at(range.start, region_bytes, os_page);
+        let ready = AddressRange::new(range.start, tables.vacant - range.start);
+        // SAFETY: reserved for these tables and used by nobody.
+        let made = unsafe {
+            os.map(tables.range, Backing::Zeros).and_then(|()| os.protect(ready, Protection::ReadWrite))
+        };
+        if made.is_err() {
+            // SAFETY: the whole reservation, to which nothing refers.
+            let _ = unsafe { os.release(range) };
+            return None;
+        }
+        // Only helps to find it in /proc/PID/maps.
+        let _ = os.name(tables.range, c"hugeheap metadata");
+        Some(tables)
+    }
+
+    fn ready(&self, group: usize) -> &'static AtomicU8 {
+        // SAFETY: the array has a byte per group of the region, writable and zero at first, and is never unmapped.
+        unsafe { &*((self.range.start + group) as *const AtomicU8) }
+    }
+
+    /// Whether the metadata of a heap page can be written.
+    #[inline]
+    pub(super) fn is_ready(&self, page: usize) -> bool {
+        self.ready(page * HEAP_PAGE_BYTES / GROUP_BYTES).load(Ordering::Acquire) != 0
+    }
+
+    /// Makes the metadata of the group of a heap page writable. By one thread at a time. `None`: the system has no memory for it.
+    pub(super) fn make_ready<P: Pages>(&self, os: &P, page: usize) -> Option<()> {
+        const PAGES: usize = GROUP_BYTES / HEAP_PAGE_BYTES;
+        let group = page / PAGES;
+        let (first, end) = (group * PAGES, ((group + 1) * PAGES).min(self.pages));
+        let arrays = [
+            (self.vacant, size_of::<Bitmap>()),
+            (self.remote, size_of::<Bitmap>()),
+            (self.links, size_of::<Links>()),
+            (self.marks, size_of::<Mark>()),
+        ];
+        for (array, bytes) in arrays {
+            let (start, end) = (array + first * bytes, array + (end * bytes).next_multiple_of(self.os_page));
+            // SAFETY: a part of the tables, of whole OS pages, of which nobody writes anything yet; more access harms nobody.
+            unsafe { os.protect(AddressRange::new(start, end - start), Protection::ReadWrite) }.ok()?;
+        }
+        self.ready(group).store(1, Ordering::Release);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeheap_os::simulated::{Call, Config, Kernel};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn tables_of_any_region_fit_into_what_is_reserved_beside_it(arenas in 1usize..5000, shift in 12u32..=16) {
+            let (region, os_page) = (arenas * ARENA_BYTES, 1usize << shift);
+            let kernel = Kernel::new(Config::with_page_sizes(os_page, Some(ARENA_BYTES)));
+            let (per_page, more) = Tables::needs(&kernel);
+            let tables = Tables::at(1 << 40, region, os_page);
+            prop_assert!(tables.range.len <= region / HEAP_PAGE_BYTES * per_page + more);
+            let mut end = tables.range.start + region.div_ceil(GROUP_BYTES);
+            let pages = region / HEAP_PAGE_BYTES;
+            for (array, bytes) in [(tables.vacant, 128), (tables.remote, 128), (tables.links, 32), (tables.marks, 8)] {
+                prop_assert!(array >= end && array % os_page == 0);
+                end = array + pages * bytes;
+            }
+            prop_assert!(end <= tables.range.end());
+        }
+    }
+
+    #[test]
+    fn the_metadata_of_a_group_is_written_after_it_was_made_ready() {
+        const PAGES: usize = GROUP_BYTES / HEAP_PAGE_BYTES;
+        let kernel = Kernel::new(Config::default());
+        // Two groups and a half.
+        let tables = Tables::make(&kernel, GROUP_BYTES * 5 / 2, None).expect("memory");
+        let word = |page: usize| (tables.vacant + page * size_of::<Bitmap>()) as *mut u64;
+        for page in [0, PAGES, 2 * PAGES + PAGES / 2 - 1] {
+            assert!(!tables.is_ready(page));
+            // SAFETY: tables read as zero.
+            assert_eq!(unsafe { word(page).read() }, 0);
+            kernel.fail_every(Call::Protect, 1, libc::ENOMEM);
+            assert_eq!(tables.make_ready(&kernel, page), None);
+            assert!(!tables.is_ready(page));
+            kernel.fail_no_more();
+            tables.make_ready(&kernel, page).expect("memory");
+            assert!(tables.is_ready(page));
+            // SAFETY: the page's metadata is ready.
+            unsafe { word(page).write(7) };
+        }
+    }
+
+    #[test]
+    fn what_is_beside_a_region_is_used_when_it_is_enough() {
+        let kernel = Kernel::new(Config::default());
+        let region = 4 * ARENA_BYTES;
+        let (per_page, more) = Tables::needs(&kernel);
+        let enough = region / HEAP_PAGE_BYTES * per_page + more;
+        let beside = kernel.reserve(enough.next_multiple_of(64 << 10), 64 << 10).expect("room");
+        kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+        let tables = Tables::make(&kernel, region, Some(beside)).expect("it is enough");
+        assert!(beside.encloses(tables.range));
+        assert!(Tables::make(&kernel, 2 * region, Some(beside)).is_none());
+    }
+}
