@@ -75,9 +75,10 @@ fn run(arguments: &Arguments, out: &Output) -> Result<u8, Refusal> {
     let start = Instant::now();
     let results = measure::measure(&plan, out);
     out.progress(&format!("measured in {}", seconds(start.elapsed().as_secs_f64())), true);
-    if let Some(signal) = results.interrupted {
-        out.warning("interrupted: no report, because allocators were not measured alike");
-        return Ok((128 + signal) as u8);
+    let interrupted = results.interrupted.map(|signal| (128 + signal) as u8);
+    if let (Some(code), true) = (interrupted, results.measurements.is_empty()) {
+        out.warning("interrupted before the first workload was complete: there is nothing to report");
+        return Ok(code);
     }
 
     let view = View { plan: &plan, results: &results };
@@ -99,6 +100,10 @@ fn run(arguments: &Arguments, out: &Output) -> Result<u8, Refusal> {
         None => {
             out.data(&text);
         }
+    }
+    if let Some(code) = interrupted {
+        out.warning("interrupted: this is what was measured until then");
+        return Ok(code);
     }
     if arguments.quick {
         out.warning("--quick is a first look: too few runs for conclusions");

@@ -85,7 +85,7 @@ pub(crate) struct Measurement {
     pub(crate) failure: Option<String>,
 }
 
-/// The results, by entry and allocator in the order of the plan.
+/// The results, by entry and allocator in the order of the plan; of the first entries only, if it was interrupted.
 #[derive(Debug)]
 pub(crate) struct Results {
     pub(crate) measurements: Vec<Vec<Measurement>>,
@@ -93,6 +93,14 @@ pub(crate) struct Results {
     pub(crate) no_charge: Option<String>,
     /// The signal that ended the measurement early.
     pub(crate) interrupted: Option<i32>,
+}
+
+impl Results {
+    /// Keeps the workloads that are complete: of the one that was under way, allocators were not measured alike.
+    pub(crate) fn leave_off(&mut self, complete: usize, signal: i32) {
+        self.measurements.truncate(complete);
+        self.interrupted = Some(signal);
+    }
 }
 
 /// Runs the plan.
@@ -109,8 +117,8 @@ pub(crate) fn measure(plan: &Plan, out: &Output) -> Results {
     let start = Instant::now();
     for (index, entry) in plan.entries.iter().enumerate() {
         bench.entry(entry, &mut results.measurements[index]);
-        results.interrupted = interrupt::noted();
-        if results.interrupted.is_some() {
+        if let Some(signal) = interrupt::noted() {
+            results.leave_off(index, signal);
             break;
         }
         let (done, all) = (index + 1, plan.entries.len());

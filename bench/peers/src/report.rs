@@ -30,6 +30,7 @@ pub(crate) fn report(view: View<'_>, circumstances: &Circumstances, goals: &[Goa
         "verified": plan.verify,
         "quick": circumstances.quick,
         "memory_touched_before": circumstances.touched,
+        "interrupted_by_signal": view.results.interrupted,
         "charge_unavailable": view.results.no_charge,
         "allocators": plan.allocators.iter().map(|allocator| json!({
             "name": allocator.name,

@@ -16,8 +16,9 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// What was measured, of what was planned.
     pub(crate) fn entries(self) -> impl Iterator<Item = (usize, &'a Entry)> {
-        self.plan.entries.iter().enumerate()
+        self.plan.entries.iter().take(self.results.measurements.len()).enumerate()
     }
 
     /// The place of an allocator.
@@ -232,6 +233,20 @@ mod tests {
         assert_eq!((mean.value, mean.low, mean.high), (1.0, 1.0, 1.0), "no doubt about itself");
         let (mean, count) = view.geometric_mean(0, |_| Some(1), |entry| entry.threads > 1).unwrap();
         assert_eq!((mean.value, count), (1.3, 1));
+    }
+
+    #[test]
+    fn a_measurement_that_was_interrupted_is_of_the_workloads_until_then() {
+        let (plan, mut results) = sample::sample();
+        results.leave_off(2, libc::SIGINT);
+        let view = View { plan: &plan, results: &results };
+        assert_eq!(view.entries().map(|(place, _)| place).collect::<Vec<_>>(), [0, 1]);
+        let (_, count) = view.geometric_mean(0, |_| Some(1), |_| true).unwrap();
+        assert_eq!(count, 2);
+        let text = crate::text::text(view, &crate::goals::goals(view));
+        assert!(text.starts_with("INTERRUPTED by signal 2") && text.contains("2 of 3 workloads"), "{text}");
+        results.leave_off(0, libc::SIGINT);
+        assert!(results.measurements.is_empty());
     }
 
     #[test]

@@ -32,7 +32,14 @@ pub(crate) fn list() -> String {
 
 /// All tables, and the goals.
 pub(crate) fn text(view: View<'_>, goals: &[Goal]) -> String {
-    let mut parts = vec![allocators(view), times(view)];
+    let mut parts = Vec::new();
+    if let Some(signal) = view.results.interrupted {
+        let (done, planned) = (view.results.measurements.len(), view.plan.entries.len());
+        parts.push(format!(
+            "INTERRUPTED by signal {signal}: what follows is of the {done} of {planned} workloads that were complete until then.\n"
+        ));
+    }
+    parts.extend([allocators(view), times(view)]);
     if let Some(reference) = view.reference() {
         let name = view.plan.allocators[reference].name;
         parts.push(ratios(view, &format!("Time relative to {name}"), "", |_| Some(reference)));
