@@ -4,7 +4,8 @@
 //! Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks whose address it is; `block` and
 //! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator; `loop` does nothing, in the same loop;
 //! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
-//! `gaps` takes 800 blocks of 144 bytes, frees every fourth, takes as many again, and frees all; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
+//! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
+//! and frees them in two places in turn; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
 //! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
@@ -76,15 +77,29 @@ fn in_order(heap: &mut ProcessHeap, count: u32) {
     }
 }
 
-fn with_gaps(heap: &mut ProcessHeap, count: u32) {
-    // 800 and 200.
+fn in_two_streams(heap: &mut ProcessHeap, count: u32) {
     for _ in 0..count / 1000 {
-        let mut blocks: [_; 800] = std::array::from_fn(|_| heap.allocate(144).expect("memory"));
-        for place in (0..800).step_by(4) {
+        let blocks: [_; 1000] = std::array::from_fn(|_| heap.allocate(64).expect("memory"));
+        let (first, second) = black_box(&blocks).split_at(500);
+        for (&one, &other) in first.iter().zip(second) {
+            // SAFETY: just allocated and used by nobody.
+            unsafe {
+                heap.free(one);
+                heap.free(other);
+            }
+        }
+    }
+}
+
+fn with_gaps(heap: &mut ProcessHeap, count: u32) {
+    // 600 and 400.
+    for _ in 0..count / 1000 {
+        let mut blocks: [_; 600] = std::array::from_fn(|_| heap.allocate(144).expect("memory"));
+        for place in (0..600).filter(|place| place % 3 != 0) {
             // SAFETY: just allocated and used by nobody; the place is filled again before it is looked at.
             unsafe { heap.free(blocks[place]) };
         }
-        for place in (0..800).step_by(4) {
+        for place in (0..600).filter(|place| place % 3 != 0) {
             blocks[place] = heap.allocate(144).expect("memory");
         }
         for block in black_box(blocks) {
@@ -100,12 +115,12 @@ fn main() {
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|gaps|global|[hardened-]random|[hardened-]pages|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|global|[hardened-]random|[hardened-]pages|hardened COUNT"
         );
         std::process::exit(2);
     };
-    if let "block" | "sized" | "order" | "gaps" | "random" | "pages" | "hardened" | "hardened-random"
-    | "hardened-pages" = kind.as_str()
+    if let "block" | "sized" | "order" | "streams" | "gaps" | "random" | "pages" | "hardened"
+    | "hardened-random" | "hardened-pages" = kind.as_str()
     {
         let hardened = kind.starts_with("hardened");
         let heap = if hardened { space().acquire_hardened() } else { space().acquire() };
@@ -114,6 +129,7 @@ fn main() {
             "block" | "hardened" => blocks(&mut heap, count),
             "sized" => sized(&mut heap, count),
             "order" => in_order(&mut heap, count),
+            "streams" => in_two_streams(&mut heap, count),
             "gaps" => with_gaps(&mut heap, count),
             "pages" => pages(&mut heap, count),
             _ => replace(&mut heap, count),

@@ -245,7 +245,9 @@ impl<S: Source> Own<S> {
                 let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");
             }
         }
-        for number in bin.freed.into_iter().filter(|&number| number != NOT_FREED).map(|number| number as usize) {
+        for number in
+            bin.freed.into_iter().filter(|&number| number != NOT_FREED).map(|number| number as usize)
+        {
             let marked = |page: Page| page.mark().free() >> (number % WINDOWS) & 1 == 1;
             if !page(number).is_some_and(marked) {
                 let _ = writeln!(problems, "class {class} freed in window {number}, which is not marked");
