@@ -157,6 +157,12 @@ pub(super) fn without_bit(mut word: u64, index: usize) -> u64 {
     word
 }
 
+/// Called where the less frequent way begins. It does nothing, but the compiler lays the other way out as the straight one; without it, each free
+/// beside the one before had a jump more.
+#[cold]
+#[inline]
+fn aside() {}
+
 /// The bin of a class.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -205,8 +211,11 @@ impl Bin {
     #[inline(always)]
     pub(super) fn note_free(&mut self, mark: &Mark, granule: usize, number: usize, vacant: u64) -> bool {
         let [latest, other] = self.freed;
-        // One branch, not two: which of them it is nobody foresees.
-        if (number as u32 == latest) | (number as u32 == other) {
+        if number as u32 == latest {
+            return vacant == u64::MAX && mark.free() == self.windows;
+        }
+        aside();
+        if number as u32 == other {
             return vacant == u64::MAX && mark.free() == self.windows;
         }
         self.freed = [number as u32, latest];
