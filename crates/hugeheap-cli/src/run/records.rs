@@ -1,7 +1,7 @@
 //! The telemetry records of the processes a command consisted of.
 //!
-//! Each process that loaded the library maps a file `DIR/PID.hugeheap`. They are read when the command has ended;
-//! records of killed processes too, and those of daemons that go on.
+//! Each process that loaded the library maps a file `DIR/PID.hugeheap`, and one more, `DIR/PID-2.hugeheap` and so on, for each further
+//! runtime that it contains. They are read when the command has ended; records of killed processes too, and those of daemons that go on.
 
 use hugeheap::telemetry::Snapshot;
 use hugeheap::telemetry::publish::{ReadError, Record};
@@ -19,7 +19,7 @@ pub(crate) struct Records(TempDir);
 /// What was found in a directory of records.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// One snapshot per process, in the order of their ids.
+    /// One snapshot per process, of all its runtimes, in the order of their ids.
     pub(crate) snapshots: Vec<Snapshot>,
     /// Files that were no readable record, with the reason.
     pub(crate) unreadable: Vec<String>,
@@ -46,16 +46,26 @@ impl Records {
     pub(crate) fn read(&self) -> Found {
         let mut found = Found::default();
         let Ok(entries) = fs::read_dir(self.path()) else { return found };
+        let mut records = Vec::new();
         for path in entries.flatten().map(|entry| entry.path()) {
             if path.extension().is_none_or(|extension| extension != "hugeheap") {
                 continue;
             }
             match read(&path) {
-                Ok(snapshot) => found.snapshots.push(snapshot),
+                Ok(snapshot) => records.push((snapshot.pid, path, snapshot)),
                 Err(why) => found.unreadable.push(format!("{}: {why}", path.display())),
             }
         }
-        found.snapshots.sort_unstable_by_key(|snapshot| snapshot.pid);
+        // By number, the first runtime first: it has the shortest name.
+        records.sort_by(|(one, path, _), (other, longer, _)| {
+            (one, path.as_os_str().len(), path).cmp(&(other, longer.as_os_str().len(), longer))
+        });
+        for (pid, _, snapshot) in records {
+            match found.snapshots.last_mut() {
+                Some(first) if first.pid == pid => first.merge(&snapshot),
+                _ => found.snapshots.push(snapshot),
+            }
+        }
         found
     }
 }
@@ -142,6 +152,21 @@ mod tests {
         let pids: Vec<_> = found.snapshots.iter().map(|snapshot| snapshot.pid).collect();
         assert_eq!(pids, [4, 12, 30]);
         assert_eq!(found.unreadable.len(), 3, "{:?}", found.unreadable);
+    }
+
+    #[test]
+    fn the_runtimes_of_a_process_are_told_together() {
+        let records = Records::new().unwrap();
+        for (name, pid, live, policy) in
+            [("4", 4, 5, 1), ("4-2", 4, 6, 2), ("4-10", 4, 7, 3), ("42", 42, 8, 4)]
+        {
+            let path = records.path().join(format!("{name}.hugeheap"));
+            write(&path, &Snapshot { pid, live, policy, ..Snapshot::EMPTY });
+        }
+        let found = records.read();
+        let told: Vec<_> =
+            found.snapshots.iter().map(|process| (process.pid, process.live, process.policy)).collect();
+        assert_eq!(told, [(4, 18, 1), (42, 8, 4)]);
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Which mapping an address lies in, and whether it is a hugetlb mapping.
+//! Which mapping an address lies in, whether it is a hugetlb mapping, and which files this process shares.
 //!
-//! Asked of the kernel in one of two ways, both on /proc/self/maps, neither with the heap:
+//! An address is asked for in one of two ways, both on /proc/self/maps, neither with the heap:
 //!
 //! * `ioctl(PROCMAP_QUERY)`, Linux 6.11: one lookup by address, answers with the page size of the mapping.
 //! * the text itself, up to the line wanted. The kernel writes a private anonymous hugetlb mapping as a deleted
 //!   file called `/anon_hugepage`; reading is about a microsecond per mapping, without a walk of the page tables.
+//!
+//! A file is asked for by the end of its path, in the text. Not by device and inode: on overlayfs `maps` and `stat` disagree about them.
 
+use super::Linux;
 use super::read::{self, File, Lines, Source};
 use super::vm;
 use crate::{AddressRange, Result};
@@ -57,6 +60,28 @@ pub(super) fn mapping_at(address: usize) -> Result<Option<Mapping>> {
         // ENOTTY on a kernel without the call, anything where it is filtered.
         Err(_) => search(Lines::<_, 1024>::new(file), address),
     }
+}
+
+impl Linux {
+    /// Whether this process has a file mapped, shared and writable, whose path ends in `name`; a file that was deleted meanwhile is
+    /// none. System calls only: fit for a child that was just forked. `name` is without line breaks, which the kernel writes in another
+    /// way. A path of more than about 4000 bytes is not recognised.
+    ///
+    /// # Errors
+    /// Where /proc cannot be read.
+    pub fn shares_file(name: &[u8]) -> Result<bool> {
+        shares(Lines::<_, 4096>::new(File::open_c(c"/proc/self/maps", NAME)?), name)
+    }
+}
+
+fn shares<S: Source, const N: usize>(mut lines: Lines<S, N>, name: &[u8]) -> Result<bool> {
+    while let Some(line) = lines.next()? {
+        let access = line.bytes.split(|&byte| byte == b' ').nth(1);
+        if access == Some(b"rw-s") && !line.cut && line.bytes.ends_with(name) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn query(file: &File, address: usize) -> core::result::Result<Mapping, i32> {
@@ -129,6 +154,22 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
         for text in [&b"garbage"[..], b"1-", b"-1 ", b"2000-1000 rw-p", b"12345678901234567-1 "] {
             assert_eq!(search(Lines::<_, 64>::new(text), 0).unwrap_err().code, libc::EBADMSG, "{text:?}");
         }
+    }
+
+    #[test]
+    fn shared_files_are_found_by_the_end_of_their_path() {
+        let shares = |access: &str, path: &str, name: &[u8]| {
+            let text = format!(
+                "7f00-7f01 r-xp 00000000 00:01 8 /bin/x\n7f02-7f03 {access} 00000000 00:01 7  {path}\n"
+            );
+            shares(Lines::<_, 128>::new(text.as_bytes()), name).unwrap()
+        };
+        assert!(shares("rw-s", "/a b/7.record", b"/7.record"));
+        assert!(!shares("rw-s", "/a b/17.record", b"/7.record"));
+        assert!(!shares("r--s", "/a b/7.record", b"/7.record"), "a reader's");
+        assert!(!shares("rw-p", "/a b/7.record", b"/7.record"));
+        assert!(!shares("rw-s", "/a b/7.record (deleted)", b"/7.record"));
+        assert!(!shares("rw-s", &format!("/{:0200}/7.record", 0), b"/7.record"), "too long to be told");
     }
 
     proptest! {

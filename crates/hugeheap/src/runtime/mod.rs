@@ -17,6 +17,7 @@ mod environment;
 mod forking;
 mod numbers;
 mod publisher;
+mod record_file;
 mod thread;
 
 pub use crate::lock::{Guard, Lock};

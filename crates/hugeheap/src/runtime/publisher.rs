@@ -1,24 +1,18 @@
 //! Publishing the runtime's numbers in a shared file, while somebody listens.
 //!
-//! Somebody listens when `HUGEHEAP_TELEMETRY` names a directory at start. The file is `DIR/PID.hugeheap`; a forked child makes its
-//! own and leaves its parent's alone. Every event writes the counters (some 50 ns); the classification of arenas, which needs a
+//! Somebody listens when `HUGEHEAP_TELEMETRY` names a directory at start. How the file is called: [`record_file`](super::record_file); a
+//! forked child makes its own and leaves its parent's alone. Every event writes the counters (some 50 ns); the classification of arenas, which needs a
 //! walk over their metadata, is renewed at most every [`WALK_PAUSE`].
 
 use super::numbers::{Due, NumbersPage};
+use super::record_file::{self, DIRECTORY, FILE_BYTES};
 use crate::arena::Arenas;
 use crate::lock::Lock;
 use crate::telemetry::collectors::COLLECTORS;
 use crate::telemetry::publish::Record;
 use crate::telemetry::{HookState, Level, Snapshot};
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use hugeheap_os::Os;
-
-/// Bytes of the file: a page, so that readers can map it.
-const FILE_BYTES: usize = 4096;
-
-/// Longest name of a directory.
-const DIRECTORY: usize = 512;
 
 /// Tries to size the file: on tmpfs each signal that arrives meanwhile ends one.
 const SIZE_TRIES: u32 = 100;
@@ -76,7 +70,7 @@ impl Publisher {
         }
         let mut state = self.state.lock();
         state.directory[..bytes.len()].copy_from_slice(bytes);
-        self.record.store(map_record(&state.directory), Ordering::Release);
+        self.record.store(record_file::map(&state.directory), Ordering::Release);
     }
 
     /// In a forked child: a record of its own. System calls only.
@@ -90,9 +84,9 @@ impl Publisher {
         if old.is_null() {
             return;
         }
-        // SAFETY: the mapping was made by `map_record` and only this publisher knew it.
+        // SAFETY: the mapping was made by `record_file::map` and only this publisher knew it.
         unsafe { libc::munmap(old.cast(), FILE_BYTES) };
-        self.record.store(map_record(&self.state.lock().directory), Ordering::Release);
+        self.record.store(record_file::map(&self.state.lock().directory), Ordering::Release);
     }
 
     pub(super) fn describe(&self, hook: HookState, level: Level, version: &[u8]) {
@@ -186,61 +180,4 @@ pub(super) fn take_space(file: libc::c_int) -> bool {
         }
     }
     false
-}
-
-/// Makes and maps `DIRECTORY/PID.hugeheap`; null, and no file, when that fails. System calls only.
-fn map_record(directory: &[u8; DIRECTORY]) -> *mut Record {
-    let mut path = [0u8; DIRECTORY + 32];
-    let Ok(directory) = CStr::from_bytes_until_nul(directory) else { return core::ptr::null_mut() };
-    let mut length = directory.to_bytes().len();
-    path[..length].copy_from_slice(directory.to_bytes());
-    path[length] = b'/';
-    length += 1;
-    // SAFETY: getpid has no preconditions.
-    let mut pid = unsafe { libc::getpid() } as u32;
-    let mut digits = [0u8; 10];
-    let mut count = 0;
-    loop {
-        digits[count] = b'0' + (pid % 10) as u8;
-        pid /= 10;
-        count += 1;
-        if pid == 0 {
-            break;
-        }
-    }
-    for digit in digits[..count].iter().rev() {
-        path[length] = *digit;
-        length += 1;
-    }
-    path[length..length + 9].copy_from_slice(b".hugeheap");
-    if !may_make_files() {
-        return core::ptr::null_mut();
-    }
-    // SAFETY: the path is zero-terminated (the buffer was zero); results are checked; the file is sized before it is mapped.
-    unsafe {
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        let file = libc::open(path.as_ptr().cast(), flags, 0o600);
-        if file < 0 {
-            return core::ptr::null_mut();
-        }
-        let mut record: *mut Record = core::ptr::null_mut();
-        if take_space(file) {
-            let memory = libc::mmap(
-                core::ptr::null_mut(),
-                FILE_BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file,
-                0,
-            );
-            if memory != libc::MAP_FAILED {
-                record = memory.cast();
-            }
-        }
-        libc::close(file);
-        if record.is_null() {
-            libc::unlink(path.as_ptr().cast());
-        }
-        record
-    }
 }

@@ -1,7 +1,8 @@
 //! The page of numbers of a running process: its layout, and reading it from outside.
 //!
-//! Every process on hugeheap maps one OS page of shared memory that has a name and no file: `/memfd:hugeheap-numbers` in its
-//! `/proc/PID/maps`. It needs no directory, holds no descriptor, and vanishes with its process.
+//! Every runtime maps one OS page of shared memory that has a name and no file: `/memfd:hugeheap-numbers` in its process's
+//! `/proc/PID/maps`. It needs no directory, holds no descriptor, and vanishes with its process. A process that contains several runtimes
+//! has several pages; [`of_process`] reads them all.
 //!
 //! ```text
 //!   0        8        16                                                     16 + size
@@ -85,6 +86,19 @@ impl Numbers {
         ranges: [[0; 2]; RANGES],
         snapshot: Snapshot::EMPTY,
     };
+
+    /// Adds those of another runtime of the same process. Written: when the older of both was.
+    pub fn merge(&mut self, other: &Self) {
+        let Self { version: _, size: _, written_at, range_count, ranges, snapshot } = other;
+        self.written_at = self.written_at.min(*written_at);
+        self.snapshot.merge(snapshot);
+        let named = usize::try_from(*range_count).unwrap_or(usize::MAX);
+        let first = usize::try_from(self.range_count).unwrap_or(usize::MAX).min(ranges.len());
+        for (place, range) in self.ranges[first..].iter_mut().zip(ranges.iter().take(named)) {
+            *place = *range;
+        }
+        self.range_count = self.range_count.saturating_add(*range_count);
+    }
 
     /// The ranges in which arenas can be; `None` when not all of them are named.
     pub fn named_ranges(&self) -> Option<&[[u64; 2]]> {
@@ -190,7 +204,9 @@ impl core::fmt::Display for NumbersError {
 
 impl std::error::Error for NumbersError {}
 
-/// The numbers of process `id` (this one, too), without stopping it. `None`: it is not on hugeheap, or shows none.
+/// The numbers of process `id` (this one, too), of all its runtimes, without stopping it. `None`: it is not on hugeheap, or shows none.
+///
+/// A page whose meaning is not known, of a library of another version, is left out where there is one that is.
 ///
 /// # Errors
 /// As [`SharedMemory::find`](hugeheap_os::linux::SharedMemory::find), and as [`read`].
@@ -200,12 +216,33 @@ pub fn of_process(
     id: u32,
     deadline: core::time::Duration,
 ) -> Result<Option<Numbers>, NumbersError> {
-    let Some(mut memory) = hugeheap_os::linux::SharedMemory::find(linux, id, MAPPING, deadline)? else {
-        return Ok(None);
-    };
-    let numbers = read(|offset, buffer| memory.read(offset, buffer).map_err(NumbersError::System))?;
-    // A page that was inherited and not left yet speaks of another process.
-    Ok((numbers.snapshot.pid == memory.inner_id()).then_some(numbers))
+    let pages = hugeheap_os::linux::SharedMemory::find(linux, id, MAPPING, deadline)?;
+    let all = pages.into_iter().map(|mut memory| {
+        let numbers = read(|offset, buffer| memory.read(offset, buffer).map_err(NumbersError::System))?;
+        // A page that was inherited and not left yet speaks of another process.
+        Ok((numbers.snapshot.pid == memory.inner_id()).then_some(numbers))
+    });
+    together(all)
+}
+
+/// What the pages of one process say, together.
+fn together(
+    pages: impl Iterator<Item = Result<Option<Numbers>, NumbersError>>,
+) -> Result<Option<Numbers>, NumbersError> {
+    let (mut all, mut foreign) = (None::<Numbers>, None);
+    for page in pages {
+        match (page, &mut all) {
+            (Ok(Some(numbers)), Some(all)) => all.merge(&numbers),
+            (Ok(Some(numbers)), None) => all = Some(numbers),
+            (Ok(None), _) => {}
+            (Err(error @ NumbersError::Content(ReadError::Foreign)), _) => foreign = Some(error),
+            (Err(error), _) => return Err(error),
+        }
+    }
+    match (all, foreign) {
+        (None, Some(error)) => Err(error),
+        (all, _) => Ok(all),
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -291,5 +328,34 @@ mod tests {
         assert_eq!(changed(20, 5000), Err(ReadError::Foreign));
         assert_eq!(changed(16, VERSION + 1), Err(ReadError::Foreign));
         assert_eq!(changed(16 + HEAD_BYTES, SCHEMA + 1), Err(ReadError::Foreign));
+    }
+
+    #[test]
+    fn the_pages_of_a_process_are_told_together() {
+        let (foreign, torn) =
+            (NumbersError::Content(ReadError::Foreign), NumbersError::Content(ReadError::Torn));
+        let of = |pages: &[Result<Option<Numbers>, NumbersError>]| together(pages.iter().copied());
+        let other = Numbers { written_at: 3, range_count: 2, ranges: [[7; 2]; RANGES], ..numbers() };
+        let both =
+            of(&[Ok(Some(numbers())), Ok(None), Ok(Some(other))]).unwrap().expect("two of three speak");
+        assert_eq!((both.snapshot.live, both.written_at), (22, 3));
+        assert_eq!(both.named_ranges(), Some(&[[1 << 21; 2], [7; 2], [7; 2]][..]));
+        assert_eq!(of(&[]), Ok(None));
+        assert_eq!(of(&[Ok(None)]), Ok(None));
+        assert_eq!(of(&[Err(foreign), Ok(Some(other))]), Ok(Some(other)));
+        assert_eq!(of(&[Ok(None), Err(foreign)]), Err(foreign));
+        assert_eq!(of(&[Ok(Some(other)), Err(torn)]), Err(torn), "half would be a lie");
+    }
+
+    #[test]
+    fn ranges_beyond_the_bound_are_counted() {
+        for (one, other) in [(8, 1), (7, 2), (1, 8), (9, 0), (0, 9), (u64::MAX, 1), (3, u64::MAX)] {
+            let mut both = Numbers { range_count: one, ..numbers() };
+            both.merge(&Numbers { range_count: other, ..numbers() });
+            assert_eq!((both.range_count, both.named_ranges()), (one.saturating_add(other), None));
+        }
+        let mut both = Numbers { range_count: 7, ..numbers() };
+        both.merge(&Numbers { range_count: 1, ranges: [[9; 2]; RANGES], ..numbers() });
+        assert_eq!(both.named_ranges().expect("eight have places")[6..], [[1 << 21; 2], [9; 2]]);
     }
 }

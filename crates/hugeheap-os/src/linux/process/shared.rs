@@ -1,7 +1,7 @@
 //! Memory of another process that it shares under a name, read without stopping it.
 //!
 //! ```text
-//!   /proc/PID/maps  ── the mapping of that name ──▶ /proc/PID/mem          the right to read its memory
+//!   /proc/PID/maps  ── each mapping of that name ─▶ /proc/PID/mem          the right to read its memory
 //!                                              └──▶ /proc/PID/map_files    where that is closed (Yama): CAP_CHECKPOINT_RESTORE
 //! ```
 //!
@@ -29,27 +29,37 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Finds the shared mapping of process `id` whose name begins with `name`, and opens it. `None` when there is none.
+    /// Finds the shared mappings of process `id` whose name is `name`, in the order of their addresses, and opens them: one for each
+    /// library of the process that shows something under that name.
     ///
     /// # Errors
-    /// `ESRCH`: there is no such process. `EACCES`, `EPERM`: it may not be looked at. `ETIME`: not found before `deadline` (on
+    /// `ESRCH`: there is no such process. `EACCES`, `EPERM`: it may not be looked at. `ETIME`: not all seen before `deadline` (on
     /// [`Facts::now`](crate::Facts::now)).
-    pub fn find(linux: Linux, id: u32, name: &str, deadline: Duration) -> Result<Option<Self>> {
+    pub fn find(linux: Linux, id: u32, name: &str, deadline: Duration) -> Result<Vec<Self>> {
         let path = path_of(&linux.root, id, b"/maps")?;
         // A page is what the kernel writes at a time; longer names are cut, no other line is that long.
         let mut lines = Lines::<_, 4096>::new(open(&path, MAPS)?);
         let mut count = 0_u32;
-        let range = loop {
+        let mut ranges = Vec::new();
+        loop {
             // A look at the clock for each page that the kernel writes, about 40 lines.
             if count % 64 == 0 && host::now() >= deadline {
                 return Err(Error::new(MAPS, libc::ETIME));
             }
             count += 1;
-            let Some(line) = lines.next().map_err(gone)? else { return Ok(None) };
+            let Some(line) = lines.next().map_err(gone)? else { break };
             if line.bytes.ends_with(b"(deleted)") && is_named(line.bytes, name.as_bytes()) {
-                break maps::header(line.bytes).ok_or(read::malformed(MAPS))?;
+                ranges.push(maps::header(line.bytes).ok_or(read::malformed(MAPS))?);
             }
-        };
+        }
+        if ranges.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inner_id = inner_id(linux, id)?;
+        ranges.into_iter().map(|range| Self::open(linux, id, range, inner_id)).collect()
+    }
+
+    fn open(linux: Linux, id: u32, range: AddressRange, inner_id: u32) -> Result<Self> {
         let (file, base) = match File::open(&path_of(&linux.root, id, b"/mem")?, MEMORY) {
             Ok(file) => (file, range.start as u64),
             Err(error) if error.kind() == ErrorKind::Permission => {
@@ -57,7 +67,7 @@ impl SharedMemory {
             }
             Err(error) => return Err(gone(error)),
         };
-        Ok(Some(Self { file, base, bytes: range.len, inner_id: inner_id(linux, id)? }))
+        Ok(Self { file, base, bytes: range.len, inner_id })
     }
 
     /// The number of the process in its own namespace: what `getpid` answers to it.
@@ -144,22 +154,27 @@ mod tests {
     }
 
     #[test]
-    fn a_named_page_is_found_and_read() {
+    fn named_pages_are_found_and_read() {
         let page = named_page(c"hugeheap-os-test");
         // SAFETY: the page is mapped and writable.
         unsafe { page.add(9).write(77) };
         let id = std::process::id();
         let find = |name, deadline| SharedMemory::find(Linux::new(), id, name, deadline);
-        let mut memory = find("/memfd:hugeheap-os-test", FOREVER).unwrap().expect("it is mapped");
+        let mut memory = find("/memfd:hugeheap-os-test", FOREVER).unwrap().pop().expect("it is mapped");
         assert_eq!(memory.inner_id(), id);
         let mut byte = [0];
         memory.read(9, &mut byte).unwrap();
         assert_eq!(byte, [77]);
         assert_eq!(memory.read(4096, &mut byte).unwrap_err().code, libc::EINVAL);
-        // SAFETY: the page is mapped; nobody uses it afterwards.
-        unsafe { libc::munmap(page.cast(), 4096) };
+        let second = named_page(c"hugeheap-os-test");
+        assert_eq!(find("/memfd:hugeheap-os-test", FOREVER).unwrap().len(), 2, "another file of that name");
+        // SAFETY: the pages are mapped; nobody uses them afterwards.
+        unsafe {
+            libc::munmap(second.cast(), 4096);
+            libc::munmap(page.cast(), 4096);
+        }
         assert_eq!(memory.read(9, &mut byte).unwrap_err().code, libc::ESRCH);
-        assert!(find("/memfd:hugeheap-os-nobody", FOREVER).unwrap().is_none());
+        assert!(find("/memfd:hugeheap-os-nobody", FOREVER).unwrap().is_empty());
         assert_eq!(find("/memfd:hugeheap-os-test", Duration::ZERO).unwrap_err().code, libc::ETIME);
     }
 
