@@ -5,7 +5,7 @@
 //! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator; `loop` does nothing, in the same loop;
 //! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
 //! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
-//! and frees them in two places in turn; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
+//! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
 //! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
@@ -17,6 +17,14 @@ use std::hint::black_box;
 fn blocks(heap: &mut ProcessHeap, count: u32) {
     for _ in 0..count {
         let block = black_box(heap.allocate(48).expect("memory"));
+        // SAFETY: just allocated and used by nobody.
+        unsafe { heap.free(block) };
+    }
+}
+
+fn medium(heap: &mut ProcessHeap, count: u32) {
+    for _ in 0..count {
+        let block = black_box(heap.allocate(1000).expect("memory"));
         // SAFETY: just allocated and used by nobody.
         unsafe { heap.free(block) };
     }
@@ -115,11 +123,11 @@ fn main() {
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|global|[hardened-]random|[hardened-]pages|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium|global|[hardened-]random|[hardened-]pages|hardened COUNT"
         );
         std::process::exit(2);
     };
-    if let "block" | "sized" | "order" | "streams" | "gaps" | "random" | "pages" | "hardened"
+    if let "block" | "sized" | "order" | "streams" | "gaps" | "medium" | "random" | "pages" | "hardened"
     | "hardened-random" | "hardened-pages" = kind.as_str()
     {
         let hardened = kind.starts_with("hardened");
@@ -131,6 +139,7 @@ fn main() {
             "order" => in_order(&mut heap, count),
             "streams" => in_two_streams(&mut heap, count),
             "gaps" => with_gaps(&mut heap, count),
+            "medium" => medium(&mut heap, count),
             "pages" => pages(&mut heap, count),
             _ => replace(&mut heap, count),
         };

@@ -231,7 +231,11 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn free_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
         let address = address.as_ptr() as usize;
-        if let Err(mistake) = Self::borrowed(core).free_far(address) {
+        // SAFETY: whoever frees gives the block up.
+        if unsafe { Self::free_medium(core, address) } {
+            return;
+        }
+        if let Err(mistake) = Self::free_farther(core, address) {
             mistake::abort("free", address, mistake);
         }
     }
@@ -353,22 +357,26 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     pub fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
         let core = self.core;
+        // SAFETY: whoever frees gives the block up.
+        if unsafe { Self::free_medium(core, address) } {
+            return Ok(());
+        }
+        Self::free_farther(core, address)
+    }
+
+    /// What is neither a small block nor a medium one nor a short page run of this heap. A function of its own: those would save its registers.
+    #[inline(never)]
+    fn free_farther(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
+        let heap = Self::borrowed(core);
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
-        let granule = own.granule_of(address);
-        if let Some((way, _)) = own.way_to(granule) {
-            // SAFETY: the granule lies in the first region; whoever frees gives the block up.
-            if way > tag::tag(0, SMALL) as usize && unsafe { Self::free_medium(core, granule, way) } {
-                return Ok(());
-            }
-        }
         let Some(page) = own.space.page(address) else { return own.space.free_pages(address) };
         let tag = page.tag();
         if tag == 0 {
             return own.space.free_pages(address);
         }
         if tag::heap(tag) == tag::heap(own.tag) {
-            let _busy = self.busy();
+            let _busy = heap.busy();
             if tag::is_pending(tag) {
                 own.collect(shared);
             }
@@ -436,14 +444,14 @@ impl<S: Source> Own<S> {
     /// The granule of an address in the first region. Foreign addresses and those that are not at a granule give a number that is too
     /// large, both at once.
     #[inline(always)]
-    fn granule_of(&self, address: usize) -> usize {
+    pub(super) fn granule_of(&self, address: usize) -> usize {
         address.wrapping_sub(self.base).rotate_right(SMALL_SHIFT)
     }
 
     /// The way from a granule of the first region to its bin (too long, if its page is not this heap's or somebody else freed
     /// in it), and the mark of its page. `None` for other numbers.
     #[inline(always)]
-    fn way_to(&self, granule: usize) -> Option<(usize, &'static Mark)> {
+    pub(super) fn way_to(&self, granule: usize) -> Option<(usize, &'static Mark)> {
         if granule >= self.granules {
             return None;
         }

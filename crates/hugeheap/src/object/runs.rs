@@ -100,10 +100,11 @@ impl<S: Source> Heap<S> {
         let own = self.own();
         let Some(page) = own.space.page(own.base + granule * 16) else { return false };
         let live = granule % (64 * WINDOWS) == 0 && page.vacant()[0].load(Ordering::Relaxed) & 1 == 0;
-        if live {
-            own.keep_run(page);
+        if !live {
+            return false;
         }
-        live
+        own.keep_run(page);
+        true
     }
 }
 
@@ -143,17 +144,22 @@ impl<S: Source> Own<S> {
     pub(super) fn keep_run(&mut self, page: Page) {
         page.vacant()[0].store(1, Ordering::Relaxed);
         if self.preset.is_some() {
-            // Without access to its end it stays as it is: nobody may get it.
-            if self.space.clear_run(page) {
-                self.give_run(page);
-            }
-            return;
-        }
-        if !self.runs.keep(page.mark().free() as usize, page.address()) {
+            self.clear_and_give(page);
+        } else if !self.runs.keep(page.mark().free() as usize, page.address()) {
             self.give_run(page);
         }
     }
 
+    /// A function of its own, as `give_run`: keeping a run is frequent and needs few registers.
+    #[inline(never)]
+    fn clear_and_give(&mut self, page: Page) {
+        // Without access to its end it stays as it is: nobody may get it.
+        if self.space.clear_run(page) {
+            self.give_run(page);
+        }
+    }
+
+    #[inline(never)]
     fn give_run(&mut self, page: Page) {
         page.mark().tag.store(0, Ordering::Release);
         let given = self.space.free_pages(page.address());
