@@ -82,8 +82,12 @@ mod tests {
     #[test]
     fn long_runs_do_not_grow_where_short_ones_are_kept_apart() {
         let mut world = World::new(Policy::Auto, Config::default());
+        // The upper one goes, so that there is room behind the other.
+        let upper = world.take(BIG_RUN - 1);
         let short = world.take(2);
+        world.free(upper, BIG_RUN - 1);
         assert_eq!(world.heap.resize(short, BIG_RUN), Ok(false));
+        assert_eq!(world.heap.resize(short, BIG_RUN - 1), Ok(true));
         assert_eq!(world.heap.resize(short, 1), Ok(true));
         assert_eq!(live(&world), PAGE);
     }

@@ -136,6 +136,32 @@ fn large_arrays_are_looked_into_card_by_card() {
 }
 
 #[test]
+fn cards_are_there_for_all_of_an_object_that_is_longer_than_what_gets_its_metadata_at_once() {
+    let mut test = Test::over(space_with(512 << 20), Settings::default());
+    let (pair_type, array_type) = (test.pair, test.array);
+    test.heap.scope(|scope| {
+        // Its end has metadata already, with that of the nursery; its middle does not.
+        let length = (300 << 20) / 8;
+        let array = scope.allocate(array_type, length).expect("memory");
+        for index in [0, length / 2, length - 1] {
+            scope.scope(|scope| {
+                let young = scope.allocate(pair_type, 0).expect("memory");
+                scope.write(young, NUMBER, index as u64);
+                let offset = scope.item(array, index);
+                scope.set(array, offset, Some(young));
+            });
+        }
+        scope.collect_minor();
+        for index in [0, length / 2, length - 1] {
+            let offset = scope.item(array, index);
+            let item = scope.get(array, offset).expect("memory").expect("it was set");
+            assert_eq!(scope.read(item, NUMBER), index as u64);
+        }
+    });
+    test.end();
+}
+
+#[test]
 fn pinned_objects_stay_and_the_window_goes_around_them() {
     let mut test = Test::checked();
     test.run(|scope, types| {

@@ -38,8 +38,13 @@ impl Source for World {
 
 /// A space of its own for a test. Never freed, as in a process.
 fn space() -> &'static Space<World> {
+    space_with(128 << 20)
+}
+
+/// The same with regions of so many bytes.
+fn space_with(region: usize) -> &'static Space<World> {
     let kernel = Kernel::new(Config::default());
-    let settings = ArenaSettings { region: Some(128 << 20), ..ArenaSettings::DEFAULT };
+    let settings = ArenaSettings { region: Some(region), ..ArenaSettings::DEFAULT };
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
     let world = Box::leak(Box::new(World { arenas, kernel }));
     Box::leak(Box::new(Space::new(world)))

@@ -1,6 +1,7 @@
 //! Other sizes for what is live: contents stay, the place too where it can.
 
 use super::*;
+use crate::arena::HEAP_PAGE_BYTES;
 
 /// Where bytes are written: everywhere in the first 64 KiB, then here and there. The places of fewer bytes are among those of more.
 fn places(bytes: usize) -> impl Iterator<Item = usize> {
@@ -51,6 +52,25 @@ const SIZES: [usize; 18] = [
     (4 << 20) + 1,
     9 << 20,
 ];
+
+#[test]
+fn a_run_that_became_shorter_where_it_is_is_kept_for_reuse_as_what_it_is() {
+    let (_, mut heap) = heap();
+    let run = heap.take(7 * HEAP_PAGE_BYTES);
+    assert_eq!(resize(&mut heap, run, 3 * HEAP_PAGE_BYTES), run);
+    assert_eq!(heap.usable_size(run), Ok(3 * HEAP_PAGE_BYTES));
+    // Four pages behind it, which may be used at once.
+    let behind = heap.take(4 * HEAP_PAGE_BYTES);
+    fill(behind, 4 * HEAP_PAGE_BYTES, 3);
+    heap.give(run).expect("live");
+    let others = heap.take_many(4, 7 * HEAP_PAGE_BYTES);
+    others.iter().for_each(|&other| fill(other, 7 * HEAP_PAGE_BYTES, 5));
+    assert!(holds(behind, 4 * HEAP_PAGE_BYTES, 3));
+    heap.check();
+    heap.give_all(others);
+    heap.give(behind).expect("live");
+    heap.check_empty();
+}
 
 #[test]
 fn contents_stay_between_all_kinds_of_sizes() {
