@@ -43,7 +43,8 @@ fn space() -> &'static Space<World> {
 
 /// The same with regions of so many bytes.
 fn space_with(region: usize) -> &'static Space<World> {
-    let kernel = Kernel::new(Config::default());
+    // Access for real: what is written without its metadata being ready crashes.
+    let kernel = Kernel::new(Config { enforce_access: true, ..Config::default() });
     let settings = ArenaSettings { region: Some(region), ..ArenaSettings::DEFAULT };
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
     let world = Box::leak(Box::new(World { arenas, kernel }));

@@ -40,7 +40,8 @@ impl Source for World {
 
 /// A space of its own for a test. Never freed, as in a process.
 pub(crate) fn space_with(config: Config, region: usize) -> &'static Space<World> {
-    let kernel = Kernel::new(config);
+    // Access for real: what is written without its metadata being ready crashes.
+    let kernel = Kernel::new(Config { enforce_access: true, ..config });
     let settings = Settings { region: Some(region), ..Settings::DEFAULT };
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
     let world = Box::leak(Box::new(World { arenas, kernel }));
