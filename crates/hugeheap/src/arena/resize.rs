@@ -93,6 +93,8 @@ mod tests {
     }
 
     proptest! {
+        // Each verifies the heap up to sixty times.
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn lengths_change_as_in_a_plain_list(steps in prop::collection::vec((0usize..8, 1u32..=40), 1..60)) {
             let mut world = World::new(Policy::Thp, Config::default());
