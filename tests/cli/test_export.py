@@ -19,7 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import exposition  # noqa: E402  (beside this file)
-from targets import Target, drop, ended  # noqa: E402
+from targets import Target, drop, ended, may_read_others  # noqa: E402
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prometheus"
 MIB = 1 << 20
@@ -71,12 +71,6 @@ def once(hugeheap):
         return exposition.read(result.stdout, openmetrics="openmetrics" in arguments)
 
     return look
-
-
-def may_read_others():
-    """Whether this user may read the memory of its own processes: Yama forbids that to all but root."""
-    yama = Path("/proc/sys/kernel/yama/ptrace_scope")
-    return os.geteuid() == 0 or not yama.exists() or yama.read_text().strip() == "0"
 
 
 @pytest.fixture

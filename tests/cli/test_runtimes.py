@@ -1,7 +1,6 @@
 """Processes that contain several runtimes: the preload library's, and that of the C library. Their numbers are told together."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import exposition  # noqa: E402  (beside this file)
-from targets import Target  # noqa: E402
+from targets import Target, may_read_others  # noqa: E402
 
 MIB = 1 << 20
 BLOCK = 24 * MIB
@@ -46,11 +45,6 @@ def c_library(program):
     if not path.is_file():
         pytest.fail(f"{path} is not built: cargo build --release -p hugeheap-capi")
     return path
-
-
-def may_read_others():
-    yama = Path("/proc/sys/kernel/yama/ptrace_scope")
-    return os.geteuid() == 0 or not yama.exists() or yama.read_text().strip() == "0"
 
 
 def number(record, offset):
