@@ -16,21 +16,22 @@ impl<S: Source> Heap<S> {
     pub(super) fn go_on(&mut self, frame: &mut [usize], added: usize) {
         let phase = self.marker.phase;
         let departs = self.marker.departure.is_under_way();
-        if phase == Phase::Idle && !departs && !self.begins() {
+        if phase == Phase::Idle && !departs && !self.pacing.begins(self.old.used()) {
             return;
         }
         let told = self.begin_part(log::MAJOR);
-        let begin = self.elapsed();
         if phase == Phase::Idle {
             self.begin_marking(frame);
+            self.statistics.steps += 1;
+            return self.tell_step(told, phase);
         }
         let mut budget = self.pacing.step(added);
+        let begin = self.elapsed();
         let may = self.pacing.step_after(begin);
-        // From phase to phase while there is time: with a step for each, a small heap grew by four nurseries until what was dead was free.
-        while budget > 0 {
+        while budget > 0 && self.marker.phase == phase {
             let chunk = budget.min(CHUNK);
-            match self.marker.phase {
-                Phase::Idle => break,
+            match phase {
+                Phase::Idle => {}
                 Phase::Marking => self.mark_step(frame, chunk),
                 Phase::Clearing => self.clear_step(chunk),
                 Phase::Sweeping => self.sweep_step(frame, chunk),
@@ -40,21 +41,12 @@ impl<S: Source> Heap<S> {
                 break;
             }
         }
-        self.pacing.stepped(self.elapsed() - begin);
-        let ended = self.marker.phase == Phase::Idle;
-        self.pacing.owes(if ended { 0 } else { budget });
+        self.pacing.owes(if self.marker.phase == phase { budget } else { 0 });
         self.statistics.steps += 1;
         self.tell_step(told, phase);
-        if ended {
+        if phase == Phase::Sweeping && self.marker.phase == Phase::Idle {
             self.plan_departure();
         }
-    }
-
-    /// Whether it is time for a major collection.
-    fn begins(&self) -> bool {
-        let used = self.old.used();
-        self.pacing.begins(used)
-            || self.pacing.may_begin_early(used) && self.pacing.is_too_little(self.old.at_hand(), used)
     }
 
     /// Time since the collection that is under way began.
@@ -85,7 +77,7 @@ impl<S: Source> Heap<S> {
         shaded
     }
 
-    pub(super) fn mark_step(&mut self, frame: &mut [usize], mut budget: usize) {
+    fn mark_step(&mut self, frame: &mut [usize], mut budget: usize) {
         loop {
             budget = self.marker.step(&self.types, &self.nursery, &self.old, budget);
             if !self.marker.is_done() {

@@ -20,12 +20,7 @@
 //! one collection has to wait, and the smaller the part is, the more survive of what is allocated. While both were one number, the first
 //! touch of an arena (4 to 20 ms where a hypervisor had to find the memory) made the part a tenth, for the next ten collections; what
 //! would have died in the nursery filled the next arenas, with the same result.
-//!
-//! Where an arena is that dear, a collection may cost less than growing: one of 20 MiB took 2 ms, the arenas that it saved 5 ms each. So a major
-//! collection begins *early*, below the threshold, when the arenas at hand would be full by its end. What it finds nobody knows before: a program that only grows
-//! is collected in vain. Therefore early collections get no more time than waiting for arenas took so far, which bounds their cost by
-//! that of growing, whatever the program does. Where arenas are quick there are none.
-//!
+
 use super::old::SPARES;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::time::Duration;
@@ -62,12 +57,6 @@ const LEAST_STEP: usize = 256 << 10;
 /// Bytes of pages that are taken before survivors fill them: a batch of them may begin one more arena.
 pub(crate) const AHEAD: usize = SPARES / 2 * HEAP_PAGE_BYTES;
 
-/// Part of what lives, as a divisor, that is added at least between one collection and an early one, and at least a nursery.
-const LEAST_GROWN: usize = 4;
-
-/// Part of the old generation, as a divisor, that is added while a major collection is under way.
-const ADDED_MEANWHILE: usize = SPEED / 2;
-
 /// The first major collection does not begin before the old generation has this many nurseries.
 const FIRST: usize = 4;
 
@@ -88,14 +77,6 @@ pub(crate) struct Pacing {
     /// Survivors since that was reckoned last, and what was waited for them.
     filled: usize,
     waited: Duration,
-    /// All of what was waited, and how long early collections took.
-    waited_in_all: Duration,
-    early_in_all: Duration,
-    /// How long the steps of the collection that is under way, or of the last one, took, and whether it began early.
-    took: Duration,
-    is_early: bool,
-    /// Bytes after the last collection.
-    live: usize,
     /// Bytes that steps were too slow for.
     owed: usize,
 }
@@ -113,11 +94,6 @@ impl Pacing {
             wait: 0,
             filled: 0,
             waited: Duration::ZERO,
-            waited_in_all: Duration::ZERO,
-            early_in_all: Duration::ZERO,
-            took: Duration::ZERO,
-            is_early: false,
-            live: 0,
             owed: 0,
         };
         pacing.finished(0);
@@ -132,10 +108,6 @@ impl Pacing {
         let most = (self.maximum / 5 * 4).max(live + self.maximum.saturating_sub(live) / 2);
         self.threshold = wanted.min(most);
         self.owed = 0;
-        self.live = live;
-        if core::mem::take(&mut self.is_early) {
-            self.early_in_all += self.took;
-        }
     }
 
     /// Whether a major collection begins.
@@ -143,30 +115,10 @@ impl Pacing {
         used >= self.threshold
     }
 
-    /// Whether one may begin early, if too little is at hand.
-    pub(crate) fn may_begin_early(&self, used: usize) -> bool {
-        // The next one takes as long as the last one.
-        self.waits()
-            && used - used.min(self.live) >= self.nursery.max(self.live / LEAST_GROWN)
-            && self.early_in_all + self.took <= self.waited_in_all
-    }
-
-    /// Whether `at_hand` free bytes of arenas are too little.
-    pub(crate) fn is_too_little(&self, at_hand: usize, used: usize) -> bool {
-        at_hand < used / ADDED_MEANWHILE
-    }
-
-    /// A step of a major collection took this long.
-    pub(crate) fn stepped(&mut self, took: Duration) {
-        self.took += took;
-    }
-
     /// A major collection begins. With more than the threshold, where large objects were allocated or an evacuation is due: what it has to
     /// look at is no reason for long steps.
     pub(crate) fn begin(&mut self, used: usize) {
         self.began = used.max(self.threshold);
-        self.is_early = used < self.threshold;
-        self.took = Duration::ZERO;
     }
 
     /// Bytes of a step, after `added` bytes were added.
@@ -186,7 +138,6 @@ impl Pacing {
         }
         self.filled = self.filled.saturating_add(survived);
         self.waited += waited;
-        self.waited_in_all += waited;
         if self.filled >= ARENA_BYTES {
             let now = self.waited.as_nanos() * ARENA_BYTES as u128 / self.filled as u128;
             self.wait = follow(self.wait, now as u64);
@@ -359,38 +310,6 @@ mod tests {
             pacing.minor(ARENA_BYTES, Duration::from_micros(2 << 10), Duration::from_micros(1 << 10));
         }
         assert!((2600 << 10..2700 << 10).contains(&pacing.most(0)), "{}", pacing.most(0) >> 10);
-    }
-
-    #[test]
-    fn a_collection_begins_early_where_arenas_are_dearer() {
-        const MIB: usize = 1 << 20;
-        let mut pacing = Pacing::new(200, 4 * MIB, usize::MAX, STEP);
-        assert!(!pacing.may_begin_early(8 * MIB), "nothing was waited for");
-        pacing.minor(ARENA_BYTES, Duration::ZERO, STEP);
-        assert!(!pacing.may_begin_early(8 * MIB), "as long as a step is not long");
-        pacing.minor(ARENA_BYTES, Duration::ZERO, 3 * STEP);
-        assert!(
-            pacing.may_begin_early(4 * MIB) && !pacing.may_begin_early(4 * MIB - 1),
-            "a nursery was added"
-        );
-        assert!(pacing.is_too_little(2 * MIB - 1, 8 * MIB) && !pacing.is_too_little(2 * MIB, 8 * MIB));
-        // Early: twice as long as a step; four were waited.
-        pacing.begin(8 * MIB);
-        pacing.stepped(STEP);
-        pacing.stepped(STEP);
-        pacing.finished(40 * MIB);
-        assert!(pacing.may_begin_early(50 * MIB) && !pacing.may_begin_early(50 * MIB - 1), "a quarter of it");
-        pacing.begin(50 * MIB);
-        pacing.stepped(2 * STEP);
-        pacing.finished(40 * MIB);
-        assert!(!pacing.may_begin_early(60 * MIB), "that is all that was waited");
-        pacing.minor(ARENA_BYTES, Duration::ZERO, 2 * STEP);
-        assert!(pacing.may_begin_early(60 * MIB));
-        // One at the threshold costs nothing of it.
-        pacing.begin(80 * MIB);
-        pacing.stepped(STEP);
-        pacing.finished(40 * MIB);
-        assert!(pacing.may_begin_early(60 * MIB));
     }
 
     proptest! {

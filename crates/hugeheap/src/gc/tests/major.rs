@@ -176,21 +176,3 @@ fn types_with_a_trace_function_are_traced() {
     test.heap.return_window(window);
     test.end();
 }
-
-#[test]
-fn a_step_goes_on_with_the_next_phase() {
-    let mut test = Test::checked();
-    test.run(|scope, types| {
-        // Each list survives a collection of the nursery, and dies.
-        while scope.heap().statistics().major == 0 {
-            scope.scope(|scope| {
-                list(scope, types, 1000);
-                scope.collect_minor();
-            });
-        }
-        let steps = scope.heap().statistics().steps;
-        assert!(steps <= 2, "marking and sweeping took {steps} steps");
-        assert!(scope.heap().old_bytes() <= 2 * 1000 * PAIR, "only the last ones live");
-    });
-    test.end();
-}

@@ -40,29 +40,3 @@ fn slow_arenas_do_not_make_the_part_of_the_nursery_small() {
     assert!(u128::from(waited) < 2 * TOUCH.as_nanos(), "one pause waits for one arena: {waited} ns");
     test.end();
 }
-
-/// Lists that survive and die soon after, in a heap of 1 MiB. Most bytes that the old generation held, and major collections.
-fn lists_that_die(touch: Duration) -> (usize, u64) {
-    let space = space();
-    space.source().kernel.set_cost(Call::Populate, touch);
-    let mut test = Test::over(space, Settings { nursery: Some(ARENA_BYTES), ..Settings::default() });
-    let mut held = 0;
-    test.run(|scope, types| {
-        for _ in 0..64 {
-            scope.scope(|scope| {
-                list(scope, types, (ARENA_BYTES / PAIR) as u64);
-                held = held.max(scope.heap().held_bytes());
-            });
-        }
-    });
-    let major = test.heap.statistics().major;
-    test.end();
-    (held, major)
-}
-
-#[test]
-fn where_arenas_are_slow_fewer_are_touched_and_more_is_collected() {
-    let (quick, slow) = (lists_that_die(Duration::ZERO), lists_that_die(TOUCH));
-    assert!(slow.0 <= quick.0 - ARENA_BYTES, "{slow:?} instead of {quick:?}");
-    assert!(slow.1 > quick.1, "{slow:?} instead of {quick:?}");
-}

@@ -189,7 +189,7 @@ fn weak_slots_answer_nothing_for_what_marking_did_not_reach() {
         // Read while marking is under way it is alive again.
         assert_eq!(number(scope, slot, KEY), Some(5));
         while scope.heap().phase() == Phase::Marking {
-            scope.heap.mark_step(&mut [], 1 << 20);
+            scope.collect_minor();
         }
         assert_eq!(scope.heap().phase(), Phase::Clearing, "the slot has to be cleared first");
         let object = scope.object(slot);
