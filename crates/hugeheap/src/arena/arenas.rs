@@ -187,13 +187,24 @@ impl<O: Os> Arenas<O> {
             bitmap::find_highest(arena.in_use, pages)
         };
         let Some(first) = first else { unreachable!("the order names arenas with room") };
+        self.begin_run(id, first, pages, now)
+    }
+
+    /// Notes a new run in an arena that is out of all lists.
+    pub(super) fn begin_run(
+        &mut self,
+        id: ArenaId,
+        first: u32,
+        pages: u32,
+        now: u64,
+    ) -> Option<NonZeroUsize> {
         let run = bitmap::mask(first, pages);
+        let arena = self.table.arena_mut(id);
         arena.in_use |= run;
         arena.starts |= 1 << first;
         self.allocated(id, now, run);
         self.counters.allocations += 1;
-        let address = self.table.range(id).start + first as usize * HEAP_PAGE_BYTES;
-        NonZeroUsize::new(address)
+        NonZeroUsize::new(self.table.range(id).start + first as usize * HEAP_PAGE_BYTES)
     }
 
     /// An arena with room for a run of `pages` heap pages, out of all lists. `small`: it is one that policy `auto` keeps apart.

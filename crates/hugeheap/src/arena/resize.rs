@@ -12,9 +12,25 @@ use super::Arenas;
 use super::arenas::{BIG_RUN, BadFree};
 use super::bitmap;
 use super::layout::HEAP_PAGES;
+use core::num::NonZeroUsize;
 use hugeheap_os::Os;
 
 impl<O: Os> Arenas<O> {
+    /// Takes a run of `pages` heap pages (1 to 128) for what has grown, and so is likely to grow on: in the middle of free pages, if there are
+    /// twice as many in a row, because single pages come from below and short runs from above. `None` as for [`allocate`](Self::allocate).
+    pub fn allocate_growing(&mut self, pages: u32) -> Option<NonZeroUsize> {
+        let (now, room) = (self.now(), 2 * pages);
+        let partial = (room < HEAP_PAGES).then(|| self.partial.best(&self.table, room)).flatten();
+        let Some(id) = partial else { return self.allocate(pages) };
+        self.partial.remove(&mut self.table, id);
+        let in_use = self.table.arena(id).in_use;
+        let Some(low) = bitmap::find_lowest(in_use, room) else {
+            unreachable!("the order names arenas with room")
+        };
+        let free = (!in_use >> low).trailing_ones();
+        self.begin_run(id, low + (free - pages) / 2, pages, now)
+    }
+
     /// Gives a run another length, of `pages` heap pages (1 to 128), where it is. Says no when there is no room behind it; then nothing has changed.
     ///
     /// # Errors
@@ -80,6 +96,27 @@ mod tests {
     }
 
     #[test]
+    fn what_grows_gets_room_between_what_comes_from_below_and_from_above() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let mut pages = [0; 8];
+        world.heap.allocate_pages(&mut pages);
+        let start = pages[0];
+        let first = |address: usize| (address - start) / PAGE as usize;
+        let growing = world.heap.allocate_growing(20).expect("memory").get();
+        // 120 pages are free: 50 before it, 50 behind it.
+        assert_eq!(first(growing), 8 + 50);
+        assert_eq!(first(world.take(2)), 126);
+        world.heap.allocate_pages(&mut pages);
+        assert_eq!(first(pages[7]), 15);
+        assert_eq!(world.heap.resize(growing, 68), Ok(true));
+        assert_eq!(world.heap.resize(growing, 69), Ok(false));
+        // Where the double of it is nowhere free in a row, it is a run like others.
+        let other = world.heap.allocate_growing(40).expect("memory").get();
+        assert_eq!(first(other), 16);
+        assert_eq!(live(&world), (8 + 68 + 2 + 8 + 40) * PAGE);
+    }
+
+    #[test]
     fn long_runs_do_not_grow_where_short_ones_are_kept_apart() {
         let mut world = World::new(Policy::Auto, Config::default());
         // The upper one goes, so that there is room behind the other.
@@ -98,7 +135,8 @@ mod tests {
         #[test]
         fn lengths_change_as_in_a_plain_list(steps in prop::collection::vec((0usize..8, 1u32..=40), 1..60)) {
             let mut world = World::new(Policy::Thp, Config::default());
-            let mut runs: Vec<(usize, u32)> = (0..8).map(|_| (world.take(4), 4)).collect();
+            let mut take = |growing| if growing { world.heap.allocate_growing(4).expect("memory").get() } else { world.take(4) };
+            let mut runs: Vec<(usize, u32)> = (0..8).map(|number| (take(number % 2 == 1), 4)).collect();
             for (index, pages) in steps {
                 let (address, before) = runs[index];
                 let others: Vec<_> = runs.iter().filter(|run| run.0 != address).copied().collect();

@@ -28,10 +28,16 @@ impl<S: Source> Space<S> {
         self.allocate_fresh(bytes, false).map(|fresh| fresh.address)
     }
 
-    /// A large block for what has grown, and so is likely to grow on: there is room behind it, and its last arena may be a huge page.
+    /// A page run or large block for what has grown, and so is likely to grow on: there is room behind it, where that can be had. The last arena of a
+    /// large one may be a huge page.
     pub(super) fn allocate_growing(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let block = self.source().with(|arenas| arenas.allocate_large(bytes, true))?;
-        NonNull::new(block.address.get() as *mut u8)
+        let address = self.source().with(|arenas| {
+            if bytes <= MAX_RUN {
+                return arenas.allocate_growing(pages_of(bytes));
+            }
+            arenas.allocate_large(bytes, true).map(|block| block.address)
+        })?;
+        NonNull::new(address.get() as *mut u8)
     }
 
     /// The same as [`allocate_pages`](Self::allocate_pages), with whether it is zero. `whole`: at the beginning of an arena.

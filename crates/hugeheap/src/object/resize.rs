@@ -4,6 +4,7 @@ use super::class::{MAX_BLOCK, SHAPES, aligned_class_of, class_of};
 use super::heap::Heap;
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
+use super::runs::LONGEST;
 use super::space::Source;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
@@ -85,11 +86,9 @@ impl<S: Source> Heap<S> {
                 have
             }
         };
-        let moved = if bytes > MAX_RUN && bytes > have && self.own().preset.is_none() {
-            space.allocate_growing(bytes)
-        } else {
-            self.allocate(bytes)
-        };
+        // Short runs are had without the arenas' lock, and copied for less than it costs.
+        let grows = bytes > have && bytes > LONGEST * HEAP_PAGE_BYTES && self.own().preset.is_none();
+        let moved = if grows { space.allocate_growing(bytes) } else { self.allocate(bytes) };
         let Some(moved) = moved else { return Ok(None) };
         // SAFETY: both are live and apart, and have at least the bytes copied; the caller gives the old one up.
         unsafe {

@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 /// Longest run that is kept, in heap pages: 128 KiB. Longer ones are used for longer than the lock takes.
-const LONGEST: usize = 8;
+pub(super) const LONGEST: usize = 8;
 
 /// Runs kept per length. A program that replaces blocks at random has a few of each length free at a time.
 const DEPTH: usize = 4;

@@ -73,6 +73,29 @@ fn a_run_that_became_shorter_where_it_is_is_kept_for_reuse_as_what_it_is() {
 }
 
 #[test]
+fn a_list_that_grows_among_objects_is_seldom_copied_when_it_is_long() {
+    let (_, mut heap) = heap();
+    // As CPython's lists do: by an eighth, while eight bytes of list are one object of 64.
+    let (mut bytes, mut list, mut copied) = (8 << 10, heap.take(8 << 10), 0);
+    let mut objects = Vec::new();
+    write(list, bytes);
+    while bytes < 1 << 20 {
+        let more = bytes + bytes / 8;
+        objects.extend(heap.take_many((more - bytes) / 8, 64));
+        let now = resize(&mut heap, list, more);
+        check_contents(now, bytes);
+        write(now, more);
+        copied += if now == list { 0 } else { bytes };
+        (list, bytes) = (now, more);
+    }
+    assert!(copied < 5 * bytes, "{copied} bytes copied for {bytes}");
+    heap.check();
+    heap.give_all(objects);
+    heap.give(list).expect("live");
+    heap.check_empty();
+}
+
+#[test]
 fn contents_stay_between_all_kinds_of_sizes() {
     let (_, mut heap) = heap();
     for from in SIZES {
