@@ -24,6 +24,7 @@
 
 use super::arenas::pages_bytes;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
+use super::list::ArenaId;
 use super::plan::{Action, Plan, Step};
 use super::record::{Made, State};
 use super::{ARENA_BYTES, Arenas};
@@ -84,7 +85,8 @@ impl<O: Os> Arenas<O> {
         let ahead = self.kept_ahead(now).map_or(0, |(_, bytes)| bytes);
         let target = if tight { live } else { self.demand.target(now).max(live + ahead) };
         let mut excess = (live + self.counters.retained).saturating_sub(target);
-        self.plan_give_back(&mut plan, now, &mut excess);
+        let kept = if tight { 0 } else { ahead / ARENA_BYTES as u64 };
+        self.plan_give_back(&mut plan, now, &mut excess, kept);
         self.claim(&plan, 0);
         let claimed = plan.len();
         self.plan_breaks(&mut plan, now, excess, tight);
@@ -104,10 +106,19 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    fn plan_give_back(&self, plan: &mut Plan, now: u64, excess: &mut u64) {
+    /// `kept`: empty arenas that were made ahead. They are not given back for what others retain: where arenas in use had 3 MiB free, each pass gave back
+    /// the one that had just been made, and the next one was made.
+    fn plan_give_back(&self, plan: &mut Plan, now: u64, excess: &mut u64, kept: u64) {
+        let (mut first_kept, mut next) = (ArenaId::NONE, self.empty.head);
+        for _ in 0..kept {
+            if next.is_some() {
+                first_kept = next;
+                next = self.arena(next).next;
+            }
+        }
         let mut id = self.empty.tail;
         for _ in 0..LOOK {
-            if !id.is_some() || plan.is_full() {
+            if !id.is_some() || id == first_kept || plan.is_full() {
                 return;
             }
             let arena = self.arena(id);
