@@ -45,7 +45,7 @@ use std::collections::HashMap;
 const BATCH: usize = 128 << 10;
 
 /// Holders of an arena at most: to look through them takes up to 2 ms, in each step. Half an arena of objects of 64 bytes has 16,000.
-const MOST_HOLDERS: usize = 32 << 10;
+pub(super) const MOST_HOLDERS: usize = 32 << 10;
 
 /// In place of a holder: a card of a large object, not an object.
 const CARD: usize = 1;
@@ -344,12 +344,7 @@ impl<S: Source> Heap<S> {
         }
         let Self { types, nursery, old, marker, .. } = self;
         let departure = &mut marker.departure;
-        for &object in copies {
-            // SAFETY: a live object of this heap; nobody else runs.
-            unsafe {
-                types.of(object).each_slot(object, &mut FollowCopy { old, nursery, departure, object });
-            }
-        }
+        // Before copies are recorded: one too many, and the others are forgotten. When that came first, nobody followed what had just left.
         if let Some(holders) = departure.holders.last_mut() {
             holders.entries.retain(|&entry| {
                 let mut follow = FollowHolder { old, more: false };
@@ -365,6 +360,12 @@ impl<S: Source> Heap<S> {
                 }
                 follow.more
             });
+        }
+        for &object in copies {
+            // SAFETY: a live object of this heap; nobody else runs.
+            unsafe {
+                types.of(object).each_slot(object, &mut FollowCopy { old, nursery, departure, object });
+            }
         }
         self.follow_roots(frame);
     }

@@ -1,5 +1,6 @@
 //! Evacuation in steps: the program runs meanwhile, and may write, pin, and run out of memory for records.
 
+use super::super::depart::MOST_HOLDERS;
 use super::*;
 use core::time::Duration;
 
@@ -277,4 +278,27 @@ fn without_memory_the_rest_stays() {
         texts.check(scope);
     });
     test.end();
+}
+
+#[test]
+fn holders_that_are_one_too_many_in_the_middle_of_an_evacuation_are_followed_all_the_same() {
+    for more in [0, 1, 2, 3, 100] {
+        let checks = Checks { verify: true, moving: true, ..Checks::default() };
+        let mut test = Test::new(Settings { step: Some(Duration::ZERO), checks, ..Settings::default() });
+        test.run(|scope, types| {
+            // All in one arena, and each but the first has a holder.
+            let count = (MOST_HOLDERS + more) as u64;
+            let head = list(scope, types, count);
+            scope.collect_minor();
+            // Two: what is alive is counted in the first, and leaves in the second.
+            for _ in 0..2 {
+                finish(scope);
+                scope.heap.begin_marking(&mut []);
+            }
+            finish(scope);
+            assert!(scope.heap().statistics().evacuations > 0);
+            check_list(scope, head, count);
+        });
+        test.end();
+    }
 }
