@@ -22,7 +22,6 @@ use crate::object::Source;
 use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS, class_of};
 use crate::object::space::Page;
 use core::sync::atomic::Ordering::Relaxed;
-use hugeheap_os::Facts;
 
 /// Unswept pages looked at for one window before a new page is taken: bounds the pause when all of them are full.
 const SWEEP_TRIES: usize = 16;
@@ -190,7 +189,7 @@ impl<S: Source> Old<S> {
     }
 
     fn new_page(&mut self, class: Class) -> Option<Page> {
-        if self.spare_count == 0 && !self.wait_for_spares() {
+        if self.spare_count == 0 && !self.take_spares() {
             return None;
         }
         self.spare_count -= 1;
@@ -200,21 +199,6 @@ impl<S: Source> Old<S> {
         page.remote()[0].store(0, Relaxed);
         page.mark().tag.store(self.tag | self.cycle | class as u32, Relaxed);
         Some(page)
-    }
-
-    /// Bytes of free pages that have memory, here and in the arenas.
-    pub(super) fn at_hand(&self) -> usize {
-        let retained = self.space.source().with(|arenas| arenas.counters.retained);
-        self.spare_count * HEAP_PAGE_BYTES + usize::try_from(retained).unwrap_or(usize::MAX)
-    }
-
-    /// Takes pages from the arenas, and notes how long that took.
-    fn wait_for_spares(&mut self) -> bool {
-        let os = self.space.source().os();
-        let begin = os.now();
-        let taken = self.take_spares();
-        self.waited += os.now().saturating_sub(begin);
-        taken
     }
 
     /// Takes pages from the arenas, twice as many as the last time.

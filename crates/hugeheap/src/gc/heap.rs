@@ -279,18 +279,15 @@ impl<S: Source> Heap<S> {
 
     pub(super) fn collect_some(&mut self, window: &mut Window, frame: &mut [usize]) {
         self.pause(window, |heap| {
-            let before = heap.old.waited;
             let survived = heap.minor(frame);
             if heap.watched {
                 heap.checked("a minor collection");
             }
             if survived >= MANY || heap.nursery.part < heap.nursery.bytes() {
-                let waited = heap.old.waited - before;
-                let took = heap.elapsed().saturating_sub(waited);
-                heap.pacing.minor(survived, took, waited);
+                let took = heap.elapsed();
+                heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
-                let at_hand = if heap.pacing.waits() { heap.old.at_hand() } else { 0 };
-                heap.nursery.part = heap.pacing.part(heap.nursery.part, took, at_hand);
+                heap.nursery.part = heap.pacing.part(heap.nursery.part, took);
             } else {
                 heap.go_on(frame, survived + heap.added);
             }

@@ -25,7 +25,6 @@ use crate::object::class::{CLASSES, Class, SHAPES, SMALL_SHIFT, WINDOWS};
 use crate::object::space::Page;
 use crate::object::{Source, Space};
 use core::sync::atomic::Ordering::Relaxed;
-use core::time::Duration;
 
 /// Class of the first page of an object with heap pages of its own.
 pub(crate) const LARGE: Class = 63;
@@ -86,8 +85,6 @@ pub(crate) struct Old<S: Source> {
     pub(super) aside: Vec<usize>,
     /// What the sweep that is under way finds, if somebody wants to know.
     pub(super) survey: Option<Survey>,
-    /// How long taking pages from the arenas took in sum: mostly the kernel, which had to find and clear a huge page.
-    pub(super) waited: Duration,
     /// What `held` may be at most.
     pub(crate) maximum: usize,
     /// What freed blocks are overwritten with.
@@ -114,7 +111,6 @@ impl<S: Source> Old<S> {
             leaving: Vec::new(),
             aside: Vec::new(),
             survey: None,
-            waited: Duration::ZERO,
             maximum,
             poison: None,
         }

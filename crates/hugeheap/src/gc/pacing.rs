@@ -13,16 +13,9 @@
 //! ```
 //!
 //! A minor collection cannot be interrupted, so its length is bounded by what it may have to copy: of the nursery only a *part* is used, of which
-//! all could survive. What that takes is measured, in nanoseconds for a KiB: it differs by a factor of ten with the size of objects and with what
-//! they refer to.
-//!
-//! How long the kernel needs for a huge page is measured apart from it, because no part is so small that it avoids that: of each arena of survivors
-//! one collection has to wait, and the smaller the part is, the more survive of what is allocated. While both were one number, the first
-//! touch of an arena (4 to 20 ms where a hypervisor had to find the memory) made the part a tenth, for the next ten collections; what
-//! would have died in the nursery filled the next arenas, with the same result.
+//! all could survive. What that takes is measured, in nanoseconds for a KiB: it differs by a factor of ten with the size of objects, with what
+//! they refer to, and with how long the kernel needs for a huge page.
 
-use super::old::SPARES;
-use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::time::Duration;
 
 /// Growth in percent between the live bytes after one major collection and the beginning of the next, unless set: RPython's. More memory for
@@ -42,7 +35,7 @@ pub(crate) const CHUNK: usize = 64 << 10;
 /// Bytes of the nursery that are used at least, however slow collections are: sixteen of the largest objects in it.
 const LEAST_PART: usize = 128 << 10;
 
-/// Part of the difference by which a cost falls, as a divisor: so a collection that took long is remembered for ten that did not.
+/// Part of the difference by which the cost falls, as a divisor: so a collection with a new huge page in it is remembered for ten without.
 const FORGET: u64 = 8;
 
 /// Bytes of the nursery that are used until the first collection: of a larger part nobody knows yet what its survivors cost.
@@ -53,9 +46,6 @@ pub(crate) const MANY: usize = 64 << 10;
 
 /// Bytes of a step at least: with fewer, the look at the roots would be more work than the step.
 const LEAST_STEP: usize = 256 << 10;
-
-/// Bytes of pages that are taken before survivors fill them: a batch of them may begin one more arena.
-pub(crate) const AHEAD: usize = SPARES / 2 * HEAP_PAGE_BYTES;
 
 /// The first major collection does not begin before the old generation has this many nurseries.
 const FIRST: usize = 4;
@@ -72,30 +62,13 @@ pub(crate) struct Pacing {
     step: Duration,
     /// Nanoseconds that a minor collection took for a KiB of survivors; 0: not known yet.
     cost: u64,
-    /// Nanoseconds that were waited for an arena of survivors.
-    wait: u64,
-    /// Survivors since that was reckoned last, and what was waited for them.
-    filled: usize,
-    waited: Duration,
     /// Bytes that steps were too slow for.
     owed: usize,
 }
 
 impl Pacing {
     pub(crate) fn new(growth: u32, nursery: usize, maximum: usize, step: Duration) -> Self {
-        let mut pacing = Self {
-            growth,
-            nursery,
-            maximum,
-            threshold: 0,
-            began: 0,
-            step,
-            cost: 0,
-            wait: 0,
-            filled: 0,
-            waited: Duration::ZERO,
-            owed: 0,
-        };
+        let mut pacing = Self { growth, nursery, maximum, threshold: 0, began: 0, step, cost: 0, owed: 0 };
         pacing.finished(0);
         pacing
     }
@@ -131,17 +104,13 @@ impl Pacing {
         self.owed = bytes;
     }
 
-    /// A minor collection of `survived` bytes took this long, beside what it waited for arenas.
-    pub(crate) fn minor(&mut self, survived: usize, took: Duration, waited: Duration) {
+    /// A minor collection of `survived` bytes took this long.
+    ///
+    /// The cost follows at once when it rises, and slowly when it falls: one collection that is longer than it should be is one too many.
+    pub(crate) fn minor(&mut self, survived: usize, took: Duration) {
         if survived >= MANY {
-            self.cost = follow(self.cost, took.as_nanos() as u64 / (survived as u64 >> 10));
-        }
-        self.filled = self.filled.saturating_add(survived);
-        self.waited += waited;
-        if self.filled >= ARENA_BYTES {
-            let now = self.waited.as_nanos() * ARENA_BYTES as u128 / self.filled as u128;
-            self.wait = follow(self.wait, now as u64);
-            (self.filled, self.waited) = (0, Duration::ZERO);
+            let now = took.as_nanos() as u64 / (survived as u64 >> 10);
+            self.cost = if now > self.cost { now } else { self.cost - (self.cost - now) / FORGET };
         }
     }
 
@@ -150,46 +119,28 @@ impl Pacing {
         self.nursery.min(FIRST_PART)
     }
 
-    /// Whether so much is waited for an arena that it matters how many survivors find a place without.
-    pub(crate) fn waits(&self) -> bool {
-        self.wait > self.step.as_nanos() as u64
+    /// Bytes of the nursery that can survive in the time that a pause may take.
+    pub(crate) fn most(&self) -> usize {
+        let bytes = ((2 * self.step).as_nanos() as u64 / self.cost.max(1)).saturating_mul(1 << 10);
+        usize::try_from(bytes).unwrap_or(usize::MAX).max(LEAST_PART).min(self.nursery)
     }
 
-    /// Bytes of the nursery that can survive in the time that a pause may take, where `at_hand` bytes of arenas are free. For one arena more it
-    /// waits, if it has to, whatever the part.
-    pub(crate) fn most(&self, at_hand: usize) -> usize {
-        let pause = (2 * self.step).as_nanos() as u64;
-        let bytes =
-            |cost: u64| usize::try_from((pause / cost.max(1)).saturating_mul(1 << 10)).unwrap_or(usize::MAX);
-        let waiting = bytes(self.cost + self.wait / (ARENA_BYTES as u64 >> 10));
-        waiting
-            .max(bytes(self.cost).min(at_hand.saturating_add(ARENA_BYTES - AHEAD)))
-            .max(LEAST_PART)
-            .min(self.nursery)
-    }
-
-    /// Whether marking is so far behind what was added that the old generation would grow by a sixteenth more than it should.
-    fn is_behind(&self) -> bool {
-        self.owed > self.began / 2
-    }
-
-    /// How much of the nursery is used until the next collection, where `part` of it was, and the minor collection took `minor`, beside what
-    /// it waited for arenas, of which `at_hand` bytes are free.
+    /// How much of the nursery is used until the next collection, where `part` of it was, and the minor collection took `minor`.
     ///
-    /// Less when it took longer than a step may. Less, too, when steps are too slow for what is added: then there have to be
+    /// Less when it took longer than a step may. Less, too, when the step after it was too slow for what was added: then there have to be
     /// more steps for less. More as soon as there is no such reason.
-    pub(crate) fn part(&self, part: usize, minor: Duration, at_hand: usize) -> usize {
+    pub(crate) fn part(&self, part: usize, minor: Duration) -> usize {
         let part = if minor > 2 * self.step {
             // What survives is of another kind than before: of half the part, the next one was as long again.
             (part / 4).max(LEAST_PART)
-        } else if minor > self.step || self.is_behind() {
+        } else if minor > self.step || self.owed > 0 {
             (part / 2).max(LEAST_PART)
         } else if minor < self.step / 2 {
             part * 2
         } else {
             part
         };
-        part.min(self.most(at_hand))
+        part.min(self.most())
     }
 
     /// How long the step may take after a minor collection that took this long.
@@ -209,12 +160,6 @@ impl Pacing {
     pub(crate) fn threshold(&self) -> usize {
         self.threshold
     }
-}
-
-/// What a cost is after it was measured again. It follows at once when it rises, and slowly when it falls: one collection that is longer than it
-/// should be is one too many.
-fn follow(cost: u64, now: u64) -> u64 {
-    if now > cost { now } else { cost - (cost - now) / FORGET }
 }
 
 #[cfg(test)]
@@ -237,11 +182,11 @@ mod tests {
     fn a_step_ends_in_time_unless_the_heap_is_far_behind() {
         let mut pacing = Pacing::new(200, 1 << 20, 64 << 20, STEP);
         pacing.begin(0);
-        assert_eq!(pacing.part(1 << 20, STEP / 4, 0), 1 << 20);
-        assert_eq!(pacing.part(1 << 20, 2 * STEP, 0), 512 << 10);
-        assert_eq!(pacing.part(1 << 20, 3 * STEP, 0), 256 << 10);
-        assert_eq!(pacing.part(512 << 10, STEP / 4, 0), 1 << 20);
-        assert_eq!(pacing.part(LEAST_PART, 2 * STEP, 0), LEAST_PART);
+        assert_eq!(pacing.part(1 << 20, STEP / 4), 1 << 20);
+        assert_eq!(pacing.part(1 << 20, 2 * STEP), 512 << 10);
+        assert_eq!(pacing.part(1 << 20, 3 * STEP), 256 << 10);
+        assert_eq!(pacing.part(512 << 10, STEP / 4), 1 << 20);
+        assert_eq!(pacing.part(LEAST_PART, 2 * STEP), LEAST_PART);
         assert_eq!(pacing.step_after(STEP / 2), STEP);
         assert_eq!(pacing.step_after(3 * STEP / 2), STEP / 2);
         assert_eq!(pacing.step_after(9 * STEP), STEP / 4, "marking goes on, however long the rest takes");
@@ -253,11 +198,9 @@ mod tests {
         );
         pacing.begin(6 << 20);
         assert!(pacing.is_over(STEP, STEP, 11 << 20) && !pacing.is_over(STEP, STEP, 12 << 20));
-        pacing.begin(6 << 20);
-        pacing.owes(3 << 20);
-        assert_eq!(pacing.part(512 << 10, STEP / 4, 0), 1 << 20, "that much it may be behind");
+        pacing.begin(1 << 20);
         pacing.owes(1 << 30);
-        assert_eq!(pacing.part(1 << 20, STEP / 4, 0), 512 << 10);
+        assert_eq!(pacing.part(1 << 20, STEP / 4), 512 << 10);
         assert_eq!(pacing.step(0), (1 << 30) + LEAST_STEP);
         pacing.finished(50 << 20);
         assert_eq!(
@@ -270,46 +213,26 @@ mod tests {
 
     #[test]
     fn a_part_can_survive_in_the_time_of_a_pause() {
-        const NONE: Duration = Duration::ZERO;
         let mut pacing = Pacing::new(200, 64 << 20, usize::MAX, STEP);
-        assert_eq!(pacing.most(0), 64 << 20, "nothing is known");
-        pacing.minor(MANY - 1, STEP, NONE);
-        assert_eq!(pacing.most(0), 64 << 20, "so few say nothing");
+        assert_eq!(pacing.most(), 64 << 20, "nothing is known");
+        pacing.minor(MANY - 1, STEP);
+        assert_eq!(pacing.most(), 64 << 20, "so few say nothing");
         // A step for 2 MiB: two for four.
-        pacing.minor(2 << 20, STEP, NONE);
-        let most = pacing.most(0);
+        pacing.minor(2 << 20, STEP);
+        let most = pacing.most();
         assert!((4 << 20..(4 << 20) + (1 << 13)).contains(&most), "{most}");
-        assert_eq!(pacing.part(64 << 20, STEP, 0), most);
+        assert_eq!(pacing.part(64 << 20, STEP), most);
         // A collection that is ten times as slow counts at once, and is forgotten over many.
-        pacing.minor(1 << 20, 5 * STEP, NONE);
-        assert!((409 << 10..420 << 10).contains(&pacing.most(0)), "{}", pacing.most(0));
-        pacing.minor(2 << 20, STEP, NONE);
-        assert!(pacing.most(0) < 512 << 10);
+        pacing.minor(1 << 20, 5 * STEP);
+        assert!((409 << 10..420 << 10).contains(&pacing.most()), "{}", pacing.most());
+        pacing.minor(2 << 20, STEP);
+        assert!(pacing.most() < 512 << 10);
         for _ in 0..100 {
-            pacing.minor(2 << 20, STEP, NONE);
+            pacing.minor(2 << 20, STEP);
         }
-        assert!(pacing.most(0) > 3 << 20);
-        pacing.minor(1 << 20, 1000 * STEP, NONE);
-        assert_eq!(pacing.most(0), LEAST_PART);
-    }
-
-    #[test]
-    fn waiting_makes_no_part_less_than_what_one_arena_takes() {
-        let mut pacing = Pacing::new(200, 64 << 20, usize::MAX, STEP);
-        // A microsecond for a KiB: two steps for 4,000 of them.
-        pacing.minor(1 << 20, Duration::from_micros(1 << 10), 5 * STEP);
-        assert_eq!((pacing.most(0), pacing.waits()), (4000 << 10, false), "half an arena says nothing");
-        pacing.minor(1 << 20, Duration::from_micros(1 << 10), Duration::ZERO);
-        let arena = ARENA_BYTES - AHEAD;
-        assert_eq!((pacing.most(0), pacing.waits()), (arena, true));
-        assert_eq!(pacing.part(arena, STEP / 4, 0), arena, "whatever the arena took");
-        assert_eq!(pacing.most(1 << 20), arena + (1 << 20), "what is at hand needs no arena");
-        assert_eq!(pacing.most(64 << 20), 4000 << 10, "and has to be filled in time");
-        // A quarter of a step for an arena, as much as filling half of it: what pays for two thirds of the bytes in the same time.
-        for _ in 0..100 {
-            pacing.minor(ARENA_BYTES, Duration::from_micros(2 << 10), Duration::from_micros(1 << 10));
-        }
-        assert!((2600 << 10..2700 << 10).contains(&pacing.most(0)), "{}", pacing.most(0) >> 10);
+        assert!(pacing.most() > 3 << 20);
+        pacing.minor(1 << 20, 1000 * STEP);
+        assert_eq!(pacing.most(), LEAST_PART);
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! What the heap promises, on the simulated kernel: one test per promise, one file per part.
 
+mod ahead;
 mod checks;
 mod depart;
 mod evacuate;
@@ -11,7 +12,6 @@ mod minor;
 mod roots;
 mod scan;
 mod trace;
-mod waiting;
 mod weak;
 
 use super::*;
