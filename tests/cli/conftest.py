@@ -33,9 +33,19 @@ def program():
 @pytest.fixture(scope="session")
 def library(program):
     """The preload library beside it."""
-    path = program.parent / "libhugeheap_preload.so"
+    return beside(program, "libhugeheap_preload.so", "hugeheap-preload")
+
+
+@pytest.fixture(scope="session")
+def c_library(program):
+    """The C library beside it."""
+    return beside(program, "libhugeheap.so", "hugeheap-capi")
+
+
+def beside(program, name, package):
+    path = program.parent / name
     if not path.is_file():
-        pytest.fail(f"{path} is not built: cargo build --release -p hugeheap-preload")
+        pytest.fail(f"{path} is not built: cargo build --release -p {package}")
     return path
 
 

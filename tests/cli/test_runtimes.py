@@ -38,15 +38,6 @@ sys.stdin.readline(); os.close(writer); os.waitpid(child, 0); print('{{}}')
 LIVE, LARGE = 152, 192
 
 
-@pytest.fixture(scope="session")
-def c_library(program):
-    """The C library beside the program."""
-    path = program.parent / "libhugeheap.so"
-    if not path.is_file():
-        pytest.fail(f"{path} is not built: cargo build --release -p hugeheap-capi")
-    return path
-
-
 def number(record, offset):
     return int.from_bytes(record[offset : offset + 8], sys.byteorder)
 

@@ -91,3 +91,37 @@ def ask(start):
         return json.loads(result.stdout.splitlines()[-1])
 
     return ask
+
+
+# Fills memory until it is refused, lets go, and fills half of it again.
+FILL = """
+import hugeheap, json
+if {enable}: hugeheap.enable()
+def fill(most):
+    held = []
+    try:
+        while len(held) < most:
+            held.append({make})
+    except MemoryError:
+        pass
+    return len(held)
+first = fill(10**9)
+assert first > 20, first
+for _ in range(3):
+    assert fill(first // 2) == first // 2, "what was freed cannot be used again"
+print(json.dumps({{**vars(hugeheap.stats()), "level": hugeheap.status().level}}))
+"""
+
+
+@pytest.fixture
+def fill_and_fill_again(ask):
+    """Reaches a limit of the shell's, several times; the heap's numbers afterwards, and its level. The heap had most of the memory."""
+
+    def fill_and_fill_again(limit, make, enable=False, **more):
+        wrapper = ["bash", "-c", f'{limit}; exec "$@"', "bash"]
+        stats = ask(FILL.format(make=make, enable=enable), wrapper=wrapper, **more)
+        assert stats["live_peak"] > 100 << 20, f"{make}: most of the memory did not come from the heap"
+        assert stats["live"] < stats["live_peak"] / 2, (make, limit)
+        return stats
+
+    return fill_and_fill_again

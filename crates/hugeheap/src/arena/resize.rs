@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A list that grows by an eighth at a time is copied ten times until it is three times as long; in place it is not copied at all, as long as the
-//! pages behind it are free. Long runs lie low in their arenas, so there often are some.
+//! pages behind it are free. What has grown once gets room for that: see [`Arenas::allocate_growing`].
 
 use super::Arenas;
 use super::arenas::{BIG_RUN, BadFree};
