@@ -1,7 +1,7 @@
 """`hugeheap collapse` on real processes: coverage, how long the process stands still, memory that does not grow, and what is said
 when it is not possible.
 
-The heap is 60 MB; with 500 (takes 20 s):
+The heap is 160 MB; with 500 (takes 20 s):
 
     HUGEHEAP_TEST_HEAP_MB=500 pytest tests/cli/test_collapse.py -k stands_still -s
 """
@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from targets import Target, drop, ended, kernel_thread, refuse_call, rss  # noqa: E402  (beside this file)
 
 TARGETS = Path(__file__).parent
-MEGABYTES = int(os.environ.get("HUGEHEAP_TEST_HEAP_MB", "60"))
+# Each mapping loses up to 2 MiB at either end, and the interpreter has two or three: of 60 MB that was up to 13 % by chance of addresses.
+MEGABYTES = int(os.environ.get("HUGEHEAP_TEST_HEAP_MB", "160"))
 # A busy machine makes programs stand still by itself, and is sometimes short of huge pages: a later try counts as well.
 TRIES = 3
 NOBODY = 65534
