@@ -77,9 +77,13 @@ class Terminal:
             found, status = os.waitpid(self.pid, os.WNOHANG)
             if found:
                 self.status = status
+        self.rest()
+        return os.waitstatus_to_exitcode(self.status)
+
+    def rest(self):
+        """Takes in all that was written, of a program that has ended or stands still."""
         while select.select([self.ours], [], [], 0)[0]:
             self.read()
-        return os.waitstatus_to_exitcode(self.status)
 
     def is_as_before(self):
         """Whether the program gave the terminal back: its modes, the usual screen, a cursor."""

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "interpreters")]
 
-from targets import Target, drop, ended  # noqa: E402  (beside this file)
+import testbed  # noqa: E402  (beside this folder, whatever pytest's import mode)
+from targets import Target, drop, ended  # noqa: E402
 
 TARGETS = Path(__file__).parent
 NOBODY = 65534
@@ -89,10 +91,11 @@ def test_reasons_and_what_helps_come_first(hugeheap, parts):
 
 @root
 def test_a_broken_huge_page_shows_with_the_right_to_see_it(hugeheap, python):
-    process = Target(python, TARGETS / "stranded_heap.py", 8)
-    report = json.loads(hugeheap("map", process.pid, "--json").stdout)
-    blind = json.loads(hugeheap("map", process.pid, "--json", preexec_fn=drop(SYS_ADMIN)).stdout)
-    said = process.end()
+    with testbed.sparse_stays():
+        process = Target(python, TARGETS / "stranded_heap.py", 8)
+        report = json.loads(hugeheap("map", process.pid, "--json").stdout)
+        blind = json.loads(hugeheap("map", process.pid, "--json", preexec_fn=drop(SYS_ADMIN)).stdout)
+        said = process.end()
     if said["huge_pages"] < 8:
         pytest.skip("the host is short of huge pages")
     states = [unit["state"] for mapping in report["mappings"] for unit in mapping["units"]]

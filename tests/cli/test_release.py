@@ -41,7 +41,8 @@ def stranded(python, group):
         started.append(process)
         return process
 
-    yield start
+    with testbed.sparse_stays():
+        yield start
     for one in started:
         if one.process.poll() is None:
             one.process.kill()
@@ -126,7 +127,7 @@ def test_what_a_child_shares_is_left_alone_and_said(hugeheap, stranded, group):
 
 def test_a_budget_is_kept(hugeheap, stranded):
     process = stranded(HUGE_PAGES)
-    result = hugeheap("release", process.pid, "--budget", "0.02")
+    result = hugeheap("release", process.pid, "--budget", "0.001")
     enough(process.end(), HUGE_PAGES)
     assert result.returncode == 1
     assert "ended early" in result.stdout

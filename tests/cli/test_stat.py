@@ -99,13 +99,14 @@ def test_a_command_that_is_killed_is_told(hugeheap):
     assert result.returncode == 1 and "A failed: signal: 9" in result.stderr
 
 
-def test_a_command_that_leaves_a_daemon_does_not_hang(hugeheap):
-    # It holds the pipe of standard error open; the pid is printed nowhere, so it ends itself.
-    began = time.monotonic()
-    result = stat(hugeheap, "--runs", "2", "--warmup", "0", "--", "sh", "-c", "sleep 15 & exit 0", ":::", "true")
+def test_a_command_that_leaves_a_daemon_does_not_hang(hugeheap, tmp_path):
+    # It holds the pipe of standard error open, for longer than the comparison may take.
+    pids = tmp_path / "pids"
+    result = stat(hugeheap, *SMALL, "--", "sh", "-c", f"sleep 600 & echo $! >> {pids}", ":::", "true")
+    for pid in pids.read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
     assert result.returncode == 0, result.stderr
     assert "processes that it started still run" in result.stderr
-    assert time.monotonic() - began < 14, "the daemon was waited for"
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,7 @@ def test_the_shell_has_the_terminal_in_between(top, by):
         view.read()
         found, status = os.waitpid(view.pid, os.WNOHANG | os.WUNTRACED)
         stopped = found and os.WIFSTOPPED(status)
-    while b"?1049l" not in view.written:
-        view.read()
+    view.rest()
     assert view.is_as_before()
     os.kill(view.pid, signal.SIGCONT)
     view.sees("COVERAGE")

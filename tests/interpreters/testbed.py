@@ -8,6 +8,7 @@ import fcntl
 import glob
 import os
 import re
+import select
 import struct
 import subprocess
 import tempfile
@@ -21,6 +22,7 @@ POLICIES = ["auto", "thp", "dense", "hugetlb", "base"]
 LEVELS = ["arenas", "objects"]
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
+MAX_PTES_NONE = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none"
 TIMEOUT = 120
 
 NUMBERS = ["base", "thp", "dense", "hugetlb", "auto"]
@@ -53,6 +55,8 @@ REASONS = [
     "mapping_limit",
     "no_huge_page",
 ]
+# What a host that is busy or short of huge pages at the moment makes of any policy that wants them: no test can rule it out.
+CHANCE = {"no_huge_page", "latency", "collapse_no_page", "collapse_busy"}
 COUNTERS = (
     "arenas arenas_peak arenas_full arenas_partial arenas_empty arenas_thp arenas_hugetlb arenas_base arenas_broken "
     "live live_peak retained retention_target metadata large allocations frees foreign_frees given_back "
@@ -125,6 +129,39 @@ def run(command, env=None, timeout=TIMEOUT, **options):
     )
 
 
+# Seconds to wait for what surely comes: on a busy machine late.
+PATIENCE = 60
+
+
+def phases(command, names, watch, enough=None, **options):
+    """Runs a program that prints a name and waits for a line, for each name; answers what `watch` saw at each, and standard error.
+
+    With `enough(name, seen)` it waits until that holds: what the maintenance does comes in its own time.
+    """
+    process = subprocess.Popen(
+        [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+    seen = {}
+    try:
+        for name in names:
+            ready, _, _ = select.select([process.stdout], [], [], TIMEOUT)
+            assert ready and process.stdout.readline() == f"{name}\n", "the program did not reach the phase"
+            seen[name] = watch()
+            end = time.monotonic() + PATIENCE
+            while enough and not enough(name, seen) and time.monotonic() < end:
+                time.sleep(0.05)
+                seen[name] = watch()
+            process.stdin.write("\n")
+            process.stdin.flush()
+        _, err = process.communicate(timeout=TIMEOUT)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, err
+    return seen, err
+
+
 class Unfinished(AssertionError):
     """A record that never was consistent."""
 
@@ -177,6 +214,11 @@ def records(directory, kills=False):
             found[record["pid"]] = record
     assert len(unfinished) <= 1 + len(found) // 50, unfinished
     return found
+
+
+def reasons(record):
+    """Why the heap took other memory than it wanted, without what is the host's at the moment."""
+    return set(record["fallbacks"]) - CHANCE
 
 
 def only_record(directory):
@@ -246,6 +288,18 @@ def pool(pages):
         got = int(Path(POOL).read_text())
         if got != pages:
             pytest.skip(f"the hugetlb pool got {got} pages, not {pages}: memory is fragmented")
+        yield
+
+
+@contextlib.contextmanager
+def sparse_stays():
+    """khugepaged fills no absent OS pages: it looks around every ten seconds, and would make what a test left sparse whole again.
+
+    Without the right to say so this does nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        if os.geteuid() == 0 and os.access(MAX_PTES_NONE, os.W_OK):
+            stack.enter_context(knob(MAX_PTES_NONE, 0))
         yield
 
 

@@ -42,15 +42,19 @@ def test_every_policy_runs_under_every_mode_and_says_what_it_could_not_have(pyth
     with testbed.knob(THP_MODE, mode):
         record = outcome(python, PROGRAM, policy, tmp_path / "records")
     huge = record["peak_huge"] / record["peak_resident"]
-    if policy == "base" or policy == "dense":
-        assert huge < 0.1 and not record["fallbacks"]
+    if policy == "base":
+        assert huge == 0 and not record["fallbacks"]
+    elif policy == "dense":
+        # Not advised; what is collapsed meanwhile is a matter of time.
+        assert not testbed.reasons(record) and record["effective"] == "dense"
     elif mode == "never":
-        assert huge == 0
+        assert policy == "auto" or huge == 0
         # `auto` becomes `dense` there, which is no fallback; `thp` cannot have what it wants.
         assert ("thp_never" in record["fallbacks"]) == (policy == "thp")
         assert record["effective"] == ("dense" if policy == "auto" else "base")
     else:
-        assert huge >= 0.95 and not record["fallbacks"]
+        assert not testbed.reasons(record)
+        assert huge >= 0.95 or record["fallbacks"], record
 
 
 def test_a_process_with_thp_switched_off_runs_and_says_so(python, tmp_path):
@@ -69,8 +73,9 @@ def test_a_pool_too_small_falls_back_to_thp_in_the_middle_of_a_run(python, tmp_p
         record = outcome(python, PROGRAM, "hugetlb", tmp_path / "records")
         assert testbed.pool_size() == pages
     assert record["arenas_peak"] > 20
-    assert record["fallbacks"] == {"pool_empty": record["arenas_peak"] - pages}
-    assert record["peak_huge"] / record["peak_resident"] >= 0.95
+    assert testbed.reasons(record) == {"pool_empty"}
+    assert record["fallbacks"]["pool_empty"] == record["arenas_peak"] - pages
+    assert record["peak_huge"] / record["peak_resident"] >= 0.95 or len(record["fallbacks"]) > 1, record
 
 
 FORKED = """
@@ -98,51 +103,60 @@ def test_a_child_writes_to_everything_while_the_pool_is_empty(python):
 
 
 BURST = """
-import gc, random, sys, time
+import gc, random, sys
 gc.disable()
-charge = lambda: int(open(sys.argv[1]).read()) >> 20
 class One:
     def __init__(self):
         self.name = "hello"
-start = charge()
+def phase(name):
+    print(name, flush=True)
+    sys.stdin.readline()
+phase("start")
 objects = [One() for _ in range(1_000_000)]
-full = charge() - start
+phase("full")
 random.seed(1)
 objects = random.sample(objects, len(objects) // 10)
-time.sleep(3)
-tenth = charge() - start
+phase("tenth")
 del objects
-time.sleep(3)
-print(full, tenth, charge() - start)
+phase("none")
 """
+PHASES = ["start", "full", "tenth", "none"]
 
 
 def test_the_charge_follows_what_is_live_after_a_burst(python, tmp_path):
     """A million objects, nine tenths dropped at random, then all: the cgroup's charge, not only RSS, comes down."""
     with testbed.host_lock(shared=True), testbed.memory_group("burst") as group:
-        name = "memory.usage_in_bytes" if group.version == 1 else "memory.current"
-        command = [python, "-c", BURST, group.path / name]
+        def charges(environment, watch, enough=None):
+            seen, _ = testbed.phases(
+                [python, "-c", BURST], PHASES, watch, enough, env=environment, preexec_fn=group.enter
+            )
+            return seen
 
-        def charges(environment):
-            result = testbed.run(command, environment, preexec_fn=group.enter)
-            assert result.returncode == 0, result.stderr
-            return list(map(int, result.stdout.split()))
+        def above(seen, phase):
+            """MiB in the group since the program was ready."""
+            return (seen[phase][0] - seen["start"][0]) / (1 << 20)
 
-        stock = charges(testbed.clean())
-        ours = charges(testbed.preloaded("auto", tmp_path))
-    record = testbed.only_record(tmp_path)
-    assert stock[0] > 50 and record["given_back"] > 50 << 20
-    # MiB above stock's charge in the same state: what the retention rule leaves for a program at rest, and rounding.
-    assert ours[1] <= stock[1] + 8, (stock, ours)
-    assert ours[2] <= stock[2] + 8, (stock, ours)
-    assert record["retained"] <= 4 << 20
+        def enough(phase, seen):
+            if phase not in ("tenth", "none"):
+                return True
+            # MiB above stock's charge in the same state: what the retention rule leaves for a program at rest, and rounding.
+            low = above(seen, phase) <= above(stock, phase) + 8
+            return low and (phase == "tenth" or seen[phase][1]["retained"] <= 4 << 20)
+
+        stock = charges(testbed.clean(), lambda: (group.charge(), None))
+        ours = charges(
+            testbed.preloaded("auto", tmp_path), lambda: (group.charge(), testbed.only_record(tmp_path)), enough
+        )
+    assert above(stock, "full") > 50 and ours["none"][1]["given_back"] > 50 << 20
+    assert enough("tenth", ours) and enough("none", ours), (stock, ours)
 
 
 GROWTH = """
-import os, time
+import os, sys
 layers = [[bytearray(8000) for _ in range(13_000)] for _ in range(3)]
-time.sleep(2.5)
-print(sum(map(len, layers)), len(layers[2][12_999]), flush=True)
+assert sum(map(len, layers)) == 39_000 and len(layers[2][12_999]) == 8000
+print("grown", flush=True)
+sys.stdin.readline()
 os._exit(0)
 """
 
@@ -150,16 +164,29 @@ os._exit(0)
 def test_a_heap_that_grows_quickly_finds_arenas_made_ahead_and_keeps_none_of_them(python, tmp_path):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one processor: nothing is made ahead")
+    def grown(name, **options):
+        """The record when what was made last, and is in no use, has gone back."""
+        records = tmp_path / name
+        records.mkdir()
+        seen, _ = testbed.phases(
+            [python, "-c", GROWTH],
+            ["grown"],
+            lambda: testbed.only_record(records),
+            lambda _, seen: seen["grown"]["retained"] < 4 << 20,
+            env=testbed.preloaded("auto", records, "objects"),
+            **options,
+        )
+        return seen["grown"]
+
     # On a busy machine no growth is quick.
     for turn in range(5):
-        record = outcome(python, GROWTH, "auto", tmp_path / str(turn), level="objects")
+        record = grown(str(turn))
         if record["arenas_ahead"]:
             break
     assert 0 < record["arenas_ahead"] < record["arenas_peak"] > 140
-    # What was made last is in no use, and has gone back.
     assert record["retained"] < 4 << 20
     one = sorted(os.sched_getaffinity(0))[:1]
-    bound = outcome(python, GROWTH, "auto", tmp_path / "one", level="objects", preexec_fn=lambda: os.sched_setaffinity(0, one))
+    bound = grown("one", preexec_fn=lambda: os.sched_setaffinity(0, one))
     assert bound["arenas_ahead"] == 0
 
 
@@ -176,13 +203,19 @@ def test_a_short_script_takes_at_most_3_mib_more(version):
         assert rss(testbed.preloaded("auto")) <= rss(testbed.clean()) + 3 * 1024
 
 
-def test_no_more_than_one_thread_at_rest(python):
+def test_no_more_than_one_thread_at_rest(python, tmp_path):
     """The maintenance thread exists only while something is to be done."""
     program = """
 import os, time
 objects = [bytearray(100) for _ in range(300_000)]
 del objects
-time.sleep(4)
+# One, for longer than it takes to start another: a thread that is to come has come.
+end, alone = time.monotonic() + 60, 0
+while alone < 20 and time.monotonic() < end:
+    time.sleep(0.05)
+    alone = alone + 1 if len(os.listdir('/proc/self/task')) == 1 else 0
 print(len(os.listdir('/proc/self/task')))
 """
-    assert testbed.run([python, "-c", program], testbed.preloaded("auto")).stdout == "1\n"
+    result = testbed.run([python, "-c", program], testbed.preloaded("auto", tmp_path))
+    assert result.stdout == "1\n", result.stderr
+    assert testbed.only_record(tmp_path)["passes"] > 0, "nothing was to be done"
