@@ -12,6 +12,9 @@
 //!       └──────────────── empty arenas ◀───────────────────── complete (locked)   account for it
 //! ```
 //!
+//! A collector, which takes arenas in pauses, *expects* growth: it says how much its next pause may take, and gets that many arenas ahead, whatever
+//! the heap's size, where making one takes so long that it shows in a pause.
+//!
 //! What it may cost: one arena beside 32 live ones or more, two beside 128, and they count as retained. When the heap stops growing they are kept
 //! for the decay time like what was in use last, then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the
 //! program's own touches decide how much is resident), or with one processor.
@@ -36,6 +39,13 @@ pub(super) const QUICK: u64 = 8_000_000;
 /// Arenas in quick succession before it counts as growth, so that a burst does not start a thread.
 pub(super) const LEAST: u32 = 4;
 
+/// Nanoseconds from which on making an arena shows in a pause: a fifth of what one may take. Clearing a page takes 0.2 ms; where a hypervisor has to find
+/// the memory, 5 to 13.
+pub(super) const SHOWS: u64 = 1_000_000;
+
+/// Arenas that are made ahead of a pause at most.
+pub(super) const MOST_EXPECTED: u64 = 2;
+
 /// How fast a heap grows. Pure: time comes in as nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
@@ -49,10 +59,13 @@ pub(crate) struct Growth {
     made: bool,
     /// The thread should look.
     due: bool,
+    /// Arenas that a collector's next pause may take; 0 where that is not asked for.
+    expected: u64,
 }
 
 impl Growth {
-    pub(crate) const NONE: Self = Self { taken_at: 0, succession: 0, begun: 0, made: false, due: false };
+    pub(crate) const NONE: Self =
+        Self { taken_at: 0, succession: 0, begun: 0, made: false, due: false, expected: 0 };
 
     /// A whole arena is taken, for use at once.
     fn took(&mut self, now: u64) {
@@ -62,10 +75,11 @@ impl Growth {
         self.taken_at = now;
     }
 
-    /// Who takes arenas has said that it wants more.
-    fn expect(&mut self, now: u64) {
+    /// Who takes arenas has said that it wants more: of these, so many must be there.
+    fn expect(&mut self, now: u64, arenas: u64) {
         self.succession = LEAST;
         self.taken_at = now;
+        self.expected = arenas;
     }
 
     /// Growth stopped, or nothing can be made ahead of it: it takes a new succession to try again.
@@ -77,19 +91,32 @@ impl Growth {
     /// Arenas that should be empty and ready now, beside `live` bytes.
     fn wanted(&self, now: u64, live: u64) -> u64 {
         let grows = self.succession == LEAST && now.saturating_sub(self.taken_at) <= QUICK;
-        if grows { allowed(live) } else { 0 }
+        if grows { self.most(live) } else { 0 }
     }
 
     /// Until when arenas made ahead are kept, and how many.
     fn kept(&self, now: u64, live: u64, decay: u64) -> Option<(u64, u64)> {
         let until = self.taken_at.saturating_add(decay);
-        (self.made && now <= until && allowed(live) > 0).then(|| (until, allowed(live)))
+        (self.made && now <= until && self.most(live) > 0).then(|| (until, self.most(live)))
+    }
+
+    fn most(&self, live: u64) -> u64 {
+        allowed(live).max(self.expected)
     }
 }
 
 fn allowed(live: u64) -> u64 {
     let arenas = live / ARENA_BYTES as u64;
     u64::from(arenas >= ONE_FROM) + u64::from(arenas >= TWO_FROM)
+}
+
+/// What can be taken without a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ready {
+    /// Free bytes that are resident.
+    pub(crate) bytes: u64,
+    /// The maintenance thread makes an arena, which takes so long that an allocation had better not make another meanwhile.
+    pub(crate) comes: bool,
 }
 
 /// An arena that is being made ahead: begun by [`Arenas::begin_ahead`], touched without the heap's lock, and handed to
@@ -118,12 +145,24 @@ impl<O: Os> Arenas<O> {
         self.growth.due = self.missing_ahead(now) > 0;
     }
 
-    /// Somebody who cannot wait for an arena says that it may need one soon, however slowly the heap grows: a collector, which takes them
+    /// Somebody who cannot wait for an arena says how many bytes it may need soon, however slowly the heap grows: a collector, which takes them
     /// in pauses. Making one has taken up to 20 ms, where a hypervisor had to find the memory.
-    pub(crate) fn expect_growth(&mut self) {
+    pub(crate) fn expect_growth(&mut self, bytes: u64) {
         let now = self.now();
-        self.growth.expect(now);
+        let arenas = if self.shows() { bytes.div_ceil(ARENA_BYTES as u64).min(MOST_EXPECTED) } else { 0 };
+        self.growth.expect(now, arenas);
         self.growth.due = self.missing_ahead(now) > 0;
+    }
+
+    /// What is there for somebody who cannot wait.
+    pub(crate) fn ready(&self) -> Ready {
+        let comes = self.shows() && (self.growth.begun > 0 || self.growth.due);
+        Ready { bytes: self.counters.retained, comes }
+    }
+
+    /// Whether making an arena takes so long that it shows in a pause.
+    fn shows(&self) -> bool {
+        self.latency.average() >= SHOWS
     }
 
     /// Whether the maintenance thread should make arenas ahead. Cheap; asked after every event.

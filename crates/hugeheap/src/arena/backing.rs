@@ -196,6 +196,11 @@ impl Latency {
         }
     }
 
+    /// How long finding one takes on average, in nanoseconds.
+    pub(crate) const fn average(&self) -> u64 {
+        self.average
+    }
+
     pub(crate) const fn is_slow(&self, now: u64) -> bool {
         now < self.slow_until
     }

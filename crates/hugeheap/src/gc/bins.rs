@@ -17,7 +17,7 @@
 
 use super::lists::List;
 use super::old::{LEAVING, Old, SPARES};
-use crate::arena::{Arenas, HEAP_PAGE_BYTES};
+use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
 use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS, class_of};
 use crate::object::space::Page;
@@ -208,7 +208,9 @@ impl<S: Source> Old<S> {
         let spares = &mut self.spares[..batch];
         let mut taken = self.space.take_pages(spares);
         // Here the program waits: the next arena is made meanwhile, by somebody else.
-        self.space.source().with(Arenas::expect_growth);
+        let expected = self.expected;
+        self.space.source().with(|arenas| arenas.expect_growth(expected));
+        self.grows = true;
         while taken > 0 && !self.leaving.is_empty() {
             let given = taken;
             taken = self.put_aside(given);

@@ -185,6 +185,7 @@ impl<S: Source> Heap<S> {
 
     fn end_sweeping(&mut self) {
         self.marker.phase = Phase::Idle;
+        self.old.grows = false;
         self.pacing.finished(self.old.used());
         self.statistics.major += 1;
         if self.listeners.want(log::MAJOR) {

@@ -287,7 +287,8 @@ impl<S: Source> Heap<S> {
                 let took = heap.elapsed();
                 heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
-                heap.nursery.part = heap.pacing.part(heap.nursery.part, took);
+                let part = heap.pacing.part(heap.nursery.part, took);
+                heap.nursery.part = heap.part_for_ready(survived, part);
             } else {
                 heap.go_on(frame, survived + heap.added);
             }

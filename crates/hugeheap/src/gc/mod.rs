@@ -33,6 +33,7 @@
 //! | `scan` | words that may be addresses |
 //! | `fork` | what a forked child goes on sharing |
 //! | `protect`, `fault` | heap pages whose next use is told |
+//! | `ready` | memory before survivors need it |
 //! | `events`, `log` | what happens, told while it happens |
 //! | `statistics` | what a heap tells |
 //!
@@ -75,6 +76,7 @@ mod pacing;
 mod prefetch;
 mod process;
 mod protect;
+mod ready;
 mod roots;
 mod scan;
 mod scope;

@@ -87,6 +87,10 @@ pub(crate) struct Old<S: Source> {
     pub(super) survey: Option<Survey>,
     /// What `held` may be at most.
     pub(crate) maximum: usize,
+    /// Bytes that the next minor collection may add.
+    pub(super) expected: u64,
+    /// It took pages from the arenas since the last sweep ended, and so may take more.
+    pub(super) grows: bool,
     /// What freed blocks are overwritten with.
     pub(crate) poison: Option<u64>,
 }
@@ -112,6 +116,8 @@ impl<S: Source> Old<S> {
             aside: Vec::new(),
             survey: None,
             maximum,
+            expected: 0,
+            grows: false,
             poison: None,
         }
     }

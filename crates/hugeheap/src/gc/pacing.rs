@@ -33,7 +33,7 @@ pub(crate) const STEP: Duration = Duration::from_millis(2);
 pub(crate) const CHUNK: usize = 64 << 10;
 
 /// Bytes of the nursery that are used at least, however slow collections are: sixteen of the largest objects in it.
-const LEAST_PART: usize = 128 << 10;
+pub(super) const LEAST_PART: usize = 128 << 10;
 
 /// Part of the difference by which the cost falls, as a divisor: so a collection with a new huge page in it is remembered for ten without.
 const FORGET: u64 = 8;
@@ -141,6 +141,11 @@ impl Pacing {
             part
         };
         part.min(self.most())
+    }
+
+    /// Whether a pause that took this long is as long as it may be.
+    pub(crate) fn is_due(&self, took: Duration) -> bool {
+        took >= 2 * self.step
     }
 
     /// How long the step may take after a minor collection that took this long.

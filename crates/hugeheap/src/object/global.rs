@@ -17,6 +17,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::mem::ManuallyDrop;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use hugeheap_os::linux::Linux;
 
 impl Source for Runtime {
@@ -36,6 +37,11 @@ impl Source for Runtime {
 
     fn metadata_used(&'static self, bytes: usize) {
         self.add_metadata(bytes);
+    }
+
+    fn wait_for_arenas(&'static self, time: Duration) -> bool {
+        std::thread::sleep(time);
+        true
     }
 
     fn os(&self) -> &Linux {

@@ -20,6 +20,7 @@ use crate::arena::{Arenas, HEAP_PAGE_BYTES, HEAP_PAGES, MAX_REGIONS};
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 use hugeheap_os::{AddressRange, Backing, Os, Pages};
 
 /// Where heap pages come from: arenas behind a lock.
@@ -36,6 +37,10 @@ pub trait Source: Sync + 'static {
     fn changed(&'static self) {}
     /// Called when bytes of metadata were used for the first time, without a lock: whoever publishes numbers counts them.
     fn metadata_used(&'static self, _bytes: usize) {}
+    /// Waits, while a maintenance thread makes arenas. Says no, at once, where there is no such thread.
+    fn wait_for_arenas(&'static self, _time: Duration) -> bool {
+        false
+    }
     /// The operating system.
     fn os(&self) -> &Self::Os;
     /// Whether its heaps are hardened where nothing else is asked for.

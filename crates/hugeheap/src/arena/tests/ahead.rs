@@ -1,7 +1,7 @@
 //! Arenas made before they are needed: when, how many, and where they go when growth stops.
 
 use super::*;
-use crate::arena::ahead::{LEAST, ONE_FROM, QUICK, TWO_FROM};
+use crate::arena::ahead::{LEAST, MOST_EXPECTED, ONE_FROM, QUICK, Ready, SHOWS, TWO_FROM};
 use hugeheap_os::simulated::Call;
 
 const LARGE: usize = TWO_FROM as usize;
@@ -68,14 +68,44 @@ fn growth_can_be_announced() {
         world.take(HEAP_PAGES);
         assert!(!world.heap.ahead_due(), "it is slow");
     }
-    world.heap.expect_growth();
+    world.heap.expect_growth(0);
     assert!(world.heap.ahead_due());
     assert_eq!(world.make_ahead(), MOST);
-    world.heap.expect_growth();
+    world.heap.expect_growth(0);
     assert!(!world.heap.ahead_due(), "they are there");
     let mut small = grown(Policy::Thp, Config::default(), ONE_FROM as usize / 2);
-    small.heap.expect_growth();
+    small.heap.expect_growth(0);
     assert!(!small.heap.ahead_due(), "of a small heap it would be much");
+}
+
+#[test]
+fn where_arenas_take_long_those_that_a_pause_may_take_are_made_whatever_the_size() {
+    let slow = |cost| {
+        let mut world = World::new(Policy::Thp, Config::default());
+        world.kernel.set_cost(Call::HugeFault, Duration::from_nanos(cost));
+        (0..8).for_each(|_| _ = world.take(HEAP_PAGES));
+        world
+    };
+    for (expected, arenas) in [(0, 0), (1, 1), (ARENA, 1), (ARENA + 1, 2), (9 * ARENA, MOST_EXPECTED)] {
+        let mut world = slow(2 * SHOWS);
+        assert!(!world.heap.ready().comes);
+        world.heap.expect_growth(expected);
+        assert_eq!(world.heap.ready(), Ready { bytes: 0, comes: arenas > 0 });
+        assert_eq!(world.make_ahead(), arenas, "for {expected} bytes");
+        assert_eq!(world.heap.ready(), Ready { bytes: arenas * ARENA, comes: false });
+        world.run(3.0);
+        assert_eq!(world.heap.snapshot().retained, 0, "nobody needed them");
+        world.check();
+    }
+    let mut quick = slow(SHOWS / 5);
+    quick.heap.expect_growth(9 * ARENA);
+    assert_eq!((quick.make_ahead(), quick.heap.ready().comes), (0, false));
+    let mut large = grown(Policy::Thp, Config::default(), LARGE);
+    large.heap.expect_growth(9 * ARENA);
+    assert!(
+        large.heap.ahead_due() && !large.heap.ready().comes,
+        "making it oneself takes no longer than to wait"
+    );
 }
 
 #[test]

@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::arena::ARENA_BYTES;
-use core::time::Duration;
 
 /// What the maintenance thread does when it is woken.
 fn maintain(space: &'static Space<World>) {
-    let World { arenas, kernel } = space.source();
+    let World { arenas, kernel, .. } = space.source();
     let mut arenas = arenas.lock();
     while let Some(mut ahead) = arenas.begin_ahead() {
         ahead.touch(kernel);

@@ -9,6 +9,7 @@ mod exhausted;
 mod finalizers;
 mod major;
 mod minor;
+mod ready;
 mod roots;
 mod scan;
 mod trace;
@@ -18,18 +19,28 @@ use super::*;
 use crate::arena::{Arenas, Settings as ArenaSettings};
 use crate::lock::Lock;
 use crate::object::{Source, Space};
+use core::time::Duration;
 use hugeheap_os::simulated::{Config, Kernel};
 
 /// Arenas on a simulated kernel, behind a lock.
 struct World {
     arenas: Lock<Arenas<Kernel>>,
     kernel: Kernel,
+    /// What a maintenance thread does while the program waits for it; `None`: there is no such thread.
+    waiting: Lock<Option<Waiting>>,
 }
+
+/// What happens while a heap waits so long.
+type Waiting = fn(&World, Duration);
 
 impl Source for World {
     type Os = Kernel;
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
         work(&mut self.arenas.lock())
+    }
+    fn wait_for_arenas(&'static self, time: Duration) -> bool {
+        let waiting = *self.waiting.lock();
+        waiting.inspect(|happens| happens(self, time)).is_some()
     }
     fn os(&self) -> &Kernel {
         &self.kernel
@@ -47,7 +58,7 @@ fn space_with(region: usize) -> &'static Space<World> {
     let kernel = Kernel::new(Config { enforce_access: true, ..Config::default() });
     let settings = ArenaSettings { region: Some(region), ..ArenaSettings::DEFAULT };
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
-    let world = Box::leak(Box::new(World { arenas, kernel }));
+    let world = Box::leak(Box::new(World { arenas, kernel, waiting: Lock::new(None) }));
     Box::leak(Box::new(Space::new(world)))
 }
 

@@ -1,0 +1,76 @@
+//! Pauses on a host that takes long to make an arena.
+
+use super::*;
+use crate::arena::ARENA_BYTES;
+use crate::gc::pacing::{LEAST_PART, STEP};
+use hugeheap_os::simulated::Call;
+
+/// What making an arena takes: it shows in a pause, and fits one.
+const TAKES: Duration = Duration::from_micros(1500);
+
+/// Bytes of the text that each pair of the list has: most of the memory, so that there are not too many objects.
+const TEXT: usize = 480;
+
+/// A heap whose old generation grows by so many arenas, in parts of at most one.
+fn grow(takes: Duration, waiting: Option<Waiting>, arenas: usize) -> Test {
+    let space = space();
+    let World { kernel, waiting: happens, .. } = space.source();
+    kernel.set_cost(Call::HugeFault, takes);
+    *happens.lock() = waiting;
+    let mut test = Test::over(space, Settings { nursery: Some(ARENA_BYTES), ..Settings::default() });
+    test.run(|scope, types| {
+        let count = (arenas * ARENA_BYTES / (PAIR + TEXT)) as u64;
+        let head = pair(scope, types, 0);
+        for number in 1..count {
+            scope.scope(|scope| {
+                let next = pair(scope, types, number);
+                scope.set(next, LEFT, Some(head));
+                let text = scope.allocate(types.text, TEXT - 16).expect("memory");
+                scope.set(next, RIGHT, Some(text));
+                scope.assign(head, next);
+            });
+        }
+        check_list(scope, head, count);
+    });
+    test
+}
+
+/// The maintenance thread makes what is due; the program sees as much time pass.
+fn makes(world: &World, _: Duration) {
+    let mut arenas = world.arenas.lock();
+    while let Some(mut ahead) = arenas.begin_ahead() {
+        ahead.touch(&world.kernel);
+        arenas.complete_ahead(ahead);
+    }
+}
+
+#[test]
+fn a_minor_collection_finds_the_arenas_that_it_needs() {
+    let test = grow(2 * TAKES, Some(makes), 16);
+    let snapshot = test.space.source().arenas.lock().snapshot();
+    // But for those of the nursery and of the first collections, when nobody knew yet how long one takes.
+    assert!(snapshot.arenas_ahead + 6 >= snapshot.arenas, "{} of {}", snapshot.arenas_ahead, snapshot.arenas);
+    test.end();
+}
+
+#[test]
+fn a_pause_that_waits_ends_in_time_though_no_arena_comes() {
+    let test = grow(TAKES, Some(|world, time| world.kernel.advance(time)), 16);
+    let longest = Duration::from_nanos(test.heap.statistics().pauses.longest);
+    assert!(longest > STEP && longest <= 2 * STEP, "{longest:?}");
+    // What is not there cannot be used up: less survives at once.
+    assert_eq!(test.heap.nursery.part, LEAST_PART);
+    let snapshot = test.space.source().arenas.lock().snapshot();
+    assert_eq!(snapshot.arenas_ahead, 0);
+    test.end();
+}
+
+#[test]
+fn nobody_waits_where_there_is_no_thread_or_arenas_are_quick() {
+    let alone = grow(TAKES, None, 16);
+    assert_eq!(alone.space.source().arenas.lock().snapshot().arenas_ahead, 0);
+    alone.end();
+    let quick = grow(TAKES / 10, Some(|_, _| panic!("it takes as long to make it")), 48);
+    assert_eq!(quick.heap.nursery.part, ARENA_BYTES);
+    quick.end();
+}
