@@ -154,9 +154,9 @@ def test_memory_advised_against_is_said_to_be(hugeheap, sparse):
 
 @root
 def test_a_budget_is_kept_and_the_rest_is_said(hugeheap, heap):
-    # One huge page alone takes longer to be copied.
-    process = heap(60)
-    result = hugeheap("collapse", process.pid, "--budget", "0.0001")
+    # A few of some seventy huge pages: copying one takes 0.1 ms at least.
+    process = heap(MEGABYTES)
+    result = hugeheap("collapse", process.pid, "--budget", "0.001")
     assert result.returncode == 1
     assert "ended early" in result.stdout and "--budget" in result.stdout
     assert process.end()["intact"]

@@ -117,9 +117,15 @@ def test_other_users_processes_have_dashes_and_a_note(hugeheap, python):
 
 
 def test_without_time_only_what_is_cheap_is_read(hugeheap, python):
-    process = Target(python, "-c", WAIT)
-    # Less than it takes to find out which processes there are.
-    result = hugeheap("ps", process.pid, "--budget", "0.000001", "--json")
+    # An OS page in each of 8,192 page tables: a look at them takes longer than a millisecond anywhere.
+    scattered = (
+        "import mmap\n"
+        "memory = mmap.mmap(-1, 16 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)\n"
+        "memory.madvise(15)\n"
+        "for start in range(0, 16 << 30, 2 << 20): memory[start] = 1\n"
+    )
+    process = Target(python, "-c", scattered + WAIT)
+    result = hugeheap("ps", process.pid, "--budget", "0.001", "--json")
     process.end()
     line = json.loads(result.stdout)["processes"][0]
     assert line["resident"] > 0

@@ -2,7 +2,7 @@
 
 Guarded for users: an interpreter started with the preload library behaves as the same interpreter without it, by CPython's own measure.
 
-What runs where, in about eight minutes on two processors:
+What runs where, in about five minutes on two processors:
 
 * 3.11 (or, without one, the oldest version found): everything at every policy, `hugetlb` once with a pool of 8 pages (as root) and once
   with none;
@@ -23,10 +23,12 @@ and without it in turn:
                                              └─ on both, or on neither ──────────────── excused, and reported as a warning
 """
 
+import concurrent.futures
 import re
 import tempfile
 import warnings
 import xml.etree.ElementTree as ElementTree
+from typing import NamedTuple
 
 import pytest
 import testbed
@@ -37,6 +39,8 @@ INTERPRETERS = testbed.find_interpreters()
 MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
 # More than processors: these tests mostly wait. With 4 a run takes 40 s instead of 25 s.
 JOBS = 8
+# Runs at once: one keeps a processor busy, and two take 35 s together.
+RUNS = 2
 # Seconds for a file; the longest takes 26.
 FILE_TIMEOUT = 240
 # Seconds for all files: three rounds of a file that hangs.
@@ -153,36 +157,64 @@ def place(tmp_path_factory):
     return place
 
 
+def play_stock(version, place, venv):
+    """The tests without the library: (interpreter, files to run, methods to leave out)."""
+    made = testbed.run([INTERPRETERS[version], "-m", "venv", "--without-pip", venv])
+    assert made.returncode == 0, made.stderr
+    python = venv / "bin" / "python"
+    code = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n)])"
+    files = testbed.run([python, "-c", code, *(f"test.{file}" for file in FILES)]).stdout.split()
+    files += FORK_FILES
+    outcome = play(python, place, files, testbed.clean())
+    assert outcome.files, f"CPython's tests did not start on stock {name(version)}:\n{outcome.excerpt()}"
+    if outcome.faults():
+        print(f"stock CPython {name(version)} fails here: {sorted(outcome.bad_methods)}; hangs: {sorted(outcome.broken)}")
+    kept = [file for file in files if file not in outcome.broken]
+    assert len(kept) >= 12, f"too little runs on stock {name(version)}: {kept}\n{outcome.excerpt()}"
+    return python, kept, outcome.bad_methods
+
+
+class Case(NamedTuple):
+    """What the tests run on."""
+
+    version: tuple
+    policy: str = "auto"
+    level: str = "arenas"
+
+    def __str__(self):
+        return f"{name(self.version)}-{self.policy}-{self.level}"
+
+
+CASES = [
+    *(Case(MAIN, policy) for policy in testbed.POLICIES if policy != "hugetlb"),
+    *(Case(one) for one in INTERPRETERS if one != MAIN),
+    *(Case(one, level="objects") for one in INTERPRETERS),
+]
+
+
 @pytest.fixture(scope="module")
-def stock(place, tmp_path_factory):
-    """The same tests without the library, once per version: (interpreter, files to run, methods to leave out)."""
-    known = {}
+def runs(request, place, tmp_path_factory):
+    """The runs of the cases that were asked for, begun with the first and so many at once: `stock(version)` and `ours(case)` wait for them."""
+    tests = [item for item in request.session.items if item.module is request.module and hasattr(item, "callspec")]
+    asked = [item.callspec.params["case"] for item in tests if "case" in item.callspec.params]
+    versions = dict.fromkeys([MAIN, *(case.version for case in asked)])
+    with concurrent.futures.ThreadPoolExecutor(RUNS) as pool:
+        # Stock first: no run with the library waits for one that has not begun.
+        stock = {one: pool.submit(play_stock, one, place, tmp_path_factory.mktemp("venv")) for one in versions}
 
-    def stock(version):
-        if version not in known:
-            venv = tmp_path_factory.mktemp("venv")
-            made = testbed.run([INTERPRETERS[version], "-m", "venv", "--without-pip", venv])
-            assert made.returncode == 0, made.stderr
-            python = venv / "bin" / "python"
-            code = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n)])"
-            files = testbed.run([python, "-c", code, *(f"test.{file}" for file in FILES)]).stdout.split()
-            files += FORK_FILES
-            outcome = play(python, place, files, testbed.clean())
-            assert outcome.files, f"CPython's tests did not start on stock {name(version)}:\n{outcome.excerpt()}"
-            if outcome.faults():
-                print(f"stock CPython {name(version)} fails here: {sorted(outcome.bad_methods)}; hangs: {sorted(outcome.broken)}")
-            kept = [file for file in files if file not in outcome.broken]
-            assert len(kept) >= 12, f"too little runs on stock {name(version)}: {kept}\n{outcome.excerpt()}"
-            known[version] = python, kept, outcome.bad_methods
-        return known[version]
+        def run(case):
+            python, files, leave_out = stock[case.version].result()
+            records = tmp_path_factory.mktemp("records")
+            return play(python, place, files, testbed.preloaded(case.policy, records, case.level), leave_out), records
 
-    return stock
+        ours = {case: pool.submit(run, case) for case in asked}
+        yield lambda version: stock[version].result(), lambda case: ours[case].result()
+        pool.shutdown(cancel_futures=True)
 
 
-def compare(stock, place, version, policy, records, level="arenas"):
-    python, files, leave_out = stock(version)
-    env = testbed.preloaded(policy, records, level)
-    outcome = play(python, place, files, env, leave_out)
+def judge(stock, place, case, outcome, records):
+    python, files, _ = stock(case.version)
+    env, level = testbed.preloaded(case.policy, records, case.level), case.level
     hooked = [record for record in testbed.records(records, kills=True).values() if record["state"] == "hooked"]
     assert set(outcome.files) == set(files) and outcome.ran > 2000, outcome.excerpt()
     assert len(hooked) >= len(files), "the library was not in the processes that ran the tests"
@@ -199,30 +231,33 @@ def test_there_is_an_interpreter():
     assert INTERPRETERS, "no CPython from 3.10 on with its `test` package found"
 
 
-@pytest.mark.parametrize("policy", testbed.POLICIES)
-def test_every_policy(stock, place, policy, tmp_path):
-    stock(MAIN)
-    with testbed.pool_for(policy):
-        hooked = compare(stock, place, MAIN, policy, tmp_path)
-    assert {record["policy"] for record in hooked} == {policy}
+def hugetlb(stock, place, records):
+    """A run of its own: the pool belongs to the host."""
+    python, files, leave_out = stock(MAIN)
+    case = Case(MAIN, "hugetlb")
+    outcome = play(python, place, files, testbed.preloaded(case.policy, records), leave_out)
+    return judge(stock, place, case, outcome, records)
 
 
-def test_hugetlb_without_a_pool(stock, place, tmp_path):
-    stock(MAIN)
+# These first: the other runs go on beside them.
+def test_hugetlb(runs, place, tmp_path):
+    with testbed.pool_for("hugetlb"):
+        hooked = hugetlb(runs[0], place, tmp_path)
+    assert {record["policy"] for record in hooked} == {"hugetlb"}
+
+
+def test_hugetlb_without_a_pool(runs, place, tmp_path):
     with testbed.no_pool():
-        hooked = compare(stock, place, MAIN, "hugetlb", tmp_path)
+        hooked = hugetlb(runs[0], place, tmp_path)
     assert any("pool_empty" in record["fallbacks"] for record in hooked)
     assert all(record["arenas_hugetlb"] == 0 for record in hooked)
 
 
-@pytest.mark.parametrize("version", [one for one in INTERPRETERS if one != MAIN], ids=name)
-def test_every_version(stock, place, version, tmp_path):
-    compare(stock, place, version, "auto", tmp_path)
-
-
-@pytest.mark.parametrize("version", INTERPRETERS, ids=name)
-def test_level_objects(stock, place, version, tmp_path):
-    compare(stock, place, version, "auto", tmp_path, "objects")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_policy_version_and_level(runs, place, case):
+    stock, ours = runs
+    hooked = judge(stock, place, case, *ours(case))
+    assert {record["policy"] for record in hooked} == {case.policy}
 
 
 # What a fault looks like, and what does not: `first` is true the first time that its method runs with the library.
