@@ -93,7 +93,7 @@ impl<S: Source> Own<S> {
         page.mark().set_free(shape.windows);
         // Its links are not written: a page is taken out of its list before it is spare, and new ones are zeroed. The links of a page that is
         // filled and never freed in are not resident.
-        debug_assert_eq!(page.links().listed.load(Ordering::Relaxed), 0);
+        debug_assert_eq!(page.mark().listed.load(Ordering::Relaxed), 0);
         page.mark().tag.store(self.tag_of(class), Ordering::Release);
         self.bins[class].page = address;
         true

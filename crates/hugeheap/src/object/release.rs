@@ -30,7 +30,7 @@ impl<S: Source> Own<S> {
         if self.bins[class].page == page.address() {
             return;
         }
-        if page.mark().free() != 0 && page.links().listed.load(Ordering::Relaxed) == 0 {
+        if page.mark().free() != 0 && page.mark().listed.load(Ordering::Relaxed) == 0 {
             self.link(class, page, Listed::Partial);
         }
         if page.is_empty(class) && !self.has_window(page, class) && !self.is_quarantined(page, class) {

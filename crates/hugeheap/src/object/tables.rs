@@ -144,7 +144,7 @@ mod tests {
             prop_assert!(tables.range.len <= region / HEAP_PAGE_BYTES * per_page + more);
             let mut end = tables.range.start + region.div_ceil(GROUP_BYTES);
             let pages = region / HEAP_PAGE_BYTES;
-            for (array, bytes) in [(tables.vacant, 128), (tables.remote, 128), (tables.links, 32), (tables.marks, 8)] {
+            for (array, bytes) in [(tables.vacant, 128), (tables.remote, 128), (tables.links, size_of::<Links>()), (tables.marks, 8)] {
                 prop_assert!(array >= end && array % os_page == 0);
                 end = array + pages * bytes;
             }

@@ -176,17 +176,17 @@ impl<S: Source> Own<S> {
         check(tag::is_pending(tag) == in_inbox, "pending, and not in the inbox, or the other way round")?;
         if class == SPARE {
             check(place == Some(Found::Spare), "tagged as spare, and not kept as such")?;
-            check(page.links().listed.load(Ordering::Relaxed) == 0, "spare, and listed")?;
+            check(page.mark().listed.load(Ordering::Relaxed) == 0, "spare, and listed")?;
             return check(!in_inbox, "spare, and in the inbox");
         }
         check((1..CLASSES).contains(&class), "its tag has no class")?;
-        let listed = page.links().listed.load(Ordering::Relaxed);
+        let listed = page.mark().listed.load(Ordering::Relaxed);
         match place {
             Some(Found::Spare) => return Err("kept as spare, and not tagged as such".to_owned()),
             Some(Found::AtHand(of)) => {
                 check(of == class && listed == 0, "at hand of another class, or listed")?
             }
-            Some(Found::List(of, list)) => check(of == class && listed == list, "in the wrong list")?,
+            Some(Found::List(of, list)) => check(of == class && usize::from(listed) == list, "in the wrong list")?,
             None => {
                 check(listed == 0, "listed, and in no list")?;
                 check(mark.free() == 0, "free blocks that nobody finds")?;
