@@ -186,7 +186,9 @@ impl<S: Source> Own<S> {
             Some(Found::AtHand(of)) => {
                 check(of == class && listed == 0, "at hand of another class, or listed")?
             }
-            Some(Found::List(of, list)) => check(of == class && usize::from(listed) == list, "in the wrong list")?,
+            Some(Found::List(of, list)) => {
+                check(of == class && usize::from(listed) == list, "in the wrong list")?
+            }
             None => {
                 check(listed == 0, "listed, and in no list")?;
                 check(mark.free() == 0, "free blocks that nobody finds")?;
