@@ -236,6 +236,10 @@ pub trait Facts {
 
     /// Time since an arbitrary point, never going back. Does not allocate.
     fn now(&self) -> Duration;
+
+    /// Time a processor has worked for the calling thread, in the kernel too, never going back: what something really took on a busy host.
+    /// Does not allocate.
+    fn thread_time(&self) -> Duration;
 }
 
 /// The limit on a process's address space. In bytes.

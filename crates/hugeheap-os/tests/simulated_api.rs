@@ -205,6 +205,13 @@ fn time_stands_still_but_for_costs_and_advances() {
     d.decommit(heap.start, OS);
     assert_eq!(d.collapse(pages(heap, HUGE)[0]), Ok(()));
     assert_eq!(d.kernel.now(), Duration::from_micros(1_017_612));
+    // The thread worked but for what was only waited for, and for what others had the processor.
+    assert_eq!(d.kernel.thread_time(), Duration::from_micros(17_612));
+    d.kernel.set_preemption(Call::Fault, Duration::from_secs(1));
+    d.decommit(heap.start, OS);
+    d.touch(pages(heap, OS)[0]);
+    assert_eq!(d.kernel.now(), Duration::from_micros(2_017_613));
+    assert_eq!(d.kernel.thread_time(), Duration::from_micros(17_613));
 }
 
 #[test]

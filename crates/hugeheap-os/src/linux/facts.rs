@@ -69,4 +69,8 @@ impl Facts for Linux {
     fn now(&self) -> Duration {
         host::now()
     }
+
+    fn thread_time(&self) -> Duration {
+        host::thread_time()
+    }
 }

@@ -70,11 +70,6 @@ impl Linux {
         let (version, path) = cgroup::directory_of(&self.root, b"self")?;
         Ok((version, std::ffi::OsStr::from_bytes(path.as_bytes()).into()))
     }
-
-    /// Time a processor has worked for the calling thread, in the kernel too: what reading really took on a busy host.
-    pub fn thread_time(&self) -> core::time::Duration {
-        host::thread_time()
-    }
 }
 
 impl Default for Linux {

@@ -94,6 +94,8 @@ calls! {
     AddressSpaceLimit "getrlimit(RLIMIT_AS)" &[],
     /// `Facts::now`. Cannot fail.
     Now "clock_gettime(CLOCK_MONOTONIC)" &[],
+    /// `Facts::thread_time`. Cannot fail.
+    ThreadTime "clock_gettime(CLOCK_THREAD_CPUTIME_ID)" &[],
     /// A page fault that made an OS page resident. Only counted and priced.
     Fault "fault of an OS page" &[],
     /// A page fault that made a huge page resident. Only counted and priced.

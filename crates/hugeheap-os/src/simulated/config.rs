@@ -316,6 +316,11 @@ impl Kernel {
         self.lock().clock.set_cost(call, cost);
     }
 
+    /// Sets the simulated time for which others have the processor in each call of this kind: it passes, and is no thread's.
+    pub fn set_preemption(&self, call: Call, time: Duration) {
+        self.lock().clock.set_preemption(call, time);
+    }
+
     /// Lets simulated time pass. With [`Config::background_khugepaged`], khugepaged wakes up as often as its pause says.
     pub fn advance(&self, time: Duration) {
         self.lock().advance(time);

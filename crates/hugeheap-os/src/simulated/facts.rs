@@ -109,4 +109,8 @@ impl Facts for Kernel {
     fn now(&self) -> Duration {
         self.certain(Call::Now, |state| state.clock.now)
     }
+
+    fn thread_time(&self) -> Duration {
+        self.certain(Call::ThreadTime, |state| state.clock.worked)
+    }
 }

@@ -114,21 +114,31 @@ impl Injector {
 /// Simulated time and what calls cost.
 pub(super) struct Clock {
     pub(super) now: Duration,
+    /// Of that, what calls cost: there is one thread.
+    pub(super) worked: Duration,
     costs: [Duration; CALLS],
+    preemptions: [Duration; CALLS],
 }
 
 impl Clock {
     pub(super) fn new() -> Self {
-        Self { now: Duration::ZERO, costs: [Duration::ZERO; CALLS] }
+        let (now, costs) = (Duration::ZERO, [Duration::ZERO; CALLS]);
+        Self { now, worked: now, costs, preemptions: costs }
     }
 
     pub(super) fn set_cost(&mut self, call: Call, cost: Duration) {
         self.costs[call as usize] = cost;
     }
 
+    pub(super) fn set_preemption(&mut self, call: Call, time: Duration) {
+        self.preemptions[call as usize] = time;
+    }
+
     pub(super) fn spend(&mut self, call: Call, times: u64) {
         let times = u32::try_from(times).unwrap_or(u32::MAX);
-        self.now += self.costs[call as usize] * times;
+        let cost = self.costs[call as usize] * times;
+        self.worked += cost;
+        self.now += cost + self.preemptions[call as usize] * times;
     }
 }
 

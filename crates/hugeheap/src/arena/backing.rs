@@ -20,7 +20,7 @@ use super::record::Made;
 use crate::telemetry::Fallback;
 use hugeheap_os::{ErrorKind, Facts, MemoryLimits, ThpDisabled, ThpMode};
 
-/// Time that finding a huge page may take on average before `auto` stops asking at fault time, in nanoseconds. Clearing 2 MiB takes
+/// Processor time that finding a huge page may take on average before `auto` stops asking at fault time, in nanoseconds. Clearing 2 MiB takes
 /// 0.05 to 0.2 ms, a virtual machine's first touch of host memory 5 ms; direct compaction takes tens of milliseconds.
 const SLOW: u64 = 20_000_000;
 
@@ -187,7 +187,7 @@ pub(crate) struct Latency {
 impl Latency {
     pub(crate) const NEW: Self = Self { average: 0, slow_until: 0 };
 
-    /// The first touch of an advised arena took `took` and ended at `now`.
+    /// The first touch of an advised arena took `took` of a processor's time and ended at `now`.
     pub(crate) fn record(&mut self, now: u64, took: u64) {
         self.average = self.average - self.average / 8 + took / 8;
         if self.average > SLOW {

@@ -209,6 +209,14 @@ fn slow_huge_pages_make_auto_collapse_later_instead() {
 }
 
 #[test]
+fn a_busy_host_does_not_make_huge_pages_slow() {
+    let mut world = World::new(Policy::Auto, Config::default());
+    world.kernel.set_preemption(Call::HugeFault, Duration::from_millis(60));
+    world.take_arenas(20);
+    assert_eq!((world.huge_bytes(), world.fallbacks()), (20 * ARENA, vec![]));
+}
+
+#[test]
 fn near_the_cgroup_limit_nothing_is_huge_and_nothing_retained() {
     for policy in [Policy::Thp, Policy::Auto] {
         let mut world = World::new(policy, Config::default().with_cgroup_max(256 * MIB));
