@@ -69,7 +69,7 @@ fuzz:
 python-tests:
 	$(VENV)/bin/python -m pytest tests --durations=15
 
-## regression: of these only CPython's own regression tests, stock beside hugeheap; about six minutes
+## regression: of these only CPython's own regression tests, stock beside hugeheap; about five minutes
 regression: build
 	$(VENV)/bin/python -m pytest tests/interpreters/test_regression.py -v
 

@@ -6,9 +6,17 @@ use hugeheap::runtime::Runtime;
 use hugeheap::telemetry::numbers;
 use hugeheap_os::Facts;
 use hugeheap_os::linux::Linux;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const NEXT: usize = 16;
+
+/// One at a time: what other threads of the parent write to after a fork is the child's alone from then on, and counted as un-shared.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // Another test's failure is its own.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A list of the numbers below `count`.
 fn list<'s>(scope: &mut Scope<'s, Runtime>, ty: TypeId, count: u64) -> Result<Local<'s>, Exhausted> {
@@ -49,6 +57,7 @@ fn heap() -> (ProcessHeap, TypeId) {
 
 #[test]
 fn each_thread_has_heaps_of_its_own() {
+    let _alone = alone();
     let threads: Vec<_> = (0..4u64)
         .map(|thread| {
             std::thread::spawn(move || {
@@ -80,6 +89,7 @@ const OWN: u64 = 256 << 10;
 
 #[test]
 fn a_forked_child_that_collects_goes_on_sharing() {
+    let _alone = alone();
     let (mut heap, ty) = heap();
     heap.scope(|scope| {
         const COUNT: u64 = 1_000_000;
@@ -116,6 +126,7 @@ fn a_forked_child_that_collects_goes_on_sharing() {
 
 #[test]
 fn other_processes_can_read_what_its_heaps_do_though_the_arenas_do_not_change() {
+    let _alone = alone();
     let (mut heap, ty) = heap();
     let linux = Linux::new();
     let limit = linux.now() + Duration::from_secs(120);
