@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Generous: the machines that run tests are busy.
-TIMEOUT = 60
+TIMEOUT = 180
 
 
 def find_program():

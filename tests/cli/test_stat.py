@@ -38,11 +38,11 @@ def test_commands_are_compared_with_the_first(hugeheap, tmp_path):
     assert report["host"]["kernel"] and report["reproduce"].startswith("hugeheap stat ")
 
 
-def test_a_large_difference_is_significant_and_fails_the_build(hugeheap):
+def test_a_large_difference_is_significant_and_fails_the_build(hugeheap, python):
     # 64 MiB more: no noise is that large.
     more = "import sys; x = b'x' * (64 << 20)"
-    command = ["--", "python3", "-S", "-c", "pass", ":::", "python3", "-S", "-c", more]
-    result = stat(hugeheap, "--runs", "7", "--fail-if", "rss > 1.5", "--fail-if", "rss.value < 1M", *command)
+    command = ["--", python, "-S", "-c", "pass", ":::", python, "-S", "-c", more]
+    result = stat(hugeheap, "--runs", "7", "--fail-if", "rss > 1.5", "--fail-if", "rss.value < 1M", *command, timeout=300)
     assert result.returncode == 1, result.stderr
     assert "--fail-if 'rss > 1.5' is met by B" in result.stderr
     assert "rss.value" not in result.stderr
