@@ -88,6 +88,8 @@ pub struct Arenas<O> {
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
+    /// Arenas that are a guess (see `large`).
+    pub(crate) guesses: u64,
 }
 
 impl<O: Os> Arenas<O> {
@@ -113,6 +115,7 @@ impl<O: Os> Arenas<O> {
             sweep: Sweep::NEW,
             forks: 0,
             settled: 0,
+            guesses: 0,
         }
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct Arena {
     pub(crate) huge: bool,
     /// It was advised against huge pages, but its huge page could not be split: what was dropped of it is still charged.
     pub(crate) unsplit: bool,
+    /// The tail of a large block, a huge page because the block grows, and not full yet.
+    pub(crate) guess: bool,
     /// Calls of maintenance that failed for this arena since one succeeded.
     pub(crate) failures: u8,
     /// Key of the list the arena is in (see `order`), so that it can be taken out.

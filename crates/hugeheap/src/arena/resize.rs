@@ -16,8 +16,12 @@ use core::num::NonZeroUsize;
 use hugeheap_os::Os;
 
 impl<O: Os> Arenas<O> {
-    /// Takes a run of `pages` heap pages (1 to 128) for what has grown, and so is likely to grow on: in the middle of free pages, if there are
-    /// twice as many in a row, because single pages come from below and short runs from above. `None` as for [`allocate`](Self::allocate).
+    /// Takes a run of `pages` heap pages (1 to 128) for what has grown, and so is likely to grow on: with room behind it, if twice as many pages
+    /// are free in a row. `None` as for [`allocate`](Self::allocate).
+    ///
+    /// Among single pages it gets the middle of what is free, because the next ones come from below and short runs from above. Among longer runs it
+    /// gets the lower end: when all had the middle, 400 lists of 40,000 elements took 1.5 times their memory, because nothing fits between
+    /// lists that have ended; now 1.2 times.
     pub fn allocate_growing(&mut self, pages: u32) -> Option<NonZeroUsize> {
         let (now, room) = (self.now(), 2 * pages);
         let partial = (room < HEAP_PAGES).then(|| self.partial.best(&self.table, room)).flatten();
@@ -28,7 +32,9 @@ impl<O: Os> Arenas<O> {
             unreachable!("the order names arenas with room")
         };
         let free = (!in_use >> low).trailing_ones();
-        self.begin_run(id, low + (free - pages) / 2, pages, now)
+        let among_pages = 2 * self.table.arena(id).runs() >= in_use.count_ones();
+        let first = if among_pages { low + (free - pages) / 2 } else { low };
+        self.begin_run(id, first, pages, now)
     }
 
     /// Gives a run another length, of `pages` heap pages (1 to 128), where it is. Says no when there is no room behind it; then nothing has changed.
@@ -65,7 +71,7 @@ impl<O: Os> Arenas<O> {
 mod tests {
     use super::*;
     use crate::arena::Policy;
-    use crate::arena::tests::{PAGE, World};
+    use crate::arena::tests::{ARENA, PAGE, World};
     use hugeheap_os::simulated::Config;
     use proptest::prelude::*;
 
@@ -96,24 +102,50 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_gets_room_between_what_comes_from_below_and_from_above() {
+    fn what_grows_gets_room_behind_it() {
         let mut world = World::new(Policy::Thp, Config::default());
         let mut pages = [0; 8];
         world.heap.allocate_pages(&mut pages);
         let start = pages[0];
         let first = |address: usize| (address - start) / PAGE as usize;
-        let growing = world.heap.allocate_growing(20).expect("memory").get();
-        // 120 pages are free: 50 before it, 50 behind it.
-        assert_eq!(first(growing), 8 + 50);
+        let growing = world.heap.allocate_growing(16).expect("memory").get();
+        // 120 pages are free: 52 before it, 52 behind it.
+        assert_eq!(first(growing), 8 + 52);
         assert_eq!(first(world.take(2)), 126);
         world.heap.allocate_pages(&mut pages);
         assert_eq!(first(pages[7]), 15);
-        assert_eq!(world.heap.resize(growing, 68), Ok(true));
-        assert_eq!(world.heap.resize(growing, 69), Ok(false));
-        // Where the double of it is nowhere free in a row, it is a run like others.
-        let other = world.heap.allocate_growing(40).expect("memory").get();
+        assert_eq!(world.heap.resize(growing, 66), Ok(true));
+        assert_eq!(world.heap.resize(growing, 67), Ok(false));
+        // 44 pages are free, and it is not alone.
+        let other = world.heap.allocate_growing(12).expect("memory").get();
         assert_eq!(first(other), 16);
-        assert_eq!(live(&world), (8 + 68 + 2 + 8 + 40) * PAGE);
+        // Where the double of it is nowhere free in a row, it is a run like others.
+        let last = world.heap.allocate_growing(20).expect("memory").get();
+        assert_eq!(first(last), 28);
+        assert_eq!(live(&world), (8 + 66 + 2 + 8 + 12 + 20) * PAGE);
+    }
+
+    #[test]
+    fn lists_that_ended_lie_side_by_side() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        for _ in 0..100 {
+            // As a list of 20,000 elements grows.
+            let mut run = world.take(8);
+            for (pages, before) in [(9, 8), (10, 9), (11, 10)] {
+                if world.heap.resize(run, pages) != Ok(true) {
+                    let moved = world.heap.allocate_growing(pages).expect("memory").get();
+                    world.free(run, before);
+                    run = moved;
+                }
+            }
+        }
+        let snapshot = world.heap.snapshot();
+        assert!(
+            snapshot.arenas * ARENA <= live(&world) / 20 * 21 + ARENA,
+            "{} arenas for {}",
+            snapshot.arenas,
+            snapshot.live
+        );
     }
 
     #[test]

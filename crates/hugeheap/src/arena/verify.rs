@@ -140,7 +140,7 @@ impl<O: Os> Arenas<O> {
     }
 
     fn verify_counters(&self, problems: &mut String) {
-        let (mut live, mut retained, mut large, mut arenas) = (0, 0, 0, 0);
+        let (mut live, mut retained, mut large, mut arenas, mut guesses) = (0, 0, 0, 0, 0);
         for id in self.table.used() {
             let arena = self.arena(id);
             live += pages_bytes(arena.in_use);
@@ -148,6 +148,7 @@ impl<O: Os> Arenas<O> {
             if matches!(arena.state, State::Large | State::LargeRest) {
                 large += pages_bytes(arena.in_use);
             }
+            guesses += u64::from(arena.guess);
             arenas += u64::from(!matches!(arena.state, State::Unmapped | State::GivenBack));
         }
         let counters = &self.counters;
@@ -156,6 +157,7 @@ impl<O: Os> Arenas<O> {
             ("retained", counters.retained, retained),
             ("large", counters.large, large),
             ("arenas", counters.arenas, arenas),
+            ("guesses", self.guesses, guesses),
             ("metadata", counters.metadata, self.table.metadata_bytes() as u64),
         ] {
             if kept != found {

@@ -9,8 +9,9 @@
 //! the arenas behind it are idle; else its pages move to a place with room (`mremap`: no byte is copied and huge pages stay
 //! whole). Freed, its arenas are ordinary empty arenas: kept, reused and given back by the same rules.
 //!
-//! The tail is rounded up to a huge page only when that wastes little: it is seven eighths full, or the block is at least [`ROUND_UP`],
-//! or the block grows (it was resized upwards: a list being appended to will fill the page).
+//! The tail is rounded up to a huge page only when that wastes little: it is seven eighths full, or the block is at least [`ROUND_UP`].
+//! Or it is a *guess*: the block grows (it was resized upwards), and a list being appended to will fill the page. Guesses that
+//! did not come true yet are bounded, because most lists end somewhere in a page: without a bound, a hundred lists of 1.2 MiB each took 210 MiB.
 
 mod moving;
 #[cfg(test)]
@@ -27,6 +28,9 @@ const ROUND_UP: usize = 8 * ARENA_BYTES;
 
 /// Live heap pages from which on a tail is a huge page.
 const FULL_TAIL: u32 = HEAP_PAGES / 8 * 7;
+
+/// Part of the live bytes that may be in guesses at once, as a divisor; one guess may always be.
+const GUESSED: u64 = 16;
 
 /// A large block that was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +113,10 @@ impl<O: Os> Arenas<O> {
         let Some(count) = self.count_arenas_for(bytes) else { return Ok(None) };
         let growing = bytes > old_bytes;
         if count <= old_count || self.is_room_behind(first, old_count, count) {
+            if count > old_count {
+                // It will be full: the next one may be the guess.
+                self.end_guess(self.nth(first, old_count - 1));
+            }
             if count > old_count && self.occupy(first, old_count, count, bytes, growing).is_none() {
                 return Ok(None);
             }
@@ -188,8 +196,13 @@ impl<O: Os> Arenas<O> {
             if empty {
                 zeroed = false;
             } else {
-                let huge = growing || bytes >= ROUND_UP || used.count_ones() >= FULL_TAIL;
-                if let Err(error) = self.supply(id, now, huge) {
+                let little = bytes >= ROUND_UP || used.count_ones() >= FULL_TAIL;
+                let guess = growing && !little && self.may_guess();
+                if guess {
+                    self.begin_guess(id);
+                }
+                if let Err(error) = self.supply(id, now, little || guess) {
+                    self.end_guess(id);
                     self.count_refusal(error);
                     self.put_back(id);
                     self.vacate(first, from, index);
@@ -211,11 +224,26 @@ impl<O: Os> Arenas<O> {
         Some(zeroed)
     }
 
+    fn may_guess(&self) -> bool {
+        self.guesses == 0 || (self.guesses + 1) * ARENA_BYTES as u64 <= self.counters.live / GUESSED
+    }
+
+    fn begin_guess(&mut self, id: ArenaId) {
+        self.table.arena_mut(id).guess = true;
+        self.guesses += 1;
+    }
+
+    /// The tail is full by now, or no tail any more.
+    fn end_guess(&mut self, id: ArenaId) {
+        self.guesses -= u64::from(core::mem::take(&mut self.table.arena_mut(id).guess));
+    }
+
     /// Makes the arenas `from..to` of a block empty ones.
     fn vacate(&mut self, first: ArenaId, from: u32, to: u32) {
         let now = self.now();
         for index in from..to {
             let id = self.nth(first, index);
+            self.end_guess(id);
             let arena = self.table.arena_mut(id);
             let bytes = pages_bytes(arena.in_use);
             arena.in_use = 0;
@@ -243,6 +271,10 @@ impl<O: Os> Arenas<O> {
             }
             arena.in_use = used;
             arena.changed(now);
+            if used.count_ones() >= FULL_TAIL {
+                self.end_guess(id);
+            }
+            let arena = self.table.arena(id);
             let reused = used & !was & arena.touched;
             self.touch(id, now, used);
             self.retain_less(pages_bytes(reused));

@@ -31,6 +31,7 @@ impl<O: Os> Arenas<O> {
     ) -> Option<NonZeroUsize> {
         let to = self.find_large_span(count, with_room(count))?;
         let old_bytes = self.table.arena(first).large_bytes as usize;
+        self.end_guess(self.nth(first, old_count - 1));
         self.occupy(to, old_count, count, bytes, true)?;
         if !self.move_arenas(first, to, old_count, old_bytes) {
             self.vacate(to, old_count, count);
@@ -184,11 +185,11 @@ impl<O: Os> Arenas<O> {
         (arena.changed_at, arena.serial) = (content.changed_at, content.serial);
         (arena.retry_at, arena.failures) = (content.retry_at, content.failures);
         (arena.made, arena.state) = (content.made, content.state);
-        (arena.huge, arena.unsplit) = (content.huge, content.unsplit);
+        (arena.huge, arena.unsplit, arena.guess) = (content.huge, content.unsplit, content.guess);
         // What stays behind is an empty mapping with the old advice.
         let arena = self.table.arena_mut(old);
         (arena.in_use, arena.starts, arena.touched) = (0, 0, 0);
-        (arena.huge, arena.unsplit) = (false, false);
+        (arena.huge, arena.unsplit, arena.guess) = (false, false, false);
         self.file(old);
     }
 }

@@ -52,6 +52,50 @@ fn a_tail_is_a_huge_page_only_where_that_wastes_little() {
 }
 
 #[test]
+fn of_many_blocks_that_grew_few_tails_are_huge_pages() {
+    for growing in [false, true] {
+        let mut world = world(Policy::Thp);
+        let mut tails = 0;
+        for _ in 0..100 {
+            // A list of 150,000 elements.
+            let block = take(&mut world, 5 * ARENA_BYTES / 8, growing);
+            if !growing {
+                // It was larger, and grows now.
+                world.heap.resize_large(block, 11 * ARENA_BYTES / 8).expect("live").expect("memory");
+            }
+            let bytes = world.heap.snapshot().live;
+            tails = world.huge_bytes();
+            assert!(tails <= ARENA.max(bytes / 16), "{tails} of {bytes}");
+            world.heap.verify().unwrap_or_else(|problem| panic!("{problem}"));
+        }
+        assert!(tails >= 3 * ARENA);
+    }
+}
+
+#[test]
+fn a_guess_that_came_true_makes_room_for_the_next() {
+    let mut world = world(Policy::Thp);
+    let mut block = take(&mut world, ARENA_BYTES / 2, true);
+    let other = take(&mut world, ARENA_BYTES / 2, true);
+    assert_eq!(world.huge_bytes(), ARENA, "one guess at a time");
+    let mut bytes = ARENA_BYTES / 2;
+    while bytes < 4 * ARENA_BYTES {
+        bytes += bytes / 8;
+        block = resize(&mut world, block, bytes);
+        world.use_all(block, bytes);
+        assert_eq!(world.huge_bytes(), bytes.next_multiple_of(ARENA_BYTES) as u64, "all of what grows");
+        world.check();
+    }
+    world.heap.free_large(block).expect("live");
+    world.run(5.0);
+    assert_eq!(world.huge_bytes(), 0);
+    let grown = resize(&mut world, other, 9 * ARENA_BYTES / 8);
+    assert_eq!(world.huge_bytes(), ARENA, "nobody else guesses");
+    world.heap.free_large(grown).expect("live");
+    world.check();
+}
+
+#[test]
 fn a_block_grows_in_place_where_there_is_room() {
     let mut world = world(Policy::Thp);
     let block = take(&mut world, 4 * ARENA_BYTES, true);
