@@ -11,7 +11,7 @@
 //!
 //! A minor collection cannot be interrupted. Where it took an arena that nobody had touched, the kernel cleared a huge page in the pause: 0.2 ms, and 5 to
 //! 20 where a hypervisor had to find the memory first. The maintenance thread makes arenas ahead, but a program that fills a gigabyte is faster than
-//! such a host. So it is slowed down in small pieces: as it waits for memory in any case, it waits between pauses' ends and not within.
+//! such a host. It has to wait for memory in any case: so it waits a little at the end of many pauses, and not long within one.
 //!
 //! Where nobody makes arenas (one processor, no thread, no huge pages) there is nothing to wait for, and collections take what they need.
 

@@ -116,9 +116,9 @@ impl<O: Os> Arenas<O> {
             if count > old_count {
                 // It will be full: the next one may be the guess.
                 self.end_guess(self.nth(first, old_count - 1));
-            }
-            if count > old_count && self.occupy(first, old_count, count, bytes, growing).is_none() {
-                return Ok(None);
+                if self.occupy(first, old_count, count, bytes, growing).is_none() {
+                    return Ok(None);
+                }
             }
             if count < old_count {
                 self.vacate(first, count, old_count);

@@ -73,6 +73,19 @@ fn of_many_blocks_that_grew_few_tails_are_huge_pages() {
 }
 
 #[test]
+fn a_tail_that_is_nearly_full_is_no_guess_any_more() {
+    let mut world = world(Policy::Thp);
+    let block = take(&mut world, ARENA_BYTES / 2, true);
+    assert_eq!(resize(&mut world, block, ARENA_BYTES / 16 * 13), block);
+    take(&mut world, ARENA_BYTES / 2, true);
+    assert_eq!(world.huge_bytes(), ARENA, "it could end there");
+    assert_eq!(resize(&mut world, block, ARENA_BYTES / 16 * 14), block);
+    take(&mut world, ARENA_BYTES / 2, true);
+    assert_eq!(world.huge_bytes(), 2 * ARENA);
+    world.check();
+}
+
+#[test]
 fn a_guess_that_came_true_makes_room_for_the_next() {
     let mut world = world(Policy::Thp);
     let mut block = take(&mut world, ARENA_BYTES / 2, true);
