@@ -1,16 +1,17 @@
 //! Regions of address space, and the metadata of their arenas.
 //!
 //! ```text
-//!   region     ├─ small arenas, used from below ─▶ ···free···  ◀─ large blocks, used from above ─┤
-//!              start              low ─┘                    └─ high                          end
-//!   records    ├──┬──┬──┬── one Arena (128 bytes) per arena, in a mapping of its own ────────────┤
-//!   beside     ├── address space for metadata of a layer above, if one asked for it ─────────────┤
+//!   region     ├─ small arenas, used from below ─▶ ···free··· ◀─ large blocks, used from above ─┤ ···· ┤
+//!              start              low ─┘                    └─ high                         arenas   reserved
+//!   records    ├──┬──┬──┬── one Arena (128 bytes) per arena, in a mapping of its own ───────────────────┤
+//!   beside     ├── address space for metadata of a layer above, if one asked for it ────────────────────┤
 //! ```
 //!
 //! One region is reserved when the first arena is needed, further ones when it is full. Address → metadata is one
 //! subtraction and one shift in the region; there is one region unless `ulimit -v` kept it small.
 //!
-//! Large blocks grow, so they are kept away from the small arenas, which would be in their way.
+//! Large blocks grow, so they are kept away from the small arenas, which would be in their way. But small arenas take over what large blocks
+//! leave, so both begin within reach of each other: what lies beyond `arenas` is used when all before it is.
 //!
 //! For large blocks idle arenas in a row are looked for, from the upper end. What a search has seen is remembered, so that the next one
 //! does not pass all live blocks again:
@@ -35,6 +36,11 @@ const INDEX_BITS: u32 = 20;
 /// Most arenas of a region: 2 TiB.
 pub(crate) const MAX_REGION_ARENAS: usize = 1 << INDEX_BITS;
 
+/// Arenas of a region that are used first: 64 GiB, in which a layer above can tell blocks of 16 bytes apart in 32 bits. When large blocks began at
+/// the end of all that is reserved, four times the memory of the host, a program whose lists grew and ended had its small objects in their place, and freed
+/// them ever more slowly: twice as slowly after ten rounds.
+const NEAR: usize = (64 << 30) / ARENA_BYTES;
+
 /// Lengths of rows that searches remember: powers of two up to a region.
 const LENGTHS: usize = INDEX_BITS as usize + 1;
 
@@ -49,7 +55,10 @@ struct Region {
     /// Reserved together with it, until somebody asks for it.
     beside: Option<AddressRange>,
     records: NonNull<Arena>,
+    /// Arenas in use, from the start on: no id is made of the others.
     arenas: u32,
+    /// Arenas of the range.
+    reserved: u32,
     /// Arenas below were used at least once as small arenas.
     low: u32,
     /// Arenas from here on were used at least once by large blocks.
@@ -94,12 +103,14 @@ impl Table {
         let _ = os.name(records, c"hugeheap metadata");
         let Some(pointer) = NonNull::new(records.start as *mut Arena) else { return Err(full) };
         self.metadata += bytes;
-        let arenas = arenas as u32;
+        let reserved = arenas as u32;
+        let arenas = reserved.min(NEAR as u32);
         self.regions[self.count] = Some(Region {
             range,
             beside,
             records: pointer,
             arenas,
+            reserved,
             low: 0,
             high: arenas,
             barren: [arenas; LENGTHS],
@@ -149,11 +160,9 @@ impl Table {
     #[inline]
     pub(crate) fn find(&self, address: usize) -> Option<ArenaId> {
         self.regions[..self.count].iter().enumerate().find_map(|(number, region)| {
-            let region = region.as_ref()?;
-            region.range.contains(address).then(|| {
-                let index = (address - region.range.start) / ARENA_BYTES;
-                ArenaId((number << INDEX_BITS | index) as u32)
-            })
+            let index = address.wrapping_sub(region.as_ref()?.range.start) / ARENA_BYTES;
+            (index < region.as_ref()?.arenas as usize)
+                .then_some(ArenaId((number << INDEX_BITS | index) as u32))
         })
     }
 
@@ -177,7 +186,11 @@ impl Table {
 
     /// A small arena never used before, or `None` when the regions are full.
     pub(crate) fn fresh(&mut self) -> Option<ArenaId> {
-        let number = (0..self.count).find(|&n| self.regions[n].is_some_and(|r| r.low < r.high))?;
+        let has_fresh = |region: &Option<Region>| region.is_some_and(|region| region.low < region.high);
+        let number = self.regions[..self.count]
+            .iter()
+            .position(has_fresh)
+            .or_else(|| (0..self.count).find(|&number| self.widen(number)))?;
         let region = self.regions[number].as_mut()?;
         let id = ArenaId((number << INDEX_BITS) as u32 | region.low);
         region.low += 1;
@@ -192,7 +205,31 @@ impl Table {
 
     /// `count` neighbouring arenas for a large block, highest addresses first: arenas that blocks left, else new ones.
     pub(crate) fn find_span(&mut self, count: u32) -> Option<ArenaId> {
-        (0..self.count).find_map(|number| self.find_span_in(number, count))
+        (0..self.count).find_map(|number| self.find_span_in(number, count)).or_else(|| {
+            (0..self.count).find_map(|number| {
+                let mut found = None;
+                while found.is_none() && self.widen(number) {
+                    found = self.find_span_in(number, count);
+                }
+                found
+            })
+        })
+    }
+
+    /// Uses more of what is reserved for a region, twice as much. Says no when all is used.
+    fn widen(&mut self, number: usize) -> bool {
+        let Some(region) = self.regions[number].as_mut() else { return false };
+        let before = region.arenas;
+        region.arenas = before.saturating_mul(2).min(region.reserved);
+        if region.arenas == before {
+            return false;
+        }
+        if region.low == region.high {
+            // Both have met: all up to here was used, and they begin anew behind it.
+            (region.low, region.high) = (before, region.arenas);
+        }
+        region.barren = [region.arenas; LENGTHS];
+        true
     }
 
     fn find_span_in(&mut self, number: usize, count: u32) -> Option<ArenaId> {
@@ -305,8 +342,8 @@ impl Table {
         self.regions[..self.count].iter().flatten().flat_map(|region| {
             let start = region.range.start;
             let low = AddressRange::new(start, region.low as usize * ARENA_BYTES);
-            let high_start = start + region.high as usize * ARENA_BYTES;
-            [low, AddressRange::new(high_start, region.range.end() - high_start)]
+            let at = |arena: u32| start + arena as usize * ARENA_BYTES;
+            [low, AddressRange::new(at(region.high), at(region.arenas) - at(region.high))]
         })
     }
 
@@ -328,6 +365,12 @@ fn map_records<P: Pages>(os: &P, bytes: usize) -> Result<AddressRange> {
 
 #[cfg(test)]
 impl Table {
+    /// As if all arenas of the first region that are used first had been used once.
+    pub(crate) fn use_near(&mut self) {
+        let region = self.regions[0].as_mut().expect("a region");
+        (region.low, region.high) = (region.arenas, region.arenas);
+    }
+
     /// A table of one region of `arenas` arenas whose memory is never mapped.
     pub(crate) fn for_tests(arenas: usize) -> Self {
         use hugeheap_os::simulated::{Config, Kernel};
@@ -393,6 +436,61 @@ mod tests {
                 prop_assert_eq!(table.check_barren(), Ok(()));
             }
         }
+    }
+
+    /// A table of one region that is longer than what is used first.
+    fn wide(arenas: usize) -> Table {
+        let mut table = Table::NEW;
+        let kernel = Kernel::new(Config::default());
+        table.add_region(&kernel, arenas).expect("the simulated kernel has room");
+        core::mem::forget(kernel);
+        table
+    }
+
+    #[test]
+    fn large_blocks_begin_where_small_arenas_may_take_over() {
+        let mut table = wide(3 * NEAR);
+        let first = table.find_span(7).expect("there is room");
+        assert_eq!(first, ArenaId(NEAR as u32 - 7));
+        // Beyond is nobody's yet: also for an address of a program that frees what it must not.
+        let start = table.range(ArenaId(0)).start;
+        assert_eq!(table.find(start + NEAR * ARENA_BYTES - 1), Some(ArenaId(NEAR as u32 - 1)));
+        assert_eq!(table.find(start + NEAR * ARENA_BYTES), None);
+    }
+
+    #[test]
+    fn what_is_beyond_is_used_when_all_before_it_is() {
+        let mut table = wide(3 * NEAR);
+        let count = NEAR as u32;
+        // Small arenas and one large block meet.
+        for index in 0..10 {
+            assert_eq!(table.fresh(), Some(ArenaId(index)));
+        }
+        table.claim_span(ArenaId(10));
+        set(&mut table, 10, count - 10, State::Large);
+        table.find_span(1);
+        assert_eq!(table.check_barren(), Ok(()));
+        let last = table.find_span(5).expect("what is beyond");
+        assert_eq!(last, ArenaId(2 * count - 5));
+        table.claim_span(last);
+        set(&mut table, last.0, 5, State::Large);
+        assert_eq!(table.check_barren(), Ok(()));
+        assert_eq!(table.fresh(), Some(ArenaId(count)));
+        assert!(table.used().any(|id| id == last) && table.used().any(|id| id == ArenaId(count)));
+        // Longer than what is left of that: all of it.
+        let long = table.find_span(count - 5).expect("the region has as many");
+        assert_eq!(long, ArenaId(3 * count - (count - 5)));
+        assert_eq!(table.find_span(3 * count), None);
+        assert_eq!(table.check_barren(), Ok(()));
+    }
+
+    #[test]
+    fn small_arenas_go_on_beyond_what_is_used_first() {
+        let mut table = wide(NEAR + 3);
+        let seen: Vec<_> = core::iter::from_fn(|| table.fresh()).collect();
+        assert_eq!(seen.len(), NEAR + 3);
+        assert!(seen.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(table.used().count(), NEAR + 3);
     }
 
     #[test]

@@ -23,8 +23,9 @@
 //! ring forgets its oldest without loss. Remembering windows instead of blocks was tried twice. Opened for each, they cost a program that
 //! replaces objects at random twice as long, by branches that no predictor knows; with their blocks taken one by one, a quarter more.
 
-use super::class::{CLASSES, SHAPES, WINDOWS};
+use super::class::{CLASSES, SHAPES, SMALL_SHIFT, WINDOWS};
 use super::space::Mark;
+use crate::arena::ARENA_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,8 +39,11 @@ const NOWHERE: usize = 1;
 /// No window has this number.
 pub(super) const NO_NUMBER: usize = usize::MAX;
 
-/// No window of the first region has this number in 32 bits: it has less than 2²⁶.
+/// No window of the first region has this number in 32 bits: see [`MAX_REGION_ARENAS`](crate::arena::MAX_REGION_ARENAS).
 pub(super) const NOT_FREED: u32 = u32::MAX;
+
+const _: () =
+    assert!(crate::arena::MAX_REGION_ARENAS * (ARENA_BYTES >> SMALL_SHIFT) / 64 < NOT_FREED as usize);
 
 /// The word of no window.
 static NOTHING: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -178,7 +182,8 @@ pub(crate) struct Bin {
     /// Numbers of the two windows in which blocks were freed last, as long as their pages' marks have their bits; else [`NOT_FREED`], the second
     /// before the first. In 32 bits, as `recent`.
     pub(super) freed: [u32; 2],
-    /// Granules of freed blocks in the first region, a ring; 0: none. See `granules` in `heap` for their 32 bits.
+    /// Granules of freed blocks in the first region, a ring; 0: none. 32 bits hold those of its first 64 GiB. Blocks beyond are not remembered, only
+    /// their windows are: 64 bits for all would be half as many.
     pub(super) recent: [u32; RECENT],
 }
 
@@ -219,9 +224,12 @@ impl Bin {
             return vacant == u64::MAX && mark.free() == self.windows;
         }
         self.freed = [number as u32, latest];
-        let last = (self.last + 1) % RECENT as u32;
-        self.last = last;
-        self.recent[last as usize] = granule as u32;
+        // A branch, because what takes no branch needs a register more, which each free would save.
+        if let Ok(granule) = u32::try_from(granule) {
+            let last = (self.last + 1) % RECENT as u32;
+            self.last = last;
+            self.recent[last as usize] = granule;
+        }
         let window = number % WINDOWS;
         let before = mark.add_free(window);
         // What keeps the page from being empty: windows without a free block, and live blocks in this one.

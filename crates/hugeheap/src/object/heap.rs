@@ -41,7 +41,7 @@ pub(crate) struct Own<S: Source> {
     pub(crate) bins: [Bin; CLASSES],
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,
-    /// Granules of 16 bytes in that region, of its first 64 GiB: bins remember them in 32 bits. Blocks beyond take the longer way.
+    /// Granules of 16 bytes in that region.
     pub(super) granules: usize,
     pub(super) marks: *const Mark,
     pub(super) vacant: *const AtomicU64,
@@ -491,7 +491,7 @@ impl<S: Source> Own<S> {
         if let (0, None, Some(first)) = (self.granules, self.preset, self.space.regions().first()) {
             let Region { start, bytes, marks, vacant, remote, .. } = *first;
             self.base = start;
-            self.granules = (bytes >> SMALL_SHIFT).min(1 << u32::BITS);
+            self.granules = bytes >> SMALL_SHIFT;
             self.marks = marks;
             self.vacant = vacant.cast::<AtomicU64>();
             self.remote = remote.cast::<AtomicU64>();

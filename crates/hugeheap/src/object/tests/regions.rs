@@ -135,3 +135,45 @@ fn a_heap_that_begins_when_there_are_several_regions() {
     assert_eq!(second.page_count(), 0);
     heap.check();
 }
+
+/// In the first region what is used last lies so far from its start that 32 bits do not hold the number of a block.
+#[test]
+fn blocks_far_from_the_start_of_the_first_region_are_near_all_the_same() {
+    const FAR: usize = 64 << 30;
+    let space = space_with(Config { total_memory: 256 << 30, ..Config::default() }, FAR + REGION);
+    let mut heap = space.acquire().expect("memory");
+    // The first block makes the region known.
+    heap.take(48);
+    space.source().arenas.lock().table.use_near();
+    let start = space.regions()[0].start;
+    let is_far = |block: &NonNull<u8>| at(*block) - start >= FAR;
+    for bytes in [16, 48, 144, 512, 1000, 8192] {
+        let mut blocks: Vec<_> = core::iter::repeat_with(|| heap.take(bytes))
+            .skip_while(|block| !is_far(block))
+            .take(300)
+            .collect();
+        // Freed in an order in which each is the first of its window, and more of them than are remembered.
+        blocks.rotate_left(17);
+        for (index, &block) in blocks.iter().enumerate().step_by(7) {
+            fill(block, bytes, index as u8);
+            // SAFETY: the test owns the block.
+            assert_eq!(unsafe { heap.free_near(at(block)) }, bytes <= MAX_SMALL, "{bytes} bytes");
+            if bytes > MAX_SMALL {
+                heap.give(block).expect("live");
+            }
+        }
+        heap.check();
+        let again = heap.take_many(blocks.len().div_ceil(7), bytes);
+        let mut live: BTreeSet<_> = blocks
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| index % 7 != 0)
+            .map(|(_, block)| at(*block))
+            .collect();
+        for &block in &again {
+            assert!(is_far(&block) && live.insert(at(block)), "a live block twice, or one elsewhere");
+        }
+        heap.check();
+        heap.give_all(live.into_iter().map(pointer));
+    }
+}
