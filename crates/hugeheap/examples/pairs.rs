@@ -5,7 +5,8 @@
 //! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator; `loop` does nothing, in the same loop;
 //! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
 //! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
-//! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
+//! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it, `medium-sized` with its size; `others` takes 1,000 blocks of 64 bytes, and
+//! another heap frees them; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
 //! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
@@ -45,6 +46,25 @@ fn sized(heap: &mut ProcessHeap, count: u32) {
         let block = black_box(heap.allocate(48).expect("memory"));
         // SAFETY: as above.
         unsafe { heap.free_sized(block, 48) };
+    }
+}
+
+fn medium_sized(heap: &mut ProcessHeap, count: u32) {
+    for _ in 0..count {
+        let block = black_box(heap.allocate(1000).expect("memory"));
+        // SAFETY: just allocated and used by nobody.
+        unsafe { heap.free_sized(block, 1000) };
+    }
+}
+
+fn for_others(heap: &mut ProcessHeap, count: u32) {
+    let mut other = space().acquire().expect("memory");
+    for _ in 0..count / 1000 {
+        let blocks: [_; 1000] = std::array::from_fn(|_| heap.allocate(64).expect("memory"));
+        for block in black_box(blocks) {
+            // SAFETY: just allocated and used by nobody.
+            unsafe { other.free_sized(block, 64) };
+        }
     }
 }
 
@@ -123,12 +143,12 @@ fn main() {
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium|global|[hardened-]random|[hardened-]pages|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|global|[hardened-]random|[hardened-]pages|hardened COUNT"
         );
         std::process::exit(2);
     };
-    if let "block" | "sized" | "order" | "streams" | "gaps" | "medium" | "random" | "pages" | "hardened"
-    | "hardened-random" | "hardened-pages" = kind.as_str()
+    if let "block" | "sized" | "order" | "streams" | "gaps" | "medium" | "medium-sized" | "others"
+    | "random" | "pages" | "hardened" | "hardened-random" | "hardened-pages" = kind.as_str()
     {
         let hardened = kind.starts_with("hardened");
         let heap = if hardened { space().acquire_hardened() } else { space().acquire() };
@@ -140,6 +160,8 @@ fn main() {
             "streams" => in_two_streams(&mut heap, count),
             "gaps" => with_gaps(&mut heap, count),
             "medium" => medium(&mut heap, count),
+            "medium-sized" => medium_sized(&mut heap, count),
+            "others" => for_others(&mut heap, count),
             "pages" => pages(&mut heap, count),
             _ => replace(&mut heap, count),
         };

@@ -21,6 +21,7 @@ use super::class::{
     CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, class_of, small_class_of,
 };
 use super::hardened::Preset;
+use super::inbox::Queues;
 use super::lists::Lists;
 use super::mistake::{self, Mistake};
 use super::runs::RunCache;
@@ -54,6 +55,7 @@ pub(crate) struct Own<S: Source> {
     pub(crate) lists: [Lists; CLASSES],
     pub(crate) spares: [usize; SPARES],
     pub(super) runs: RunCache,
+    pub(super) pending: Queues,
     /// Of a hardened heap.
     pub(super) preset: Option<NonNull<Preset>>,
     pub(crate) space: &'static Space<S>,
@@ -235,7 +237,8 @@ impl<S: Source> Heap<S> {
         if unsafe { Self::free_medium(core, address) } {
             return;
         }
-        if let Err(mistake) = Self::free_farther(core, address) {
+        // SAFETY: as above.
+        if let Err(mistake) = unsafe { Self::free_elsewhere(core, address) } {
             mistake::abort("free", address, mistake);
         }
     }
@@ -333,23 +336,6 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_sized_far(core, address, bytes) }
     }
 
-    /// # Safety
-    /// As for [`free`](Self::free).
-    #[inline(never)]
-    unsafe fn free_sized_far(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
-        let mut heap = Self::borrowed(core);
-        let start = address.as_ptr() as usize;
-        let space = heap.own().space;
-        let fits = bytes <= MAX_BLOCK
-            && space.page(start).is_some_and(|page| tag::class(page.tag()) == class_of(bytes));
-        let checked = if fits { Ok(()) } else { space.check_size(start, bytes) };
-        // SAFETY: by the contract above.
-        let result = checked.and_then(|()| unsafe { heap.try_free(address) });
-        if let Err(mistake) = result {
-            mistake::abort("sized free", start, mistake);
-        }
-    }
-
     /// Frees what the fast path does not know: medium blocks, other regions, other owners, page runs, large blocks.
     ///
     /// # Errors
@@ -361,15 +347,18 @@ impl<S: Source> Heap<S> {
         if unsafe { Self::free_medium(core, address) } {
             return Ok(());
         }
-        Self::free_farther(core, address)
+        // SAFETY: as above.
+        unsafe { Self::free_elsewhere(core, address) }
     }
 
     /// What is neither a small block nor a medium one nor a short page run of this heap. A function of its own: those would save its registers.
     #[inline(never)]
-    fn free_farther(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
+    pub(super) fn free_farther(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
         let heap = Self::borrowed(core);
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        // A heap that only frees never asks for pages, where it would learn.
+        own.learn();
         let Some(page) = own.space.page(address) else { return own.space.free_pages(address) };
         let tag = page.tag();
         if tag == 0 {
@@ -378,7 +367,7 @@ impl<S: Source> Heap<S> {
         if tag::heap(tag) == tag::heap(own.tag) {
             let _busy = heap.busy();
             if tag::is_pending(tag) {
-                own.collect(shared);
+                own.collect_class(shared, tag::class(tag));
             }
             return own.free_in(page, address);
         }
@@ -436,6 +425,7 @@ impl<S: Source> Own<S> {
             lists: [Lists::EMPTY; CLASSES],
             spares: [0; SPARES],
             runs: RunCache::EMPTY,
+            pending: Queues::EMPTY,
             preset: None,
             space,
         }

@@ -20,6 +20,7 @@
 //! | `windows` | opening and leaving windows |
 //! | `refill` | the way to the next window, page, arena |
 //! | `release` | blocks and pages that come back, from other threads too |
+//! | `inbox` | pages in which other threads freed, collected late |
 //! | `remote` | the lock-free steps of that |
 //! | `model` | those steps, all interleavings: for tests |
 //! | `registry` | all heaps; ended threads and forked children |
@@ -37,6 +38,7 @@ pub(crate) mod class;
 mod global;
 mod hardened;
 mod heap;
+mod inbox;
 mod lists;
 mod mistake;
 #[cfg(all(test, loom))]
@@ -60,6 +62,11 @@ mod windows;
 /// The atomics of `remote`.
 mod atomic {
     pub(super) use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+    /// What was written is seen before what is looked at next: nothing to do, because both are of the order SeqCst. The model, which takes that for less,
+    /// has a fence here.
+    #[inline(always)]
+    pub(super) fn written_before_look() {}
 }
 
 pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};

@@ -19,6 +19,10 @@ use loom::thread;
 
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+    pub(super) fn written_before_look() {
+        fence(Ordering::SeqCst);
+    }
 }
 
 #[path = "remote.rs"]

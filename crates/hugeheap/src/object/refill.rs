@@ -27,11 +27,16 @@ impl<S: Source> Own<S> {
             if self.next_window(class) {
                 return self.bins[class].current.take(SHAPES[class].shift);
             }
-            if shared.inbox.load(Ordering::Relaxed) != 0 {
-                self.collect(shared);
+            self.collect_now_and_then(shared);
+            if self.next_page(class) {
                 continue;
             }
-            if !self.next_page(class) && !self.new_page(class) {
+            // A page of which others freed all blocks is a spare one afterwards.
+            let collected = self.collect_for(shared, class);
+            if collected && (self.next_page(class) || self.spare_count == 0) {
+                continue;
+            }
+            if !self.new_page(class) {
                 return None;
             }
         }

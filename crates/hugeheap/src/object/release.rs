@@ -3,26 +3,103 @@
 //! ```text
 //!   other thread                                   owner
 //!   remote[window] |= bit       (twice: mistake)
-//!   tag |= PENDING ── was not set ─▶ inbox ──────▶ collect: tag &= !PENDING, take the bits, free them
+//!   tag |= PENDING ── was not set ─▶ inbox ──────▶ collect (see `inbox`): tag &= !PENDING, take the bits, free them
 //! ```
 //!
-//! The tag is changed by compare-and-swap. It fails when the owner changed it since: then the bit was taken, and the page may be
+//! Setting the pending bit is a compare-and-swap. It fails when the owner changed it since: then the bit was taken, and the page may be
 //! somebody else's by now. A page that is pending stays in its heap, because it is in the inbox: the owner's own
 //! compare-and-swap to the spare tag fails, and the next collection releases it.
 //!
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
 
-use super::class::{Class, SHAPES, WINDOWS};
-use super::heap::{Own, Place, Shared};
+use super::class::{CLASSES, Class, MAX_BLOCK, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, class_of};
+use super::heap::{Core, Heap, Own, Place};
 use super::lists::Listed;
 use super::mistake::{self, Mistake};
 use super::remote;
 use super::runs::{bytes_of, check_run};
-use super::space::{Page, Source, Space};
+use super::space::{Mark, Page, Source, Space};
 use super::tag::{self, RUN, SPARE};
+use super::windows::bit_of;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
+
+impl<S: Source> Heap<S> {
+    /// Frees what is no small block of this heap: one function for medium blocks, runs, and blocks of other heaps, each found by its page's tag alone.
+    /// With each kind tried in turn by functions of their own, a medium block cost 155 instructions, and one of another heap 260.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    pub(super) unsafe fn free_sized_far(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        let granule = own.granule_of(address.as_ptr() as usize);
+        if let Some((way, mark)) = own.way_to(granule) {
+            let class = if bytes <= MAX_BLOCK { class_of(bytes) } else { RUN };
+            let fits = class != RUN || mark.free() as usize == bytes.div_ceil(HEAP_PAGE_BYTES);
+            if way == tag::tag(0, class) as usize {
+                // SAFETY: by the contract above; the granule lies in the first region, and the way is that of its page.
+                if fits && class > SMALL && unsafe { Self::free_on_way(core, granule, way) } {
+                    return;
+                }
+            } else if tag::heap(way as u32) != 0 && tag::class(way as u32) == class && class != RUN {
+                // SAFETY: the granule lies in the first region, in a page of another heap and of that class, with that mark.
+                match unsafe { own.free_of_other(granule, way as u32 ^ own.tag, mark) } {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    Err(mistake) => mistake::abort("sized free", address.as_ptr() as usize, mistake),
+                }
+            }
+        }
+        // SAFETY: by the contract above.
+        unsafe { Self::free_sized_or_abort(core, address, bytes) }
+    }
+
+    /// What is left: other regions, pending pages, runs of other heaps, long runs, large blocks, mistakes.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    unsafe fn free_sized_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+        let mut heap = Self::borrowed(core);
+        let start = address.as_ptr() as usize;
+        let space = heap.own().space;
+        let fits = bytes <= MAX_BLOCK
+            && space.page(start).is_some_and(|page| tag::class(page.tag()) == class_of(bytes));
+        let checked = if fits { Ok(()) } else { space.check_size(start, bytes) };
+        // SAFETY: by the contract above.
+        let result = checked.and_then(|()| unsafe { heap.try_free(address) });
+        if let Err(mistake) = result {
+            mistake::abort("sized free", start, mistake);
+        }
+    }
+
+    /// Frees what is neither a small block of this heap nor a medium one nor a short page run.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins at `address`. Nothing is changed.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub(super) unsafe fn free_elsewhere(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        let granule = own.granule_of(address);
+        if let Some((way, mark)) = own.way_to(granule) {
+            let class = tag::class(way as u32);
+            if tag::heap(way as u32) != 0 && class != 0 && class < CLASSES {
+                // SAFETY: by the contract above; the granule lies in the first region, in a page of another heap and of that class, with that mark.
+                if unsafe { own.free_of_other(granule, way as u32 ^ own.tag, mark) }? {
+                    return Ok(());
+                }
+            }
+        }
+        Self::free_farther(core, address)
+    }
+}
 
 impl<S: Source> Own<S> {
     /// Sees to it that a page with free blocks is found: puts it into a list, or takes it out of the bin when it has no live block.
@@ -67,8 +144,53 @@ impl<S: Source> Own<S> {
         Ok(())
     }
 
-    /// Frees blocks of one window; says no, with nothing changed, if one of them is not live.
+    /// Frees a block of another heap; says no, with nothing changed, if it is not live. [`Space::free_remote`] then knows why.
+    ///
+    /// # Errors
+    /// When another thread freed it before. That cannot be left to a second attempt: the block may be taken again by then.
+    ///
+    /// # Safety
+    /// As for [`free`](super::Heap::free); the granule lies in the first region, in a page with that mark, which had the tag of another heap and of a class.
+    #[inline(always)]
+    pub(super) unsafe fn free_of_other(
+        &self,
+        granule: usize,
+        tag: u32,
+        mark: &Mark,
+    ) -> Result<bool, Mistake> {
+        let class = tag::class(tag);
+        if class > SMALL && granule % (1 << (MEDIUM_SHIFT - SMALL_SHIFT)) != 0 {
+            return Ok(false);
+        }
+        let (number, bit) = bit_of(class, granule);
+        // SAFETY: windows of the first region have words.
+        let (vacant, freed) = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
+        // Where no live block begins it is 1, also inside of blocks.
+        if vacant.load(Ordering::Relaxed) >> bit & 1 != 0 {
+            return Ok(false);
+        }
+        if !remote::free(freed, 1 << bit) {
+            return Err(Mistake::TwoThreads { bytes: SHAPES[class].bytes as usize });
+        }
+        if remote::announce(&mark.tag, tag) {
+            self.space.put_into_inbox(self.base + (granule << SMALL_SHIFT), tag);
+        }
+        Ok(true)
+    }
+
+    /// Frees a block; says no, with nothing changed, if it is not live.
     fn free_at(&mut self, page: Page, place: &Place) -> bool {
+        if !self.free_bits(page, place) {
+            return false;
+        }
+        if self.preset.is_none() {
+            self.list_or_release(page, place.class);
+        }
+        true
+    }
+
+    /// Frees blocks of one window; says no, with nothing changed, if one of them is not live. Afterwards the page has to be listed, or released.
+    pub(super) fn free_bits(&mut self, page: Page, place: &Place) -> bool {
         if self.preset.is_some() {
             return self.free_hardened(page, place);
         }
@@ -79,41 +201,7 @@ impl<S: Source> Own<S> {
         }
         word.store(was | place.bits, Ordering::Relaxed);
         page.mark().add_free(place.window);
-        self.list_or_release(page, place.class);
         true
-    }
-
-    /// Frees what other threads freed.
-    #[cold]
-    pub(super) fn collect(&mut self, shared: &Shared) {
-        let mut next = remote::take_all(&shared.inbox);
-        while let Some(page) = self.space.page(next) {
-            next = page.links().inbox.load(Ordering::Relaxed);
-            self.collect_page(page);
-        }
-    }
-
-    fn collect_page(&mut self, page: Page) {
-        let class = tag::class(remote::acknowledge(&page.mark().tag));
-        let shape = &SHAPES[class];
-        for window in 0..WINDOWS {
-            if shape.windows >> window & 1 == 0 {
-                continue;
-            }
-            let bits = remote::take(&page.remote()[window]);
-            if bits == 0 {
-                continue;
-            }
-            if !self.free_at(page, &Place { class, window, bits }) {
-                let granule = (window * 64 + bits.trailing_zeros() as usize) << shape.shift;
-                let mistake = Mistake::TwoThreads { bytes: shape.bytes as usize };
-                mistake::abort("free", page.address() + granule, mistake);
-            }
-        }
-        // A page that could not be released because it was pending.
-        if page.tag() == self.tag_of(class) {
-            self.list_or_release(page, class);
-        }
     }
 }
 
@@ -135,12 +223,19 @@ impl<S: Source> Space<S> {
         if !remote::free(&page.remote()[place.window], place.bits) {
             return Err(Mistake::TwoThreads { bytes });
         }
-        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return Ok(()) };
         if remote::announce(&page.mark().tag, tag) {
-            remote::push(&shared.inbox, page.address(), &page.links().inbox);
-            self.collect_ownerless(tag::heap(tag));
+            self.put_into_inbox(address, tag);
         }
         Ok(())
+    }
+
+    /// The page of an address was announced: a function of its own, because few frees of its blocks do that.
+    #[inline(never)]
+    fn put_into_inbox(&self, address: usize, tag: u32) {
+        let Some(page) = self.page(address) else { return };
+        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
+        remote::push(&shared.inbox, page.address(), &page.links().inbox);
+        self.collect_ownerless(tag::heap(tag));
     }
 
     /// Frees a run of another heap: it leaves the heap, back to the arenas.

@@ -9,46 +9,46 @@
 //!
 //! The atomics come from the module around this one: the model has its own copy of this file, on loom's.
 
-use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, written_before_look};
 use super::tag::PENDING;
 
 /// Sets a block's bit; says no if it was set: freed twice.
 pub(super) fn free(word: &AtomicU64, bit: u64) -> bool {
-    // Release: what this thread wrote into the block comes before its next use. Acquire: for the check only.
-    word.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    // Release: what this thread wrote into the block comes before its next use. Acquire: for the check. SeqCst: before the look at the tag.
+    word.fetch_or(bit, Ordering::SeqCst) & bit == 0
 }
 
-/// Marks a page as pending if its tag is still `tag`. Whoever is told yes puts the page into the inbox.
-pub(super) fn announce(tag: &AtomicU32, mut seen: u32) -> bool {
+/// Marks a page as pending if its tag is still `seen`, from before the bit was set. Whoever is told yes puts the page into the inbox.
+///
+/// A look is enough where the page is pending already, which is nearly always: this side sets the bit and then looks at the tag, the owner clears the
+/// pending bit and then looks at the bits, so one of them sees the other. A read-modify-write in place of the look was a second one for every block,
+/// on a line that the owner writes.
+pub(super) fn announce(tag: &AtomicU32, seen: u32) -> bool {
+    written_before_look();
+    let mut now = tag.load(Ordering::SeqCst);
     loop {
-        if seen & PENDING != 0 {
-            // Somebody else announced it after the bit was set, or before: then the owner acknowledges before it takes the bits.
-            // Read again, because `seen` may be from before the bit.
-            let now = tag.fetch_or(0, Ordering::AcqRel);
-            if now & PENDING != 0 || now & !PENDING != seen & !PENDING {
-                return false;
-            }
-            seen = now;
-            continue;
+        // Another heap's page by now, or of another class: the bit was taken.
+        if now & !PENDING != seen & !PENDING || now & PENDING != 0 {
+            return false;
         }
-        match tag.compare_exchange(seen, seen | PENDING, Ordering::AcqRel, Ordering::Acquire) {
+        match tag.compare_exchange(now, now | PENDING, Ordering::AcqRel, Ordering::SeqCst) {
             Ok(_) => return true,
-            // Another heap's page by now, or of another class: the bit was taken.
-            Err(now) if now & !PENDING != seen => return false,
-            Err(now) => seen = now,
+            Err(changed) => now = changed,
         }
     }
 }
 
 /// Owner: the page is not pending any more. Returns its tag. Before the bits are taken, so that later ones announce the page again.
 pub(super) fn acknowledge(tag: &AtomicU32) -> u32 {
-    tag.fetch_and(!PENDING, Ordering::AcqRel)
+    let was = tag.fetch_and(!PENDING, Ordering::SeqCst);
+    written_before_look();
+    was
 }
 
 /// Owner: takes the bits of a window.
 pub(super) fn take(word: &AtomicU64) -> u64 {
     // A plain look first: most windows of a page have none, and a swap would make their lines this core's.
-    if word.load(Ordering::Acquire) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) }
+    if word.load(Ordering::SeqCst) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) }
 }
 
 /// Puts a page into an inbox, a list through the pages' links.

@@ -6,7 +6,7 @@
 //! | lists, the page at hand, spare pages | tags and marks of all pages |
 //! | the current window of a bin | its place, its class, its page's bitmap |
 //! | recent windows | tags of their pages |
-//! | pending tags | the inbox |
+//! | pending tags | the inbox and the queues |
 //!
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
@@ -101,16 +101,18 @@ fn check(holds: bool, what: &str) -> Result<(), String> {
 impl<S: Source> Own<S> {
     fn inbox_pages(&self, shared: &Shared, problems: &mut String) -> BTreeSet<usize> {
         let mut pages = BTreeSet::new();
-        let mut next = shared.inbox.load(Ordering::SeqCst);
-        while let Some(page) = self.space.page(next) {
-            if !pages.insert(page.address()) {
-                let _ = writeln!(problems, "page {next:#x} is in the inbox twice");
+        let first = self.space.page(shared.inbox.load(Ordering::SeqCst));
+        let inbox =
+            core::iter::successors(first, |page| self.space.page(page.links().inbox.load(Ordering::Relaxed)));
+        for page in inbox.chain(self.queued_pages()) {
+            let address = page.address();
+            if !pages.insert(address) {
+                let _ = writeln!(problems, "page {address:#x} is in the inbox twice");
                 break;
             }
             if tag::heap(page.tag()) != tag::heap(self.tag) {
-                let _ = writeln!(problems, "page {next:#x} in the inbox is not this heap's");
+                let _ = writeln!(problems, "page {address:#x} in the inbox is not this heap's");
             }
-            next = page.links().inbox.load(Ordering::Relaxed);
         }
         pages
     }

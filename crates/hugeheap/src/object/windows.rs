@@ -65,7 +65,7 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's.
     #[inline(always)]
-    unsafe fn free_on_way(core: NonNull<Core<S>>, granule: usize, way: usize) -> bool {
+    pub(super) unsafe fn free_on_way(core: NonNull<Core<S>>, granule: usize, way: usize) -> bool {
         let mut heap = Self::borrowed(core);
         let class = way >> tag::CLASS_SHIFT;
         if class == RUN && way == tag::tag(0, RUN) as usize {

@@ -10,7 +10,9 @@ impl Heap<World> {
     }
 
     fn inbox_is_empty(&self) -> bool {
-        self.shared().inbox.load(core::sync::atomic::Ordering::SeqCst) == 0
+        // SAFETY: nobody else uses the heap meanwhile.
+        let queues = unsafe { (*self.core.as_ptr()).own.queues_are_empty() };
+        queues && self.shared().inbox.load(core::sync::atomic::Ordering::SeqCst) == 0
     }
 }
 
@@ -62,6 +64,59 @@ fn a_block_is_collected_once_however_often_its_page_is_announced() {
         }
     }
     heap.check_empty();
+}
+
+#[test]
+fn pages_wait_pending_until_their_class_needs_blocks_and_the_first_is_taken_first() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let per_page = HEAP_PAGE_BYTES / 64;
+    let blocks = heap.take_many(4 * per_page, 64);
+    let mut stays = heap.take_many(1, 1000);
+    other.give_all(blocks.iter().copied());
+    // Another class that has blocks collects none of them.
+    stays.extend(heap.take_many(10, 1000));
+    assert!(!heap.inbox_is_empty());
+    // One page is enough for one block: the one that was announced first.
+    let one = heap.take(64);
+    assert_eq!(page_of(one), page_of(blocks[0]));
+    assert!(!heap.inbox_is_empty());
+    heap.check();
+    heap.give_all(stays);
+    heap.give(one).expect("live");
+    heap.check_empty();
+}
+
+#[test]
+fn what_others_freed_is_collected_for_every_class_before_the_heap_grows() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = heap.take_many(20_000, 64);
+    let before = live(space);
+    other.give_all(blocks);
+    let others = heap.take_many(20_000 * 64 / 1024, 1024);
+    assert!(live(space) <= before + (super::super::heap::SPARES * HEAP_PAGE_BYTES) as u64, "{}", live(space));
+    heap.check();
+    heap.give_all(others);
+    heap.check_empty();
+}
+
+#[test]
+fn what_others_freed_does_not_wait_for_a_class_that_is_used_no_more() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = heap.take_many(20_000, 64);
+    let mut keep = heap.take_many(1000, 1024);
+    other.give_all(blocks);
+    let before = heap.page_count();
+    // Ever the same memory of another class.
+    for _ in 0..100 {
+        heap.give_all(keep);
+        keep = heap.take_many(1000, 1024);
+    }
+    assert!(heap.inbox_is_empty());
+    assert!(heap.page_count() < before * 2 / 3, "{} of {before} pages", heap.page_count());
+    heap.check();
 }
 
 #[test]
