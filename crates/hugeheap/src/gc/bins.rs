@@ -49,9 +49,9 @@ const _: () = assert!(size_of::<Free>() == 32, "found by a shift");
 impl Free {
     pub(super) const NONE: Self = Self { bits: 0, start: 0, taken: 0, shift: 0 };
 
-    /// Bytes of the blocks that were handed out.
-    fn handed_out(&self, class: Class) -> usize {
-        (self.taken ^ self.bits).count_ones() as usize * SHAPES[class].bytes as usize
+    /// How many blocks were handed out.
+    fn handed_out(&self) -> usize {
+        (self.taken ^ self.bits).count_ones() as usize
     }
 }
 
@@ -112,7 +112,9 @@ impl<S: Source> Old<S> {
             classes &= classes - 1;
             let bin = &mut self.bins[class];
             let free = &mut self.free[class];
-            self.used += free.handed_out(class);
+            let blocks = free.handed_out();
+            self.used += blocks * SHAPES[class].bytes as usize;
+            self.handed_out += blocks as u64;
             bin.rest = free.bits;
             (free.bits, free.taken) = (0, 0);
             let Some(page) = bin.page.filter(|_| bin.rest != 0) else { continue };
@@ -131,7 +133,9 @@ impl<S: Source> Old<S> {
         let mut tries = 0;
         let free = &mut self.free[class];
         if free.taken != 0 {
-            self.used += free.handed_out(class);
+            let blocks = free.handed_out();
+            self.used += blocks * SHAPES[class].bytes as usize;
+            self.handed_out += blocks as u64;
             free.taken = 0;
         }
         loop {

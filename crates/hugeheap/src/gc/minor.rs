@@ -64,7 +64,6 @@ pub(super) struct Minor<'a, S: Source> {
     pub(super) noted: &'a mut Noted,
     /// It refers to an object that stays in the nursery.
     pub(super) young: bool,
-    pub(super) survivors: u64,
     pub(super) bytes: usize,
     pub(super) not_moved: u64,
 }
@@ -265,6 +264,7 @@ impl<S: Source> Heap<S> {
             staying = nursery.next_staying(object + OBJECT_ALIGN);
         }
         let records = marker.departure.is_under_way();
+        let before = old.handed_out;
         let (start, granules) = (nursery.start(), nursery.bytes() / OBJECT_ALIGN);
         let mut minor = Minor {
             types,
@@ -280,7 +280,6 @@ impl<S: Source> Heap<S> {
             has_weak: false,
             noted,
             young: false,
-            survivors: 0,
             bytes: 0,
             not_moved: 0,
         };
@@ -309,7 +308,8 @@ impl<S: Source> Heap<S> {
             cleared += minor.clear(remembered);
         }
         minor.old.settle();
-        let (survivors, bytes, not_moved) = (minor.survivors, minor.bytes, minor.not_moved);
+        let survivors = minor.old.handed_out - before;
+        let (bytes, not_moved) = (minor.bytes, minor.not_moved);
         self.statistics.minor += 1;
         self.statistics.survivors += survivors;
         self.statistics.survived_bytes += bytes as u64;

@@ -20,7 +20,7 @@
 //! | `roots` | what is alive without being referred to |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `survivor`, `noted`, `lost` | what a minor collection looks into; moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
-//! | `mark`, `cycle`, `prefetch` | marking in steps; a major collection from step to step; what both ask the cache for |
+//! | `mark`, `stack`, `near`, `prefetch`, `cycle` | marking in steps: what is to be looked into, where marks are, what the cache is asked for; a major collection from step to step |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
@@ -69,6 +69,7 @@ mod lost;
 mod mark;
 mod metadata;
 mod minor;
+mod near;
 mod noted;
 mod nursery;
 mod old;
@@ -80,6 +81,7 @@ mod ready;
 mod roots;
 mod scan;
 mod scope;
+mod stack;
 mod statistics;
 mod survivor;
 mod sweep;

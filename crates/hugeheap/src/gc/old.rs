@@ -79,6 +79,8 @@ pub(crate) struct Old<S: Source> {
     pub(super) held: usize,
     /// Bytes of objects: live ones, and dead ones that are not swept yet. Without those in taken windows.
     pub(super) used: usize,
+    /// Blocks that were ever handed out, but for those of taken windows: who wants to know how many survived need not count them one by one.
+    pub(super) handed_out: u64,
     /// Arenas that are evacuated, in order, with their pages, once these are swept.
     pub(super) leaving: Vec<Leaving>,
     /// Pages that nothing may be copied to, because they are in these arenas.
@@ -112,6 +114,7 @@ impl<S: Source> Old<S> {
             batch: 1,
             held: 0,
             used: 0,
+            handed_out: 0,
             leaving: Vec::new(),
             aside: Vec::new(),
             survey: None,
@@ -219,12 +222,14 @@ impl<S: Source> Old<S> {
         Some((page, granule / 64, 1 << (granule % 64)))
     }
 
-    /// The heap page of blocks of this heap at an address, and the granule there as a power of two.
-    pub(super) fn blocks_at(&self, address: usize) -> Option<(Page, u32)> {
+    /// The heap page of this heap at an address, and the granule there as a power of two: of a large object, which begins where its first page does,
+    /// all of it.
+    pub(super) fn page_at(&self, address: usize) -> Option<(Page, u32)> {
         let page = self.space.page(address)?;
         let tag = page.mark().tag.load(Relaxed);
         let class = class_in(tag);
-        (tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT && class != LARGE).then(|| (page, SHAPES[class].shift))
+        let shift = if class == LARGE { HEAP_PAGE_BYTES.trailing_zeros() } else { SHAPES[class].shift };
+        (tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT).then_some((page, shift))
     }
 
     /// Lets the cache fetch the tag of the page at an address, and the mark there, if blocks are small.

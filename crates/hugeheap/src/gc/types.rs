@@ -117,6 +117,18 @@ impl Descriptor {
         (bytes, class_of(bytes))
     }
 
+    /// Bytes of a fixed object, rounded up to the alignment; 0: the type is variable.
+    #[inline(always)]
+    pub(crate) fn fixed_bytes(&self) -> usize {
+        self.fixed
+    }
+
+    /// What [`block`](Self::block) says, where that is the same for all objects.
+    #[inline(always)]
+    pub(crate) fn fixed_block(&self) -> Option<(usize, Class)> {
+        (self.class != 0).then(|| (self.fixed, self.class.into()))
+    }
+
     /// Whether it has no slot at all.
     #[inline(always)]
     pub(crate) fn is_leaf(&self) -> bool {
@@ -324,12 +336,19 @@ impl Types {
         let id = unsafe { Header::of(object) }.id();
         match self.get(id) {
             Some(descriptor) => descriptor,
-            // Not a panic: a collection that is left in the middle leaves nothing to go on with.
-            None => crate::complain::abort(format_args!(
-                "the object at {object:#x} has the header of no type ({id}): it was overwritten, or is none"
-            )),
+            None => no_type(object, id),
         }
     }
+}
+
+/// Not a panic: a collection that is left in the middle leaves nothing to go on with. A function of its own: what it names would be written to memory for each object
+/// by a caller that it is part of.
+#[cold]
+#[inline(never)]
+fn no_type(object: usize, id: u32) -> ! {
+    crate::complain::abort(format_args!(
+        "the object at {object:#x} has the header of no type ({id}): it was overwritten, or is none"
+    ))
 }
 
 #[cfg(test)]

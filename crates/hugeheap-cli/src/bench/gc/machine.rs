@@ -11,7 +11,7 @@ use super::waits::{Before, Watch};
 use core::ptr::null_mut;
 use hugeheap::gc::{Global, Heap, Layout, ProcessHeap, Settings, TypeId, space};
 
-/// Slots of the shadow stack: a tree of depth 40 needs 80.
+/// Slots of the shadow stack: a tree needs one for each level.
 const SLOTS: usize = 1024;
 
 /// As runtimes have it: a cursor that moves through memory, not an index.
@@ -41,11 +41,52 @@ impl Place {
     }
 }
 
+/// The top of the shadow stack where it is in a register, as compiled code has it: the collector is told it when it may run, and not with every push. For
+/// calls that lead to calls, each with a top above the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Top(*mut usize);
+
+impl Top {
+    /// The top with one more reference below it.
+    ///
+    /// # Safety
+    /// There is room: see [`Machine::top`].
+    #[inline(always)]
+    pub(crate) unsafe fn push(self, object: usize) -> Self {
+        // SAFETY: by the contract.
+        unsafe {
+            self.0.write(object);
+            Self(self.0.add(1))
+        }
+    }
+
+    /// What was pushed last.
+    ///
+    /// # Safety
+    /// There is something.
+    #[inline(always)]
+    pub(crate) unsafe fn last(self) -> usize {
+        // SAFETY: by the contract.
+        unsafe { self.0.sub(1).read() }
+    }
+}
+
 /// A type with its size in the nursery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     ty: TypeId,
     bytes: usize,
+}
+
+/// A type of objects whose size the compiler knows, as it does in other languages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<const BYTES: usize>(TypeId);
+
+impl<const BYTES: usize> Known<BYTES> {
+    #[inline(always)]
+    pub(crate) const fn kind(self) -> Kind {
+        Kind { ty: self.0, bytes: BYTES.next_multiple_of(16) }
+    }
 }
 
 impl Machine {
@@ -76,6 +117,11 @@ impl Machine {
         Ok(Kind { ty, bytes: bytes.next_multiple_of(16) })
     }
 
+    /// The same, of a size that the compiler knows.
+    pub(crate) fn known<const BYTES: usize>(&mut self, slots: &[usize]) -> Result<Known<BYTES>, String> {
+        Ok(Known(self.fixed(BYTES, slots)?.ty))
+    }
+
     /// Registers arrays of words: of references, or of numbers.
     pub(crate) fn array(&mut self, references: bool) -> Result<TypeId, String> {
         let layout = Layout::variable(16, 8);
@@ -97,6 +143,49 @@ impl Machine {
             }
             // SAFETY: by the contract.
             None => unsafe { self.slow(kind.ty, 0, frame) },
+        }
+    }
+
+    /// The same where the top of the stack is in a register. Returns `needed`, what is needed afterwards and not on the stack: as an argument and a
+    /// result it stays in registers, too, unless there is a collection.
+    ///
+    /// # Safety
+    /// As [`allocate`](Self::allocate); above the top nothing is needed.
+    #[inline(always)]
+    pub(crate) unsafe fn allocate_at<const BYTES: usize, const N: usize>(
+        &mut self,
+        known: Known<BYTES>,
+        top: Top,
+        needed: [usize; N],
+    ) -> (usize, [usize; N]) {
+        let kind = known.kind();
+        match self.window.take(kind.bytes) {
+            Some(object) => {
+                // SAFETY: room for the object was just taken.
+                unsafe { object.cast().write(kind.ty.header()) };
+                (object.as_ptr() as usize, needed)
+            }
+            // SAFETY: by the contract.
+            None => unsafe { self.slow_at(kind.ty, top, needed) },
+        }
+    }
+
+    /// # Safety
+    /// As [`allocate_at`](Self::allocate_at).
+    #[inline(never)]
+    #[cold]
+    unsafe fn slow_at<const N: usize>(
+        &mut self,
+        ty: TypeId,
+        top: Top,
+        mut needed: [usize; N],
+    ) -> (usize, [usize; N]) {
+        // SAFETY: the stack is never freed, and nobody else uses it meanwhile. By the contract everything up to the top is needed.
+        unsafe {
+            let before = core::mem::replace(&mut (*self.stack).top, top.0);
+            let object = self.slow(ty, 0, &mut needed);
+            (*self.stack).top = before;
+            (object, needed)
         }
     }
 
@@ -147,6 +236,14 @@ impl Machine {
             stack.top = stack.top.sub(1);
             stack.top.read()
         }
+    }
+
+    /// The top, with room for `slots` references above it.
+    pub(crate) fn top(&self, slots: usize) -> Top {
+        // SAFETY: as in `push`.
+        let (top, end) = unsafe { ((*self.stack).top, (*self.stack).end) };
+        assert!(slots <= (end as usize - top as usize) / 8, "the shadow stack has {SLOTS} slots");
+        Top(top)
     }
 
     /// What is at a place of the stack now.

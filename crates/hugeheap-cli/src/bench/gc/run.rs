@@ -3,7 +3,7 @@
 //! Throughout: an address is used until the next allocation and no longer; what has to survive is on the stack or in the frame. That is
 //! the contract of every unsafe function here, and what each block relies on.
 
-use super::machine::{Kind, Machine, Place, put, word};
+use super::machine::{Kind, Known, Machine, Top, put, word};
 use super::workload::{Random, Workload};
 use hugeheap::gc::Global;
 
@@ -35,11 +35,11 @@ pub(crate) fn run(machine: &mut Machine, workload: Workload, size: u64) -> Resul
     unsafe {
         match workload {
             Workload::BinaryTrees => {
-                let node = machine.fixed(24, &[8, 16])?;
+                let node = machine.known(&[8, 16])?;
                 Ok(binary_trees(machine, node, size as u32))
             }
             Workload::GcBench => {
-                let node = machine.fixed(32, &[8, 16])?;
+                let node = machine.known(&[8, 16])?;
                 gcbench(machine, node, size as u32)
             }
             Workload::Churn => churn(machine, &mut random, size),
@@ -51,20 +51,26 @@ pub(crate) fn run(machine: &mut Machine, workload: Workload, size: u64) -> Resul
     }
 }
 
-/// A tree made from below.
-unsafe fn tree(machine: &mut Machine, node: Kind, depth: u32) -> usize {
+/// Bytes of a node: the header and two references.
+const NODE: usize = 24;
+/// Bytes of a node of `gcbench`: two small numbers in a word, too.
+const NODE_WITH_NUMBERS: usize = 32;
+
+/// A tree made from below. Above `top` there is a slot for each level.
+unsafe fn tree<const BYTES: usize>(machine: &mut Machine, node: Known<BYTES>, depth: u32, top: Top) -> usize {
     // SAFETY: see the module's text.
     unsafe {
-        let mut children = [0, 0];
-        if depth > 0 {
-            let left = tree(machine, node, depth - 1);
-            machine.push(left);
-            let right = tree(machine, node, depth - 1);
-            children = [machine.pop(), right];
+        if depth == 0 {
+            let (leaf, []) = machine.allocate_at(node, top, []);
+            clear(leaf, 8, BYTES / 8 - 1);
+            return leaf;
         }
-        let object = machine.allocate(node, &mut children);
-        put(object, 8, children[0]);
-        put(object, 16, children[1]);
+        let left = top.push(tree(machine, node, depth - 1, top));
+        let right = tree(machine, node, depth - 1, left);
+        let (object, [right]) = machine.allocate_at(node, left, [right]);
+        put(object, 8, left.last());
+        put(object, 16, right);
+        clear(object, NODE, (BYTES - NODE) / 8);
         object
     }
 }
@@ -80,16 +86,18 @@ unsafe fn count(node: usize) -> u64 {
     }
 }
 
-unsafe fn binary_trees(machine: &mut Machine, node: Kind, depth: u32) -> Done {
+unsafe fn binary_trees(machine: &mut Machine, node: Known<NODE>, depth: u32) -> Done {
     // SAFETY: see the module's text.
     unsafe {
-        let mut check = count(tree(machine, node, depth + 1));
-        let long = tree(machine, node, depth);
+        let top = machine.top(depth as usize + 2);
+        let mut check = count(tree(machine, node, depth + 1, top));
+        let long = tree(machine, node, depth, top);
         machine.push(long);
+        let top = machine.top(depth as usize + 1);
         let mut now = SHALLOWEST;
         while now <= depth {
             for _ in 0..1_u64 << (depth - now + SHALLOWEST) {
-                check += count(tree(machine, node, now));
+                check += count(tree(machine, node, now, top));
             }
             now += 2;
         }
@@ -98,55 +106,35 @@ unsafe fn binary_trees(machine: &mut Machine, node: Kind, depth: u32) -> Done {
     }
 }
 
-/// Makes the children of a node that is on the stack at `place`, and theirs.
-unsafe fn populate(machine: &mut Machine, node: Kind, depth: u32, place: Place) {
+/// Makes the children of the last node below the top, and theirs. Above it there is a slot for each level.
+unsafe fn populate(machine: &mut Machine, node: Known<NODE_WITH_NUMBERS>, depth: u32, top: Top) {
     if depth == 0 {
         return;
     }
     // SAFETY: see the module's text.
     unsafe {
         for slot in [8, 16] {
-            let child = machine.allocate(node, &mut []);
+            let (child, []) = machine.allocate_at(node, top, []);
             clear(child, 8, 3);
-            machine.set(machine.at(place), slot, child);
+            machine.set(top.last(), slot, child);
         }
         for slot in [8, 16] {
-            let child = machine.push(word(machine.at(place), slot));
-            populate(machine, node, depth - 1, child);
-            machine.pop();
+            populate(machine, node, depth - 1, top.push(word(top.last(), slot)));
         }
     }
 }
 
-/// A tree made from below, with the numbers that `gcbench`'s nodes have.
-unsafe fn tree_with_numbers(machine: &mut Machine, node: Kind, depth: u32) -> usize {
-    // SAFETY: see the module's text.
-    unsafe {
-        let mut children = [0, 0];
-        if depth > 0 {
-            let left = tree_with_numbers(machine, node, depth - 1);
-            machine.push(left);
-            let right = tree_with_numbers(machine, node, depth - 1);
-            children = [machine.pop(), right];
-        }
-        let object = machine.allocate(node, &mut children);
-        put(object, 8, children[0]);
-        put(object, 16, children[1]);
-        put(object, 24, 0);
-        object
-    }
-}
-
-unsafe fn gcbench(machine: &mut Machine, node: Kind, depth: u32) -> Result<Done, String> {
+unsafe fn gcbench(machine: &mut Machine, node: Known<NODE_WITH_NUMBERS>, depth: u32) -> Result<Done, String> {
     // SAFETY: see the module's text.
     unsafe {
         let nodes = |depth: u32| (1_u64 << (depth + 1)) - 1;
         let stretch = depth + 2;
-        let mut check = count(tree_with_numbers(machine, node, stretch));
-        let root = machine.allocate(node, &mut []);
+        let top = machine.top(stretch as usize + 1);
+        let mut check = count(tree(machine, node, stretch, top));
+        let root = machine.allocate(node.kind(), &mut []);
         clear(root, 8, 3);
-        let long = machine.push(root);
-        populate(machine, node, depth, long);
+        machine.push(root);
+        populate(machine, node, depth, machine.top(depth as usize));
         let numbers = machine.array(false)?;
         let array = machine.allocate_array(numbers, NUMBERS);
         for index in 0..NUMBERS / 2 {
@@ -154,18 +142,19 @@ unsafe fn gcbench(machine: &mut Machine, node: Kind, depth: u32) -> Result<Done,
         }
         let array = machine.push(array);
         let mut objects = check + nodes(depth) + 1;
+        let top = machine.top(depth as usize + 1);
         let mut now = SHALLOWEST;
         while now <= depth {
             let rounds = 2 * nodes(stretch) / nodes(now);
             for _ in 0..rounds {
-                let root = machine.allocate(node, &mut []);
+                let (root, []) = machine.allocate_at(node, top, []);
                 clear(root, 8, 3);
-                let root = machine.push(root);
+                let root = top.push(root);
                 populate(machine, node, now, root);
-                check += u64::from(word(machine.pop(), 8) != 0);
+                check += u64::from(word(root.last(), 8) != 0);
             }
             for _ in 0..rounds {
-                check += u64::from(word(tree_with_numbers(machine, node, now), 8) != 0);
+                check += u64::from(word(tree(machine, node, now, top), 8) != 0);
             }
             objects += 2 * rounds * nodes(now);
             now += 2;
