@@ -169,6 +169,18 @@ deaths! {
         }
     };
 
+    sized_free_by_two_other_threads "sized free" "size class 48: two threads freed the block" |heap| {
+        let block = take(heap, 48);
+        for tells in [false, true] {
+            std::thread::spawn(move || {
+                let mut heap = space().acquire().expect("memory");
+                if tells { free_sized(&mut heap, block, 48) } else { give(&mut heap, block) }
+            })
+            .join()
+            .expect("the process ends before");
+        }
+    };
+
     freed_by_another_thread_and_then_by_the_owner
         "free" "size class 48: nothing live begins at the address (freed twice?)" |heap| {
         let block = take(heap, 48);

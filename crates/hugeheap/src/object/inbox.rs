@@ -43,7 +43,11 @@ impl<S: Source> Own<S> {
     /// Frees what other threads freed, in all pages.
     #[cold]
     pub(super) fn collect(&mut self, shared: &Shared) {
-        self.sort_inbox(shared);
+        let mut next = remote::take_all(&shared.inbox);
+        while let Some(page) = self.space.page(next) {
+            next = page.links().inbox.load(Ordering::Relaxed);
+            self.collect_page(page);
+        }
         self.collect_queues();
     }
 

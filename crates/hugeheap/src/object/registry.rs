@@ -22,6 +22,7 @@ use super::heap::{Core, Heap, Own, Shared};
 use super::space::{Source, Space, map_metadata};
 use super::tag;
 use crate::lock::Lock;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -162,7 +163,11 @@ impl<S: Source> Space<S> {
         }
         if let Some(mut visit) = self.claim(number, VISITED) {
             visit.collect_all();
-            // Dropping the handle makes it wait again, and looks at the inbox once more.
+            // Nothing else is kept in a heap that waits, but for a quarantine; most visits, one for each block freed there, empty no page.
+            if visit.own().spare_count > 0 || visit.own().preset.is_some() {
+                visit.trim();
+            }
+            ManuallyDrop::new(visit).leave();
         }
     }
 
@@ -222,6 +227,18 @@ impl<S: Source> Heap<S> {
         own.collect(shared);
     }
 
+    /// Makes the heap wait for another owner, and looks at the inbox once more.
+    fn leave(&mut self) {
+        let number = self.number();
+        let space = self.own().space;
+        let shared = self.shared();
+        space.registry.waiting.fetch_add(1, Ordering::AcqRel);
+        shared.state.store(WAITING, Ordering::SeqCst);
+        if shared.inbox.load(Ordering::SeqCst) != 0 {
+            space.collect_ownerless(number);
+        }
+    }
+
     /// Gives back what the heap keeps without live blocks. Returns the bytes given back to the arenas.
     pub fn trim(&mut self) -> usize {
         let _busy = self.busy();
@@ -240,15 +257,8 @@ impl Shared {
 
 impl<S: Source> Drop for Heap<S> {
     fn drop(&mut self) {
-        let number = self.number();
-        let space = self.own().space;
         // All it keeps for itself: the next owner may come late, or never.
         self.trim();
-        let shared = self.shared();
-        space.registry.waiting.fetch_add(1, Ordering::AcqRel);
-        shared.state.store(WAITING, Ordering::SeqCst);
-        if shared.inbox.load(Ordering::SeqCst) != 0 {
-            space.collect_ownerless(number);
-        }
+        self.leave();
     }
 }

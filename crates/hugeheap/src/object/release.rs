@@ -25,6 +25,22 @@ use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
+/// What came of freeing a block of another heap.
+enum Elsewhere {
+    /// No live block begins there, and nothing was changed: [`Space::free_remote`] knows why.
+    Refused,
+    Freed,
+    /// Another thread freed it before. Not left to a second attempt: the block may be taken again by then.
+    Twice,
+}
+
+/// Away from the function that meets it, which would save registers for it.
+#[cold]
+#[inline(never)]
+fn sized_free_twice(address: usize, class: Class) -> ! {
+    mistake::abort("sized free", address, Mistake::TwoThreads { bytes: SHAPES[class].bytes as usize })
+}
+
 impl<S: Source> Heap<S> {
     /// Frees what is no small block of this heap: one function for medium blocks, runs, and blocks of other heaps, each found by its page's tag alone.
     /// With each kind tried in turn by functions of their own, a medium block cost 155 instructions, and one of another heap 260.
@@ -47,9 +63,9 @@ impl<S: Source> Heap<S> {
             } else if tag::heap(way as u32) != 0 && tag::class(way as u32) == class && class != RUN {
                 // SAFETY: the granule lies in the first region, in a page of another heap and of that class, with that mark.
                 match unsafe { own.free_of_other(granule, way as u32 ^ own.tag, mark) } {
-                    Ok(true) => return,
-                    Ok(false) => {}
-                    Err(mistake) => mistake::abort("sized free", address.as_ptr() as usize, mistake),
+                    Elsewhere::Freed => return,
+                    Elsewhere::Refused => {}
+                    Elsewhere::Twice => sized_free_twice(address.as_ptr() as usize, class),
                 }
             }
         }
@@ -92,8 +108,12 @@ impl<S: Source> Heap<S> {
             let class = tag::class(way as u32);
             if tag::heap(way as u32) != 0 && class != 0 && class < CLASSES {
                 // SAFETY: by the contract above; the granule lies in the first region, in a page of another heap and of that class, with that mark.
-                if unsafe { own.free_of_other(granule, way as u32 ^ own.tag, mark) }? {
-                    return Ok(());
+                match unsafe { own.free_of_other(granule, way as u32 ^ own.tag, mark) } {
+                    Elsewhere::Freed => return Ok(()),
+                    Elsewhere::Refused => {}
+                    Elsewhere::Twice => {
+                        return Err(Mistake::TwoThreads { bytes: SHAPES[class].bytes as usize });
+                    }
                 }
             }
         }
@@ -144,38 +164,30 @@ impl<S: Source> Own<S> {
         Ok(())
     }
 
-    /// Frees a block of another heap; says no, with nothing changed, if it is not live. [`Space::free_remote`] then knows why.
-    ///
-    /// # Errors
-    /// When another thread freed it before. That cannot be left to a second attempt: the block may be taken again by then.
+    /// Frees a block of another heap.
     ///
     /// # Safety
     /// As for [`free`](super::Heap::free); the granule lies in the first region, in a page with that mark, which had the tag of another heap and of a class.
     #[inline(always)]
-    pub(super) unsafe fn free_of_other(
-        &self,
-        granule: usize,
-        tag: u32,
-        mark: &Mark,
-    ) -> Result<bool, Mistake> {
+    unsafe fn free_of_other(&self, granule: usize, tag: u32, mark: &Mark) -> Elsewhere {
         let class = tag::class(tag);
         if class > SMALL && granule % (1 << (MEDIUM_SHIFT - SMALL_SHIFT)) != 0 {
-            return Ok(false);
+            return Elsewhere::Refused;
         }
         let (number, bit) = bit_of(class, granule);
         // SAFETY: windows of the first region have words.
         let (vacant, freed) = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
         // Where no live block begins it is 1, also inside of blocks.
         if vacant.load(Ordering::Relaxed) >> bit & 1 != 0 {
-            return Ok(false);
+            return Elsewhere::Refused;
         }
         if !remote::free(freed, 1 << bit) {
-            return Err(Mistake::TwoThreads { bytes: SHAPES[class].bytes as usize });
+            return Elsewhere::Twice;
         }
         if remote::announce(&mark.tag, tag) {
             self.space.put_into_inbox(self.base + (granule << SMALL_SHIFT), tag);
         }
-        Ok(true)
+        Elsewhere::Freed
     }
 
     /// Frees a block; says no, with nothing changed, if it is not live.
