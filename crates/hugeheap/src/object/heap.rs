@@ -367,7 +367,7 @@ impl<S: Source> Heap<S> {
         if tag::heap(tag) == tag::heap(own.tag) {
             let _busy = heap.busy();
             if tag::is_pending(tag) {
-                own.collect_class(shared, tag::class(tag));
+                own.collect(shared);
             }
             return own.free_in(page, address);
         }
