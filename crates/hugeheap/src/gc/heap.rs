@@ -125,6 +125,10 @@ pub struct Heap<S: Source> {
     pub(super) evacuate: Option<u32>,
     /// When the collection that is under way began.
     pub(super) begin: Duration,
+    /// The thread's processor time by then, if somebody will ask: it takes a system call.
+    pub(super) worked: Option<Duration>,
+    /// The last minor collection was of those that are measured: the next one may be, too.
+    pub(super) measured: bool,
     pub(super) checks: Checks,
     /// The window while no caller has it.
     pub(super) window: Window,
@@ -177,6 +181,8 @@ impl<S: Source> Heap<S> {
             counted: Collector::default(),
             listeners: Listeners::new(log::log()),
             begin: Duration::ZERO,
+            worked: None,
+            measured: false,
             checks: settings.checks,
             window: Window::EMPTY,
             number,
@@ -283,8 +289,9 @@ impl<S: Source> Heap<S> {
             if heap.watched {
                 heap.checked("a minor collection");
             }
-            if survived >= MANY || heap.nursery.part < heap.nursery.bytes() {
-                let took = heap.elapsed();
+            heap.measured = survived >= MANY || heap.nursery.part < heap.nursery.bytes();
+            if heap.measured {
+                let took = heap.work();
                 heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
                 let part = heap.pacing.part(heap.nursery.part, took);
@@ -326,6 +333,7 @@ impl<S: Source> Heap<S> {
         let os = self.old.space().source().os();
         let begin = os.now();
         self.begin = begin;
+        self.worked = self.measured.then(|| os.thread_time());
         self.nursery.retire(window);
         if self.window.cursor != 0 {
             let mut own = self.take_window();

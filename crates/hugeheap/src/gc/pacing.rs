@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A minor collection cannot be interrupted, so its length is bounded by what it may have to copy: of the nursery only a *part* is used, of which
-//! all could survive. What that takes is measured, in nanoseconds for a KiB: it differs by a factor of ten with the size of objects, with what
-//! they refer to, and with how long the kernel needs for a huge page.
+//! all could survive. What that takes is measured, in nanoseconds of a processor for a KiB: it differs by a factor of ten with the size of objects,
+//! with what they refer to, and with how long the kernel needs for a huge page.
 
 use core::time::Duration;
 

@@ -14,8 +14,12 @@ const TEXT: usize = 480;
 /// A heap whose old generation grows by so many arenas, in parts of at most one.
 fn grow(takes: Duration, waiting: Option<Waiting>, arenas: usize) -> Test {
     let space = space();
-    let World { kernel, waiting: happens, .. } = space.source();
-    kernel.set_cost(Call::HugeFault, takes);
+    space.source().kernel.set_cost(Call::HugeFault, takes);
+    grow_in(space, waiting, arenas)
+}
+
+fn grow_in(space: &'static Space<World>, waiting: Option<Waiting>, arenas: usize) -> Test {
+    let World { waiting: happens, .. } = space.source();
     *happens.lock() = waiting;
     let mut test = Test::over(space, Settings { nursery: Some(ARENA_BYTES), ..Settings::default() });
     test.run(|scope, types| {
@@ -73,4 +77,17 @@ fn nobody_waits_where_there_is_no_thread_or_arenas_are_quick() {
     let quick = grow(TAKES / 10, Some(|_, _| panic!("it takes as long to make it")), 48);
     assert_eq!(quick.heap.nursery.part, ARENA_BYTES);
     quick.end();
+}
+
+#[test]
+fn a_pause_in_which_another_program_ran_is_no_reason_to_use_less_of_the_nursery() {
+    let space = space();
+    let kernel = &space.source().kernel;
+    kernel.set_cost(Call::HugeFault, TAKES / 10);
+    kernel.set_preemption(Call::HugeFault, 5 * STEP);
+    let test = grow_in(space, None, 48);
+    let longest = Duration::from_nanos(test.heap.statistics().pauses.longest);
+    assert!(longest >= 5 * STEP, "{longest:?}");
+    assert_eq!(test.heap.nursery.part, ARENA_BYTES);
+    test.end();
 }
