@@ -38,7 +38,7 @@ pub(crate) const MAX_REGION_ARENAS: usize = 1 << INDEX_BITS;
 
 /// Arenas of a region that are used first: 64 GiB, in which a layer above can tell blocks of 16 bytes apart in 32 bits. When large blocks began at
 /// the end of all that is reserved, four times the memory of the host, a program whose lists grew and ended had its small objects in their place, and freed
-/// them ever more slowly: twice as slowly after ten rounds.
+/// them ever more slowly: twice as slowly after eight rounds.
 const NEAR: usize = (64 << 30) / ARENA_BYTES;
 
 /// Lengths of rows that searches remember: powers of two up to a region.
@@ -160,9 +160,9 @@ impl Table {
     #[inline]
     pub(crate) fn find(&self, address: usize) -> Option<ArenaId> {
         self.regions[..self.count].iter().enumerate().find_map(|(number, region)| {
-            let index = address.wrapping_sub(region.as_ref()?.range.start) / ARENA_BYTES;
-            (index < region.as_ref()?.arenas as usize)
-                .then_some(ArenaId((number << INDEX_BITS | index) as u32))
+            let region = region.as_ref()?;
+            let index = address.wrapping_sub(region.range.start) / ARENA_BYTES;
+            (index < region.arenas as usize).then_some(ArenaId((number << INDEX_BITS | index) as u32))
         })
     }
 
@@ -205,15 +205,12 @@ impl Table {
 
     /// `count` neighbouring arenas for a large block, highest addresses first: arenas that blocks left, else new ones.
     pub(crate) fn find_span(&mut self, count: u32) -> Option<ArenaId> {
-        (0..self.count).find_map(|number| self.find_span_in(number, count)).or_else(|| {
-            (0..self.count).find_map(|number| {
-                let mut found = None;
-                while found.is_none() && self.widen(number) {
-                    found = self.find_span_in(number, count);
-                }
-                found
-            })
-        })
+        loop {
+            let found = (0..self.count).find_map(|number| self.find_span_in(number, count));
+            if found.is_some() || !(0..self.count).any(|number| self.widen(number)) {
+                return found;
+            }
+        }
     }
 
     /// Uses more of what is reserved for a region, twice as much. Says no when all is used.

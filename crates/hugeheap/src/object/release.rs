@@ -23,7 +23,7 @@ use super::tag::{self, RUN, SPARE};
 use super::windows::bit_of;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// What came of freeing a block of another heap.
 enum Elsewhere {
@@ -176,18 +176,8 @@ impl<S: Source> Own<S> {
         }
         let (number, bit) = bit_of(class, granule);
         // SAFETY: windows of the first region have words.
-        let (vacant, freed) = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
-        // Where no live block begins it is 1, also inside of blocks.
-        if vacant.load(Ordering::Relaxed) >> bit & 1 != 0 {
-            return Elsewhere::Refused;
-        }
-        if !remote::free(freed, 1 << bit) {
-            return Elsewhere::Twice;
-        }
-        if remote::announce(&mark.tag, tag) {
-            self.space.put_into_inbox(self.base + (granule << SMALL_SHIFT), tag);
-        }
-        Elsewhere::Freed
+        let words = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
+        self.space.free_for_owner(words, 1 << bit, (mark, tag), self.base + (granule << SMALL_SHIFT))
     }
 
     /// Frees a block; says no, with nothing changed, if it is not live.
@@ -229,16 +219,34 @@ impl<S: Source> Space<S> {
         }
         let bytes = SHAPES[class].bytes as usize;
         let place = Place::of(page, class, address)?;
-        if page.vacant()[place.window].load(Ordering::Relaxed) & place.bits != 0 {
-            return Err(Mistake::NotLive { bytes });
+        let words = (&page.vacant()[place.window], &page.remote()[place.window]);
+        match self.free_for_owner(words, place.bits, (page.mark(), tag), address) {
+            Elsewhere::Freed => Ok(()),
+            Elsewhere::Refused => Err(Mistake::NotLive { bytes }),
+            Elsewhere::Twice => Err(Mistake::TwoThreads { bytes }),
         }
-        if !remote::free(&page.remote()[place.window], place.bits) {
-            return Err(Mistake::TwoThreads { bytes });
+    }
+
+    /// Frees a block that is another's, by its bit in the words (vacant, remote) of its window. The tag is what the page's mark had before.
+    #[inline(always)]
+    fn free_for_owner(
+        &self,
+        (vacant, freed): (&AtomicU64, &AtomicU64),
+        bit: u64,
+        (mark, tag): (&Mark, u32),
+        address: usize,
+    ) -> Elsewhere {
+        // Where no live block begins it is 1, also inside of blocks.
+        if vacant.load(Ordering::Relaxed) & bit != 0 {
+            return Elsewhere::Refused;
         }
-        if remote::announce(&page.mark().tag, tag) {
+        if !remote::free(freed, bit) {
+            return Elsewhere::Twice;
+        }
+        if remote::announce(&mark.tag, tag) {
             self.put_into_inbox(address, tag);
         }
-        Ok(())
+        Elsewhere::Freed
     }
 
     /// The page of an address was announced: a function of its own, because few frees of its blocks do that.
