@@ -27,6 +27,9 @@ impl<S: Source> Own<S> {
             if self.next_window(class) {
                 return self.bins[class].current.take(SHAPES[class].shift);
             }
+            // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in no list, and with it left only
+            // afterwards nobody found them again.
+            self.bins[class].page = 0;
             self.collect_now_and_then(shared);
             if self.next_page(class) {
                 continue;
@@ -63,7 +66,6 @@ impl<S: Source> Own<S> {
 
     /// Makes a page with free blocks the current one; the one before has none left.
     pub(super) fn next_page(&mut self, class: Class) -> bool {
-        self.bins[class].page = 0;
         for look in 0.. {
             let Some(page) = self.space.page(self.lists[class].partial.first) else { break };
             self.unlink(class, page);
