@@ -58,6 +58,47 @@ fn an_object_shared_by_many_is_copied_once() {
     test.end();
 }
 
+/// A binary tree of pairs, numbered as a heap is.
+fn tree<'s>(scope: &mut Scope<'s, World>, types: Types3, number: u64, levels: u32) -> Local<'s> {
+    let root = pair(scope, types, number);
+    if levels > 1 {
+        scope.scope(|scope| {
+            for (slot, child) in [(LEFT, 2 * number), (RIGHT, 2 * number + 1)] {
+                let child = tree(scope, types, child, levels - 1);
+                scope.set(root, slot, Some(child));
+            }
+        });
+    }
+    root
+}
+
+fn check_tree(scope: &mut Scope<'_, World>, root: Local<'_>, number: u64, levels: u32) {
+    assert_eq!(scope.read(root, NUMBER), number);
+    assert!(!scope.heap().is_young(scope.object(root)));
+    scope.scope(|scope| {
+        for (slot, child) in [(LEFT, 2 * number), (RIGHT, 2 * number + 1)] {
+            let found = scope.get(root, slot).expect("memory");
+            assert_eq!(found.is_some(), levels > 1);
+            if let Some(found) = found {
+                check_tree(scope, found, child, levels - 1);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_tree_survives_with_both_children_of_every_object() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        // All young at once: the nursery of these tests holds 2,048 pairs.
+        let root = tree(scope, types, 1, 10);
+        scope.collect_minor();
+        assert_eq!(scope.heap().statistics().survivors, (1 << 10) - 1);
+        check_tree(scope, root, 1, 10);
+    });
+    test.end();
+}
+
 #[test]
 fn references_from_old_objects_are_remembered_until_they_are_collected() {
     let mut test = Test::checked();
