@@ -94,12 +94,9 @@ impl<S: Source> Heap<S> {
             }
             let from = if stressed { &mut own } else { &mut *window };
             let mut taken = from.take(bytes);
-            if taken.is_none() {
-                self.nursery.retire(from);
-                if let Some(gap) = self.nursery.gap(&self.types, bytes) {
-                    *from = gap;
-                    taken = from.take(bytes);
-                }
+            let due = attempt == 0 && self.pacing.is_scattered(self.remembered.places);
+            if taken.is_none() && !due && self.nursery.refill(&self.types, from, bytes) {
+                taken = from.take(bytes);
             }
             if stressed {
                 self.window = own;
@@ -162,7 +159,8 @@ impl<S: Source> Heap<S> {
 
     /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a nursery.
     fn before_old(&mut self, window: &mut Window, frame: &mut [usize], bytes: usize) {
-        if self.added.saturating_add(bytes) > self.nursery.part && self.added > 0 {
+        let due = self.pacing.is_scattered(self.remembered.places);
+        if due || self.added.saturating_add(bytes) > self.nursery.part && self.added > 0 {
             self.collect_some(window, frame);
         }
     }

@@ -13,6 +13,7 @@
 //!
 //! Where there is no memory to remember, that is noted: the next minor collection looks through the old generation instead.
 
+use super::cards::Dirty;
 use super::header::{BARRIER, CARDS, Header, TRACKED};
 use super::heap::Heap;
 use crate::object::Source;
@@ -23,6 +24,9 @@ pub(crate) struct Remembered {
     pub(crate) objects: Vec<usize>,
     /// Heap pages with dirty cards.
     pub(crate) pages: Vec<usize>,
+    /// Writes by the program that made it look into another place: an object, or a KiB of a larger one. What a collection needs for these is mostly waiting for
+    /// memory, however little survives.
+    pub(crate) places: usize,
     /// Something could not be remembered.
     pub(crate) lost: bool,
     /// Entries of each list at most; less than any number only in tests, as where there is no memory.
@@ -31,7 +35,7 @@ pub(crate) struct Remembered {
 
 impl Default for Remembered {
     fn default() -> Self {
-        Self { objects: Vec::new(), pages: Vec::new(), lost: false, most: usize::MAX }
+        Self { objects: Vec::new(), pages: Vec::new(), places: 0, lost: false, most: usize::MAX }
     }
 }
 
@@ -90,11 +94,17 @@ impl<S: Source> Heap<S> {
         // SAFETY: by the contract.
         let header = unsafe { Header::of(object) };
         if header.has(CARDS) {
-            if let Some(page) = self.old.dirty(slot) {
-                self.remembered.add_page(page);
+            match self.old.dirty(slot) {
+                Dirty::Before => {}
+                Dirty::Word => self.remembered.places += 1,
+                Dirty::Page(page) => {
+                    self.remembered.places += 1;
+                    self.remembered.add_page(page);
+                }
             }
             return;
         }
+        self.remembered.places += 1;
         // SAFETY: by the contract.
         unsafe { header.without(TRACKED).put(object) };
         self.remembered.add_object(object);

@@ -51,6 +51,24 @@ const DIRTY: u64 = (1 << NOTED_SHIFT) - 1;
 
 const _: () = assert!(WINDOWS * 64 * CARD_BYTES == HEAP_PAGE_BYTES && NOTED + NOTED_WORDS <= WINDOWS);
 
+/// What became dirty with a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dirty {
+    /// Nothing else: its KiB had a dirty card.
+    Before,
+    /// The first of its KiB, the 64 cards of a word.
+    Word,
+    /// The first of its page, too.
+    Page(usize),
+}
+
+impl Dirty {
+    /// The page that has to be remembered.
+    pub(crate) fn page(self) -> Option<usize> {
+        if let Self::Page(page) = self { Some(page) } else { None }
+    }
+}
+
 /// Cards that were taken from a page: ranges of addresses, each as long as possible but for ends of words.
 #[derive(Clone)]
 pub(crate) struct Cards {
@@ -101,15 +119,21 @@ fn halve(bits: u64) -> u64 {
 }
 
 impl<S: Source> Old<S> {
-    /// Makes the card of a slot of an object with cards dirty. Returns its page when it had no dirty card before.
-    pub(crate) fn dirty(&self, slot: usize) -> Option<usize> {
-        let page = self.space.page(slot)?;
+    /// Makes the card of a slot of an object with cards dirty. Says what has a dirty card now and had none before.
+    pub(crate) fn dirty(&self, slot: usize) -> Dirty {
+        let Some(page) = self.space.page(slot) else { return Dirty::Before };
         let (word, bit) = place(page, slot);
         let cards = &page.remote()[word];
         cards.store(cards.load(Relaxed) | bit, Relaxed);
         let before = summary(page);
         page.vacant()[SUMMARY].store(before | 1 << word, Relaxed);
-        (before & DIRTY == 0).then(|| page.address())
+        if before & DIRTY == 0 {
+            Dirty::Page(page.address())
+        } else if before & 1 << word == 0 {
+            Dirty::Word
+        } else {
+            Dirty::Before
+        }
     }
 
     /// Whether the card of a slot of an object with cards is dirty.

@@ -91,7 +91,7 @@ impl<S: Source> Visit for Find<'_, S> {
         }
         self.found = true;
         if self.cards {
-            if let Some(page) = self.old.dirty(slot as usize) {
+            if let Some(page) = self.old.dirty(slot as usize).page() {
                 self.pages.add_page(page);
             }
         }

@@ -223,7 +223,7 @@ impl<S: Source> Minor<'_, S> {
     /// Some of the slots of a range refer to an object that stays in the nursery.
     fn dirty_again(&mut self, remembered: &mut Remembered, from: usize, to: usize) {
         for card in (from..to).step_by(CARD_BYTES) {
-            if let Some(page) = self.old.dirty(card) {
+            if let Some(page) = self.old.dirty(card).page() {
                 remembered.add_page(page);
             }
         }
@@ -257,6 +257,7 @@ impl<S: Source> Heap<S> {
         }
         let objects = core::mem::take(&mut self.remembered.objects);
         let pages = core::mem::take(&mut self.remembered.pages);
+        self.remembered.places = 0;
         let Self { types, nursery, old, marker, roots, remembered, finalizers, noted, .. } = self;
         let mut staying = nursery.next_staying(nursery.start());
         while let Some(object) = staying {

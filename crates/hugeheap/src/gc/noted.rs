@@ -70,7 +70,7 @@ impl<S: Source> Minor<'_, S> {
         // SAFETY: a live object of the old generation.
         let header = unsafe { Header::of(object) };
         if header.has(CARDS) {
-            if let Some(page) = self.old.dirty(slot as usize) {
+            if let Some(page) = self.old.dirty(slot as usize).page() {
                 remembered.add_page(page);
             }
         } else if header.has(TRACKED) {

@@ -31,6 +31,12 @@ const MOST: usize = 4 << 20;
 /// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
 pub const LEAST_NURSERY: usize = 64 << 10;
 
+/// Bytes that are handed out at once. Whoever comes for the next ones is asked whether a collection is due ([`Remembered::places`]): for each 16,000
+/// of the smallest objects, which is a hundredth of an instruction for each.
+///
+/// [`Remembered::places`]: super::barrier::Remembered::places
+pub(super) const PIECE: usize = 256 << 10;
+
 /// Nurseries that are protected at once where they are rotated: so many collections later an address that was kept is still found.
 const NURSERIES: usize = 3;
 
@@ -302,20 +308,42 @@ impl<S: Source> Nursery<S> {
         None
     }
 
-    /// The next gap with at least `least` bytes.
-    pub(crate) fn gap(&mut self, types: &Types, least: usize) -> Option<Window> {
-        while let Some(gap) = self.next_gap(types, self.start + self.part) {
-            if gap.room() >= least {
-                if let Some(gaps) = &mut self.gaps {
-                    if !super::barrier::push(gaps, (gap.cursor, gap.cursor), usize::MAX) {
-                        return None;
-                    }
-                }
-                self.handed_out += gap.room();
-                return Some(gap);
+    /// Makes a window longer, by the next piece of its gap, or gives it one of the next gap, so that it has at least `least` bytes. Says no, with the
+    /// window empty, when there are none.
+    pub(crate) fn refill(&mut self, types: &Types, window: &mut Window, least: usize) -> bool {
+        if window.limit == self.next {
+            if let Some(piece) = self.next_piece(types) {
+                self.handed_out += piece.room();
+                window.limit = piece.limit;
+            }
+            if window.room() >= least {
+                return true;
             }
         }
-        None
+        self.retire(window);
+        while let Some(piece) = self.next_piece(types) {
+            if piece.room() >= least {
+                if let Some(gaps) = &mut self.gaps {
+                    if !super::barrier::push(gaps, (piece.cursor, piece.cursor), usize::MAX) {
+                        return false;
+                    }
+                }
+                self.handed_out += piece.room();
+                *window = piece;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The next gap, or as much of it as is handed out at once. It may be empty.
+    fn next_piece(&mut self, types: &Types) -> Option<Window> {
+        let mut gap = self.next_gap(types, self.start + self.part)?;
+        if gap.room() > PIECE {
+            gap.limit = gap.cursor + PIECE;
+            self.next = gap.limit;
+        }
+        Some(gap)
     }
 
     /// The next gap, which may be empty.

@@ -47,6 +47,13 @@ pub(crate) const MANY: usize = 64 << 10;
 /// Bytes of a step at least: with fewer, the look at the roots would be more work than the step.
 const LEAST_STEP: usize = 256 << 10;
 
+/// Nanoseconds for a place that was written and what it refers to, where both lie anywhere in a gigabyte: 80 to 150, and more than that so that the
+/// survivors and a piece of the nursery without another look fit into a pause, too.
+const PLACE: u64 = 200;
+
+/// Places that are no reason for a collection, however short a step may be: what a piece of the nursery may bring.
+const LEAST_PLACES: u64 = 4096;
+
 /// The first major collection does not begin before the old generation has this many nurseries.
 const FIRST: usize = 4;
 
@@ -146,6 +153,11 @@ impl Pacing {
     /// Whether a pause that took this long is as long as it may be.
     pub(crate) fn is_due(&self, took: Duration) -> bool {
         took >= 2 * self.step
+    }
+
+    /// Whether looking into so many places takes as long as a pause may.
+    pub(crate) fn is_scattered(&self, places: usize) -> bool {
+        places as u64 >= ((2 * self.step).as_nanos() as u64 / PLACE).max(LEAST_PLACES)
     }
 
     /// How long the step may take after a minor collection that took this long.

@@ -341,3 +341,95 @@ fn words_with_low_bits_are_left_alone() {
     test.heap.return_window(window);
     test.end();
 }
+
+/// A heap with a nursery of several pieces, all of which is used, and short pauses.
+fn with_pieces() -> Test {
+    let mut test = Test::new(Settings {
+        nursery: Some(1 << 20),
+        step: Some(Duration::from_micros(100)),
+        ..Settings::default()
+    });
+    // The first part is measured.
+    test.run(|scope, _| scope.collect_minor());
+    assert_eq!(test.heap.nursery.part, 1 << 20);
+    test
+}
+
+#[test]
+fn writes_to_many_places_make_a_collection_due_and_writes_to_few_do_not() {
+    const COUNT: usize = 12_000;
+    for (between, collections) in [(1, 0), (128, 1)] {
+        let mut test = with_pieces();
+        test.run(|scope, types| {
+            let table = scope.allocate(types.array, COUNT * between).expect("memory");
+            let before = scope.heap().statistics().minor;
+            for number in 0..COUNT {
+                scope.scope(|scope| {
+                    let young = pair(scope, types, number as u64);
+                    let offset = scope.item(table, number * between);
+                    scope.set(table, offset, Some(young));
+                });
+            }
+            assert_eq!(scope.heap().statistics().minor - before, collections, "{between}");
+            for number in 0..COUNT {
+                scope.scope(|scope| {
+                    let offset = scope.item(table, number * between);
+                    let young = scope.get(table, offset).expect("memory").expect("set");
+                    assert_eq!(scope.read(young, NUMBER), number as u64);
+                });
+            }
+        });
+        test.end();
+    }
+}
+
+#[test]
+fn writes_into_many_old_objects_make_a_collection_due() {
+    const COUNT: u64 = 6_000;
+    let mut test = with_pieces();
+    test.run(|scope, types| {
+        let head = list(scope, types, COUNT);
+        scope.collect_minor();
+        let before = scope.heap().statistics().minor;
+        let at = scope.scope_for(|inner| -> Result<_, Exhausted> { inner.same_as(head) }).expect("memory");
+        for _ in 0..COUNT {
+            scope.scope(|scope| {
+                let young = pair(scope, types, 1);
+                scope.set(at, RIGHT, Some(young));
+                if let Some(next) = scope.get(at, LEFT).expect("memory") {
+                    scope.assign(at, next);
+                }
+            });
+        }
+        assert_eq!(scope.heap().statistics().minor, before);
+        // The next piece is not handed out.
+        for _ in 0..(256 << 10) / PAIR {
+            scope.scope(|scope| _ = pair(scope, types, 0));
+        }
+        assert_eq!(scope.heap().statistics().minor, before + 1);
+        check_list(scope, head, COUNT);
+    });
+    test.end();
+}
+
+#[test]
+fn pieces_of_a_gap_are_one_window() {
+    for length in [32, 5000, 8000] {
+        let mut test = with_pieces();
+        test.run(|scope, types| {
+            let before = scope.heap().statistics().minor;
+            let bytes = (16 + length as usize).next_multiple_of(16);
+            for _ in 0..(1 << 20) / bytes {
+                scope.scope(|scope| _ = scope.allocate(types.text, length).expect("memory"));
+            }
+            assert_eq!(
+                scope.heap().statistics().minor,
+                before,
+                "all of the nursery holds objects of {bytes} bytes"
+            );
+            scope.scope(|scope| _ = scope.allocate(types.text, length).expect("memory"));
+            assert_eq!(scope.heap().statistics().minor, before + 1);
+        });
+        test.end();
+    }
+}
