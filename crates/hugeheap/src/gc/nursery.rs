@@ -31,11 +31,11 @@ const MOST: usize = 4 << 20;
 /// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
 pub const LEAST_NURSERY: usize = 64 << 10;
 
-/// Bytes that are handed out at once. Whoever comes for the next ones is asked whether a collection is due ([`Remembered::places`]): for each 16,000
-/// of the smallest objects, which is a hundredth of an instruction for each.
+/// Bytes that are handed out at once. Whoever comes for the next ones is asked whether a collection is due ([`Remembered::places`]): for each 8,192
+/// of the smallest objects, which is two hundredths of an instruction for each.
 ///
 /// [`Remembered::places`]: super::barrier::Remembered::places
-pub(super) const PIECE: usize = 256 << 10;
+pub(super) const PIECE: usize = 128 << 10;
 
 /// Nurseries that are protected at once where they are rotated: so many collections later an address that was kept is still found.
 const NURSERIES: usize = 3;

@@ -358,7 +358,7 @@ fn with_pieces() -> Test {
 #[test]
 fn writes_to_many_places_make_a_collection_due_and_writes_to_few_do_not() {
     const COUNT: usize = 12_000;
-    for (between, collections) in [(1, 0), (128, 1)] {
+    for (between, collections) in [(1, 0), (128, 2)] {
         let mut test = with_pieces();
         test.run(|scope, types| {
             let table = scope.allocate(types.array, COUNT * between).expect("memory");
@@ -392,9 +392,9 @@ fn writes_into_many_old_objects_make_a_collection_due() {
         scope.collect_minor();
         let before = scope.heap().statistics().minor;
         let at = scope.scope_for(|inner| -> Result<_, Exhausted> { inner.same_as(head) }).expect("memory");
+        let young = pair(scope, types, 1);
         for _ in 0..COUNT {
             scope.scope(|scope| {
-                let young = pair(scope, types, 1);
                 scope.set(at, RIGHT, Some(young));
                 if let Some(next) = scope.get(at, LEFT).expect("memory") {
                     scope.assign(at, next);
@@ -403,7 +403,7 @@ fn writes_into_many_old_objects_make_a_collection_due() {
         }
         assert_eq!(scope.heap().statistics().minor, before);
         // The next piece is not handed out.
-        for _ in 0..(256 << 10) / PAIR {
+        for _ in 0..(128 << 10) / PAIR {
             scope.scope(|scope| _ = pair(scope, types, 0));
         }
         assert_eq!(scope.heap().statistics().minor, before + 1);
@@ -414,11 +414,11 @@ fn writes_into_many_old_objects_make_a_collection_due() {
 
 #[test]
 fn pieces_of_a_gap_are_one_window() {
-    for length in [32, 5000, 8000] {
+    for length in [32_usize, 5000, 8000] {
         let mut test = with_pieces();
         test.run(|scope, types| {
             let before = scope.heap().statistics().minor;
-            let bytes = (16 + length as usize).next_multiple_of(16);
+            let bytes = (16 + length).next_multiple_of(16);
             for _ in 0..(1 << 20) / bytes {
                 scope.scope(|scope| _ = scope.allocate(types.text, length).expect("memory"));
             }
