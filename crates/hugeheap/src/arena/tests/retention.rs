@@ -209,13 +209,28 @@ fn another_decay_time_forgets_the_demand_but_not_what_was_counted() {
 }
 
 #[test]
-fn two_arenas_start_no_thread_and_more_do() {
+fn three_quarters_of_an_arena_start_no_thread_and_more_do() {
     let mut world = World::new(Policy::Thp, Config::default());
-    let arenas = world.take_arenas(5);
-    world.free_arenas(&arenas[..2]);
+    let runs: Vec<_> = (0..7).map(|_| world.take(16)).collect();
+    // The rest of the huge page counts, too: 16 heap pages.
+    for &run in &runs[..5] {
+        world.free(run, 16);
+    }
     assert!(!world.heap.maintenance_due());
-    world.free_arenas(&arenas[2..3]);
+    world.free(runs[5], 16);
     assert!(world.heap.maintenance_due());
+}
+
+#[test]
+fn a_small_process_that_is_done_keeps_what_lives_and_no_huge_page() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let pages: Vec<_> = (0..120).map(|_| world.take(1)).collect();
+    for &page in &pages[4..] {
+        world.free(page, 1);
+    }
+    assert_eq!(world.kernel.charge(), ARENA);
+    world.run(3.0);
+    assert_eq!(world.kernel.charge(), 4 * PAGE);
 }
 
 #[test]
