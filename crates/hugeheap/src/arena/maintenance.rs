@@ -44,10 +44,13 @@ const SPARSE_WHEN_TIGHT: u32 = HEAP_PAGES / 8;
 /// The same where no huge page is lost: a sixteenth, so that a system call brings 128 KiB at least.
 const SPARSE_WITHOUT_HUGE: u32 = HEAP_PAGES / 16;
 
-/// Retained bytes for which no thread is started: three quarters of an arena. With two arenas a small process that was done kept 2 to 5 MiB for good, twice what the
-/// system's `malloc` keeps; with this it keeps 0.7 to 1.4, as with a quarter. But a quarter started the thread in each Python that starts, which frees
-/// one arena of 1 MiB meanwhile: half a millisecond of 21.
+/// Retained bytes for which no thread is started: three quarters of an arena. With two arenas a small process that was done kept 4 to 5 MiB for good, more
+/// than the system's `malloc` does; with this it keeps 0.9 to 1.4.
 const SLACK: u64 = ARENA_BYTES as u64 / 4 * 3;
+
+/// Bytes by which demand has to have fallen for that: half an arena. The first huge page of a program that starts is nearly all retained, and will be used:
+/// with a quarter, or without this, some versions of Python started the thread before the first line of their program, half a millisecond of 21.
+const FALLEN: u64 = ARENA_BYTES as u64 / 2;
 
 /// Decay times after which something that failed is tried again.
 const PATIENCE: u64 = 10;
@@ -70,7 +73,9 @@ pub enum Wait {
 impl<O: Os> Arenas<O> {
     /// Whether something happened that maintenance should look at. Cheap; asked after a free.
     pub fn maintenance_due(&self) -> bool {
-        self.sweep.is_pending() || self.counters.retained > self.settled + SLACK || self.ahead_due()
+        let retains = self.counters.retained > self.settled + SLACK
+            && self.counters.live_peak > self.counters.live + FALLEN;
+        self.sweep.is_pending() || retains || self.ahead_due()
     }
 
     /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.

@@ -222,6 +222,17 @@ fn three_quarters_of_an_arena_start_no_thread_and_more_do() {
 }
 
 #[test]
+fn the_first_huge_page_of_a_program_that_starts_starts_no_thread() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let pages: Vec<_> = (0..30).map(|_| world.take(1)).collect();
+    for &page in &pages[10..] {
+        world.free(page, 1);
+    }
+    assert_eq!(world.heap.snapshot().retained, ARENA - 10 * PAGE);
+    assert!(!world.heap.maintenance_due());
+}
+
+#[test]
 fn a_small_process_that_is_done_keeps_what_lives_and_no_huge_page() {
     let mut world = World::new(Policy::Thp, Config::default());
     let pages: Vec<_> = (0..120).map(|_| world.take(1)).collect();
