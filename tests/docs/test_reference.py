@@ -181,6 +181,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("retouch.py", ["4", "0"]),
         ("calls.py", ["4"]),
         ("cycle.py", ["10000", "2", "0"]),
+        ("drop.py", ["1000", "2"]),
         ("same.py", [command, "1", "3", "--", "true"]),
         ("record.py", [command, "1", "1"]),
     ):
@@ -191,7 +192,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "ahead.py", "calls.py", "common.py", "cycle.py", "neighbours.py", "record.py", "retouch.py",
+        "ahead.py", "calls.py", "common.py", "cycle.py", "drop.py", "neighbours.py", "record.py", "retouch.py",
         "same.py", "startup.py", "stranded.py",
     }  # fmt: skip
 

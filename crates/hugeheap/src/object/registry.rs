@@ -37,7 +37,7 @@ pub(super) const THREAD: u32 = 4;
 /// Heaps of a table, the first of which is no heap: number 0 means none. A thread has one; 65,535 threads at a time.
 const HEAPS: usize = 1 << 16;
 
-const _: () = assert!(HEAPS <= tag::MAX_HEAPS);
+const _: () = assert!(tag::heap(tag::tag(HEAPS as u32 - 1, 0)) == HEAPS as u32 - 1);
 
 /// Heaps made from one mapping.
 const CHUNK: usize = 8;

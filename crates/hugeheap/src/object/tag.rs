@@ -28,9 +28,6 @@ pub(crate) const RUN: Class = 62;
 
 const _: () = assert!(size_of::<Bin>().is_power_of_two() && CLASSES < RUN);
 
-/// Most heaps.
-pub(crate) const MAX_HEAPS: usize = 1 << (31 - HEAP_SHIFT);
-
 /// The tag of a page of `class` in heap number `heap`; with class 0 what all tags of the heap have in common.
 pub(crate) const fn tag(heap: u32, class: Class) -> u32 {
     heap << HEAP_SHIFT | (class as u32) << CLASS_SHIFT
