@@ -22,7 +22,8 @@ use super::space::{Page, Source};
 use super::tag;
 use core::sync::atomic::Ordering;
 
-/// After so many times that some class has used up its page, all queues are collected.
+/// After so many times that some class has used up its page, all queues are collected: a mebibyte of new blocks, so what waits costs no more than that is used.
+/// `xmalloc` with two threads took 3.6 s of processor time with 1 and with 8, 2.9 with 64 and 3.2 with 512 (five runs each, in turn, on a disturbed host).
 const SELDOM: u32 = 64;
 
 /// Pending pages by class, linked as in the inbox, first announced first.
