@@ -240,6 +240,7 @@ fn a_small_process_that_is_done_keeps_what_lives_and_no_huge_page() {
         world.free(page, 1);
     }
     assert_eq!(world.kernel.charge(), ARENA);
+    assert!(world.heap.maintenance_due());
     world.run(3.0);
     assert_eq!(world.kernel.charge(), 4 * PAGE);
 }
