@@ -17,4 +17,4 @@ for _ in range(times):
     made.append(1000 * (middle - begin))
     dropped.append(1000 * (time.perf_counter() - middle))
 for name, each in (("made", made), ("dropped", dropped)):
-    print(f"{name}, ms:", " ".join(f"{time:.0f}" for time in each))
+    print(f"{name}, ms:", " ".join(f"{ms:.0f}" for ms in each))

@@ -259,6 +259,7 @@ impl<S: Source> Own<S> {
             if let Some(address) = self.take_random(class) {
                 return Some(address);
             }
+            // Used up; what is collected or leaves the quarantine from here on puts it into a list.
             self.bins[class].page = 0;
             if !self.next_page(class) && !self.new_page(class) {
                 // The blocks in quarantine are better than none.
