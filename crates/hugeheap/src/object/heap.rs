@@ -365,9 +365,12 @@ impl<S: Source> Heap<S> {
             return own.space.free_pages(address);
         }
         if tag::heap(tag) == tag::heap(own.tag) {
-            let _busy = heap.busy();
+            let busy = heap.busy();
             if tag::is_pending(tag) {
                 own.collect(shared);
+                drop(busy);
+                // The page may be the arenas' since then, or another heap's.
+                return Self::free_farther(core, address);
             }
             return own.free_in(page, address);
         }

@@ -40,6 +40,22 @@ fn addresses_of_the_region_in_which_nothing_was_handed_out() {
     heap.give(block).expect("live");
 }
 
+/// The free collects what another thread freed, and with that the block's page may go back to the arenas: then these are asked, not the heap, whose the page
+/// was when the free began.
+#[test]
+fn a_block_freed_twice_whose_page_went_back_meanwhile() {
+    for picked in [0, 1, 40, 98, 99] {
+        let (space, mut heap) = heap();
+        let mut other = space.acquire().expect("memory");
+        // Two to a page: more pages than a heap keeps without blocks.
+        let blocks = heap.take_many(100, 8192);
+        other.give_all(blocks.iter().copied());
+        let address = at(blocks[picked]);
+        let first = heap.free_far(address).expect_err("a mistake");
+        assert_eq!(refused(&mut heap, address), first, "block {picked}");
+    }
+}
+
 #[test]
 fn addresses_inside_a_block() {
     let (_, mut heap) = heap();
