@@ -38,3 +38,19 @@ proptest! {
         program.run(|start, _| Machine::real(start), Machine::step, Machine::finish);
     }
 }
+
+/// A sequence as the fuzz target reads it.
+fn run_bytes(bytes: &[u8]) {
+    let (start, rest) = bytes.split_first_chunk::<8>().expect("the machine's start");
+    let mut machine = Machine::new(*start, rest[0] & 1 == 1);
+    for code in rest[1..].chunks_exact(4).take(400) {
+        machine.step([code[0], code[1], code[2], code[3]]);
+    }
+    machine.finish();
+}
+
+/// Young objects without room, and an old one that refers to them and that they refer to, were found dead by the third of two collections.
+#[test]
+fn a_full_heap_is_emptied_by_a_collection_however_many_rounds_it_takes() {
+    run_bytes(include_bytes!("gc_model/sequences/full_in_three_rounds"));
+}

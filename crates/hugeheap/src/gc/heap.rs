@@ -273,11 +273,14 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As in [`allocate_slow`](Self::allocate_slow).
     pub unsafe fn collect(&mut self, window: &mut Window, frame: &mut [usize]) {
-        let before = self.statistics.not_moved;
-        self.collect_all(window, frame);
-        // What found no room in a full old generation stayed and counted as alive, with what it leads to; now there is room.
-        if self.statistics.not_moved != before {
+        // What finds no room in a full old generation stays and counts as alive, with what it leads to: afterwards there may be room. Where that is an old
+        // object that refers to it, the two are found dead only once others have made room, so twice is not always enough.
+        for round in 0_u32.. {
+            let (not_moved, used) = (self.statistics.not_moved, self.old.used());
             self.collect_all(window, frame);
+            if self.statistics.not_moved == not_moved || round > 0 && self.old.used() >= used {
+                break;
+            }
         }
         self.old.trim();
         self.old.give_back_metadata();
