@@ -94,7 +94,7 @@ impl<S: Source> Heap<S> {
             }
             let from = if stressed { &mut own } else { &mut *window };
             let mut taken = from.take(bytes);
-            let due = attempt == 0 && self.pacing.is_scattered(self.remembered.places);
+            let due = attempt == 0 && self.pacing.is_scattered(self.remembered.places());
             if taken.is_none() && !due && self.nursery.refill(&self.types, from, bytes) {
                 taken = from.take(bytes);
             }
@@ -159,7 +159,7 @@ impl<S: Source> Heap<S> {
 
     /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a nursery.
     fn before_old(&mut self, window: &mut Window, frame: &mut [usize], bytes: usize) {
-        let due = self.pacing.is_scattered(self.remembered.places);
+        let due = self.pacing.is_scattered(self.remembered.places());
         if due || self.added.saturating_add(bytes) > self.nursery.part && self.added > 0 {
             self.collect_some(window, frame);
         }

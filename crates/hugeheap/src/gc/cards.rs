@@ -4,7 +4,8 @@
 //!   heap page    ├ 1 KiB ┼ 1 KiB ┼ … 16 of them ────────────────────┤
 //!   remote       [0]      [1]      …  [15]     a bit for each granule of two slots: dirty, written since the last minor collection
 //!   vacant       [2]               …  [9]      a bit for two granules: noted, written since marking looked there
-//!                [1]                           bit n < 16: remote[n] is not 0; bit 16 + n: vacant[2 + n] is not 0
+//!                [1]                           bit n: vacant[2 + n] is not 0
+//!   mark         free                          bit n: remote[n] is not 0
 //!   links        previous: the address of the object, in every page of an object with cards
 //! ```
 //!
@@ -15,6 +16,9 @@
 //! A card is as small as a granule. With cards of 256 bytes each write at a random place of a table made the collector look at 32
 //! references to anywhere; when the minor collection marked these as well, pauses in a table of 120 MB were 60 to 190 ms, and when marking did,
 //! it could not keep up.
+//!
+//! Which words have dirty cards stands in the page's mark, of which there are eight to a cache line, because the barrier has to know it at once: whether the
+//! page was dirty before is a branch that nobody foresees. It stood beside the cards first, a cache miss for each write at a random place.
 //!
 //! Bit 0 of `remote[0]` and `vacant[0]` of the first page say whether the object is marked and lives (`large`): the first two granules of an
 //! object have one bit, the second one's.
@@ -41,13 +45,10 @@ const SUMMARY: usize = 1;
 const NOTED: usize = 2;
 
 /// Words of noted cards.
-const NOTED_WORDS: usize = WINDOWS * CARD_BYTES / NOTED_BYTES;
+pub(crate) const NOTED_WORDS: usize = WINDOWS * CARD_BYTES / NOTED_BYTES;
 
-/// Shift of these in the summary.
-const NOTED_SHIFT: usize = WINDOWS;
-
-/// The bits of the dirty ones in the summary.
-const DIRTY: u64 = (1 << NOTED_SHIFT) - 1;
+/// Words of a bitmap in a cache line.
+const LINE_WORDS: usize = 8;
 
 const _: () = assert!(WINDOWS * 64 * CARD_BYTES == HEAP_PAGE_BYTES && NOTED + NOTED_WORDS <= WINDOWS);
 
@@ -69,40 +70,41 @@ impl Dirty {
     }
 }
 
-/// Cards that were taken from a page: ranges of addresses, each as long as possible but for ends of words.
-#[derive(Clone)]
+/// The cards of a word that were taken from a page.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Cards {
-    object: usize,
+    /// The object they are of.
+    pub(crate) object: usize,
+    /// Where the first one of the word begins.
     at: usize,
+    /// One bit for each, and how many bytes that is.
+    bits: u64,
     card: usize,
-    words: [u64; WINDOWS],
-    word: usize,
 }
 
 impl Cards {
-    /// The object they are of.
-    pub(crate) fn object(&self) -> usize {
-        self.object
-    }
+    pub(crate) const NONE: Self = Self { object: 0, at: 0, bits: 0, card: CARD_BYTES };
 
     /// Lets the cache fetch the slots.
-    pub(crate) fn fetch(&self) {
-        self.clone().for_each(|(from, _)| prefetch(from));
+    #[inline(always)]
+    pub(crate) fn fetch(self) {
+        self.for_each(|(from, _)| prefetch(from));
     }
 }
 
+/// Ranges of addresses, each as long as possible.
 impl Iterator for Cards {
     type Item = (usize, usize);
 
+    #[inline(always)]
     fn next(&mut self) -> Option<(usize, usize)> {
-        while *self.words.get(self.word)? == 0 {
-            self.word += 1;
+        if self.bits == 0 {
+            return None;
         }
-        let bits = &mut self.words[self.word];
-        let first = bits.trailing_zeros();
-        let count = (*bits >> first).trailing_ones();
-        *bits &= !(u64::MAX >> (64 - count) << first);
-        let from = self.at + (self.word * 64 + first as usize) * self.card;
+        let first = self.bits.trailing_zeros();
+        let count = (self.bits >> first).trailing_ones();
+        self.bits &= !(u64::MAX >> (64 - count) << first);
+        let from = self.at + first as usize * self.card;
         let to = from + count as usize * self.card;
         Some((if from == self.object + CARD_BYTES { self.object } else { from }, to))
     }
@@ -118,6 +120,15 @@ fn halve(bits: u64) -> u64 {
     (bits | bits >> 16) & 0xffff_ffff
 }
 
+/// The numbers of the bits that are set, upwards.
+fn bits_of(mut bits: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
 impl<S: Source> Old<S> {
     /// Makes the card of a slot of an object with cards dirty. Says what has a dirty card now and had none before.
     pub(crate) fn dirty(&self, slot: usize) -> Dirty {
@@ -125,14 +136,22 @@ impl<S: Source> Old<S> {
         let (word, bit) = place(page, slot);
         let cards = &page.remote()[word];
         cards.store(cards.load(Relaxed) | bit, Relaxed);
-        let before = summary(page);
-        page.vacant()[SUMMARY].store(before | 1 << word, Relaxed);
-        if before & DIRTY == 0 {
+        let before = page.mark().add_free(word);
+        if before == 0 {
             Dirty::Page(page.address())
         } else if before & 1 << word == 0 {
             Dirty::Word
         } else {
             Dirty::Before
+        }
+    }
+
+    /// Lets the cache fetch what making the card of a slot dirty needs.
+    #[inline(always)]
+    pub(crate) fn fetch_card(&self, slot: usize) {
+        if let Some(page) = self.space.page(slot) {
+            prefetch(&raw const page.remote()[slot % HEAP_PAGE_BYTES / (64 * CARD_BYTES)] as usize);
+            prefetch(&raw const *page.mark() as usize);
         }
     }
 
@@ -144,74 +163,102 @@ impl<S: Source> Old<S> {
         })
     }
 
-    /// The object with cards that an address is in.
+    /// The object with cards that an address may be in. What it is if the object ended since, nobody knows.
     pub(crate) fn carded(&self, address: usize) -> Option<usize> {
         let object = self.space.page(address)?.links().previous.load(Relaxed);
         (object != 0).then_some(object)
     }
 
-    /// Takes the dirty cards of a page. `None`: the object is gone.
-    pub(crate) fn take_dirty(&self, page: usize) -> Option<Cards> {
-        let page = self.space.page(page)?;
-        let object = page.links().previous.load(Relaxed);
-        if object == 0 {
-            // The page may be one of blocks by now, whose bitmaps the words are part of.
-            return None;
+    /// Lets the cache fetch what says where a page has dirty cards.
+    #[inline(always)]
+    pub(crate) fn fetch_dirty_words(&self, page: usize) {
+        if let Some(page) = self.space.page(page) {
+            prefetch(&raw const *page.mark() as usize);
+            prefetch(&raw const *page.links() as usize);
         }
-        let mut words = [0; WINDOWS];
-        let before = summary(page);
-        for index in (0..WINDOWS).filter(|index| before >> index & 1 != 0) {
+    }
+
+    /// Lets the cache fetch the dirty cards of a page.
+    #[inline(always)]
+    pub(crate) fn fetch_dirty(&self, page: usize) {
+        if let Some(page) = self.space.page(page) {
+            let dirty = page.mark().free();
+            for line in [0, LINE_WORDS] {
+                if dirty >> line & 0xff != 0 {
+                    prefetch(&raw const page.remote()[line] as usize);
+                }
+            }
+        }
+    }
+
+    /// Takes the dirty cards of a page of an object.
+    #[inline(always)]
+    pub(crate) fn take_dirty(&self, object: usize, page: usize, mut take: impl FnMut(Cards)) {
+        let Some(page) = self.space.page(page) else { return };
+        let dirty = page.mark().free();
+        page.mark().set_free(0);
+        for index in bits_of(dirty.into()) {
             let kept = u64::from(index == 0 && object == page.address());
             let bits = page.remote()[index].load(Relaxed);
             page.remote()[index].store(bits & kept, Relaxed);
-            words[index] = bits & !kept;
+            let at = page.address() + index * 64 * CARD_BYTES;
+            take(Cards { object, at, bits: bits & !kept, card: CARD_BYTES });
         }
-        page.vacant()[SUMMARY].store(before & !DIRTY, Relaxed);
-        Some(Cards { object, at: page.address(), card: CARD_BYTES, words, word: 0 })
     }
 
-    /// Notes that marking has to look into these cards. Says whether none of their page was noted.
+    /// Notes that marking has to look into these cards, which were dirty. Says whether none of their page was noted.
     pub(crate) fn note(&self, cards: &Cards) -> bool {
         let Some(page) = self.space.page(cards.at) else { return false };
-        let before = summary(page);
-        let mut after = before;
-        for index in 0..NOTED_WORDS {
-            let bits = halve(cards.words[2 * index]) | halve(cards.words[2 * index + 1]) << 32;
-            if bits != 0 {
-                let noted = &page.vacant()[NOTED + index];
-                noted.store(noted.load(Relaxed) | bits, Relaxed);
-                after |= 1 << (NOTED_SHIFT + index);
-            }
+        let word = cards.at % HEAP_PAGE_BYTES / (64 * CARD_BYTES);
+        let noted = &page.vacant()[NOTED + word / 2];
+        noted.store(noted.load(Relaxed) | halve(cards.bits) << (word % 2 * 32), Relaxed);
+        let summary = &page.vacant()[SUMMARY];
+        let before = summary.load(Relaxed);
+        summary.store(before | 1 << (word / 2), Relaxed);
+        before == 0
+    }
+
+    /// Lets the cache fetch the noted cards of a page.
+    #[inline(always)]
+    pub(crate) fn fetch_noted(&self, page: usize) {
+        if let Some(page) = self.space.page(page) {
+            prefetch(&raw const page.vacant()[SUMMARY] as usize);
+            prefetch(&raw const *page.links() as usize);
         }
-        page.vacant()[SUMMARY].store(after, Relaxed);
-        before >> NOTED_SHIFT == 0 && after >> NOTED_SHIFT != 0
     }
 
     /// Takes the noted cards of a page.
-    pub(crate) fn take_noted(&self, page: usize) -> Option<Cards> {
-        let page = self.space.page(page)?;
+    #[inline(always)]
+    pub(crate) fn take_noted(&self, page: usize, mut take: impl FnMut(Cards)) {
+        let Some(page) = self.space.page(page) else { return };
         let object = page.links().previous.load(Relaxed);
-        let mut words = [0; WINDOWS];
-        let before = summary(page);
-        for index in (0..NOTED_WORDS).filter(|index| before >> (NOTED_SHIFT + index) & 1 != 0) {
-            words[index] = page.vacant()[NOTED + index].load(Relaxed);
+        let noted = page.vacant()[SUMMARY].load(Relaxed);
+        page.vacant()[SUMMARY].store(0, Relaxed);
+        for index in bits_of(noted) {
+            let bits = page.vacant()[NOTED + index].load(Relaxed);
             page.vacant()[NOTED + index].store(0, Relaxed);
+            take(Cards { object, at: page.address() + index * 64 * NOTED_BYTES, bits, card: NOTED_BYTES });
         }
-        page.vacant()[SUMMARY].store(before & DIRTY, Relaxed);
-        Some(Cards { object, at: page.address(), card: NOTED_BYTES, words, word: 0 })
     }
 
     /// Makes all cards of an object with cards clean.
     pub(crate) fn clear_cards(&self, object: usize) {
         for page in self.pages_of(object, self.large_bytes(object)) {
-            let _ = self.take_dirty(page.address());
+            self.take_dirty(object, page.address(), |_| {});
         }
     }
 
     /// Pages of an object have cards from now on.
+    ///
+    /// They may have been another heap's, whose bitmaps were where the cards are: full of free blocks. Read as cards, they said that everything was
+    /// dirty already, and the barrier remembered nothing.
     pub(super) fn begin_cards(&self, object: usize, bytes: usize) {
         for page in self.pages_of(object, bytes) {
             page.links().previous.store(object, Relaxed);
+            if page.mark().was_used() {
+                page.mark().set_free(0);
+                page.vacant()[SUMMARY..NOTED + NOTED_WORDS].iter().for_each(|word| word.store(0, Relaxed));
+            }
         }
     }
 
@@ -219,15 +266,12 @@ impl<S: Source> Old<S> {
     pub(super) fn end_cards(&self, object: usize, bytes: usize) {
         for page in self.pages_of(object, bytes) {
             if page.links().previous.load(Relaxed) != 0 {
-                let _ = (self.take_dirty(page.address()), self.take_noted(page.address()));
+                self.take_dirty(object, page.address(), |_| {});
+                self.take_noted(page.address(), |_| {});
                 page.links().previous.store(0, Relaxed);
             }
         }
     }
-}
-
-fn summary(page: Page) -> u64 {
-    page.vacant()[SUMMARY].load(Relaxed)
 }
 
 /// Word and bit of a slot's card in a page.
@@ -244,18 +288,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cards_are_ranges(words in prop::collection::vec(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()], WINDOWS)) {
-            let cards = Cards { object: 0, at: 1 << 20, card: 16, words: words.clone().try_into().expect("as many"), word: 0 };
-            let mut found = vec![0; WINDOWS];
-            let mut last = 0;
+        fn cards_are_ranges(bits in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()]) {
+            let cards = Cards { object: 0, at: 1 << 20, bits, card: 16 };
+            let (mut found, mut last) = (0, 0);
             for (from, to) in cards {
                 prop_assert!(from >= last && from < to, "in order");
                 for card in (from - (1 << 20)) / 16..(to - (1 << 20)) / 16 {
-                    found[card / 64] |= 1_u64 << (card % 64);
+                    found |= 1_u64 << card;
                 }
-                last = to;
+                last = to + 1;
             }
-            prop_assert_eq!(found, words);
+            prop_assert_eq!(found, bits);
         }
 
         #[test]
@@ -264,6 +307,12 @@ mod tests {
             for bit in 0..64 {
                 prop_assert_eq!(half >> bit & 1 != 0, bit < 32 && bits >> (2 * bit) & 3 != 0);
             }
+        }
+
+        #[test]
+        fn bits_are_told_upwards(bits: u64) {
+            let expected: Vec<_> = (0..64).filter(|&bit| bits >> bit & 1 != 0).collect();
+            prop_assert_eq!(bits_of(bits).collect::<Vec<_>>(), expected);
         }
     }
 }

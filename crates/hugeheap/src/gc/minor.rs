@@ -22,7 +22,6 @@
 //! were written. Of larger ones and of cards that is left to the steps of marking, which are bounded.
 
 use super::barrier::{Remembered, push};
-use super::cards::{CARD_BYTES, Cards};
 use super::events::Event;
 use super::header::{Header, OBJECT_ALIGN, STAYS, TRACKED};
 use super::heap::Heap;
@@ -183,51 +182,6 @@ impl<S: Source> Minor<'_, S> {
         }
         leaves
     }
-
-    fn cards(&mut self, remembered: &mut Remembered, page: usize) {
-        let Some(cards) = self.old.take_dirty(page) else { return };
-        let object = cards.object();
-        let mut marked = self.old.black && self.old.is_marked(object);
-        if marked && self.marker.phase == Phase::Marking {
-            if self.old.note(&cards) && !self.marker.add_written(page) {
-                // All marked objects are looked into again. What stayed noted would not be listed the next time.
-                let _ = self.old.take_noted(page);
-            }
-            marked = false;
-        }
-        self.fetch(&cards);
-        for (from, to) in cards {
-            self.begin_object(object, marked);
-            let types = self.types;
-            // SAFETY: as in `look_into`.
-            unsafe { types.of(object).each_slot_in(object, from, to, self) };
-            self.end_object();
-            if self.young {
-                self.dirty_again(remembered, from, to);
-            }
-        }
-    }
-
-    /// Lets the cache fetch the slots of cards, and then the young objects that these refer to.
-    fn fetch(&self, cards: &Cards) {
-        cards.fetch();
-        for slot in cards.clone().flat_map(|(from, to)| (from..to).step_by(8)) {
-            // SAFETY: a word of a live object of this heap.
-            let word = unsafe { (slot as *const usize).read() };
-            if self.is_young(word) {
-                prefetch(word);
-            }
-        }
-    }
-
-    /// Some of the slots of a range refer to an object that stays in the nursery.
-    fn dirty_again(&mut self, remembered: &mut Remembered, from: usize, to: usize) {
-        for card in (from..to).step_by(CARD_BYTES) {
-            if let Some(page) = self.old.dirty(card).page() {
-                remembered.add_page(page);
-            }
-        }
-    }
 }
 
 /// Remembers an object of the old generation for the next collection.
@@ -250,6 +204,7 @@ impl<S: Source> Heap<S> {
             self.move_again(&words);
             self.keep_containing(&words);
         }
+        self.remembered.make_all_dirty(&self.old);
         let lost = core::mem::take(&mut self.remembered.lost);
         if lost {
             self.look_through_old_objects();
@@ -257,7 +212,7 @@ impl<S: Source> Heap<S> {
         }
         let objects = core::mem::take(&mut self.remembered.objects);
         let pages = core::mem::take(&mut self.remembered.pages);
-        self.remembered.places = 0;
+        self.remembered.forget_places();
         let Self { types, nursery, old, marker, roots, remembered, finalizers, noted, .. } = self;
         let mut staying = nursery.next_staying(nursery.start());
         while let Some(object) = staying {
@@ -296,9 +251,7 @@ impl<S: Source> Heap<S> {
                 remember(remembered, object);
             }
         }
-        for page in pages {
-            minor.cards(remembered, page);
-        }
+        minor.look_into_cards(remembered, &pages);
         minor.drain(remembered);
         let (mut cleared, mut finalized) = (0, 0);
         if minor.has_noted() {

@@ -301,7 +301,13 @@ unsafe fn copy(from: usize, to: usize, bytes: usize) {
             part(16);
         }
         if bytes > 32 {
-            core::ptr::copy_nonoverlapping((from + 32) as *const u64, (to + 32) as *mut u64, bytes / 8 - 4);
+            part(32);
+        }
+        if bytes > 48 {
+            part(48);
+        }
+        if bytes > 64 {
+            core::ptr::copy_nonoverlapping((from + 64) as *const u64, (to + 64) as *mut u64, bytes / 8 - 8);
         }
     }
 }

@@ -243,6 +243,17 @@ impl Descriptor {
             return;
         }
         let items = object + self.bytes;
+        if self.item_bytes == 8 {
+            // Each item is a slot: no division.
+            // SAFETY: by the contract.
+            let end = items + 8 * unsafe { self.length(object) };
+            let mut slot = from.max(items);
+            while slot < to.min(end) {
+                visit.slot(slot as *mut usize);
+                slot += 8;
+            }
+            return;
+        }
         // SAFETY: by the contract.
         for item in unsafe { self.items_in(object, from, to) } {
             for offset in &self.item_slots {

@@ -191,7 +191,9 @@ impl<S: Source> Heap<S> {
                 Err(mistake) => return result = Err(mistake),
             };
             let forgotten = |slot: usize, word: usize| {
-                nursery.contains(word) && (header.has(TRACKED) || header.has(CARDS) && !old.is_dirty(slot))
+                nursery.contains(word)
+                    && (header.has(TRACKED)
+                        || header.has(CARDS) && !old.is_dirty(slot) && !remembered.has_slot(slot))
             };
             let mut search = Search { wrong: forgotten, found: None };
             // SAFETY: a live object with a header that names a type.

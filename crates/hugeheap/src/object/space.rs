@@ -57,7 +57,8 @@ pub trait Source: Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
-    /// Windows that may have a free block, but for the open one. (Of the first page of a run: its length in pages.)
+    /// Windows that may have a free block, but for the open one. (Of the first page of a run: its length in pages. Of a collected object with cards:
+    /// their words with dirty ones.)
     free: AtomicU16,
     /// The page was in use once: its metadata is resident. Written by who has just taken it from the arenas.
     used: AtomicU8,
@@ -76,6 +77,11 @@ impl Mark {
     /// By the owner only, like the other changes: not atomic.
     pub(crate) fn set_free(&self, free: u16) {
         self.free.store(free, Ordering::Relaxed);
+    }
+
+    /// Whether the page was in use once: what its metadata holds may be left over.
+    pub(crate) fn was_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) != 0
     }
 
     /// A block of a window became free. Returns the windows that had a free block before.

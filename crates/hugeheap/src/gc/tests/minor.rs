@@ -156,6 +156,9 @@ fn large_arrays_are_looked_into_card_by_card() {
                 scope.set(array, offset, Some(young));
             });
         }
+        let remembered = &mut scope.heap.remembered;
+        assert_eq!(remembered.pages, [], "while there is room for the slots");
+        remembered.make_all_dirty(&scope.heap.old);
         assert_eq!(
             scope.heap.remembered.pages.len(),
             3,
@@ -200,6 +203,46 @@ fn cards_are_there_for_all_of_an_object_that_is_longer_than_what_gets_its_metada
         }
     });
     test.end();
+}
+
+/// The words that cards are in were another heap's bitmaps before, full of free blocks: read as cards that are dirty already, they kept the pages from being
+/// remembered.
+#[test]
+fn cards_lie_in_pages_that_had_blocks_of_another_heap() {
+    let mut test = Test::over(space(), Settings::default());
+    let (pair_type, array_type) = (test.pair, test.array);
+    let mut blocks = test.space.acquire().expect("memory");
+    for bytes in [16, 48, 1000] {
+        let taken: Vec<_> =
+            (0..(24 << 20) / bytes).map(|_| blocks.allocate(bytes).expect("memory")).collect();
+        // SAFETY: each was just taken and is freed once.
+        taken.into_iter().for_each(|block| unsafe { blocks.free(block) });
+        blocks.trim();
+    }
+    test.heap.scope(|scope| {
+        for length in [4 << 10, 32 << 10, 1 << 20] {
+            let array = scope.allocate(array_type, length).expect("memory");
+            let indices = || (0..length).step_by(500);
+            for index in indices() {
+                scope.scope(|scope| {
+                    let young = scope.allocate(pair_type, 0).expect("memory");
+                    scope.write(young, NUMBER, index as u64);
+                    let offset = scope.item(array, index);
+                    scope.set(array, offset, Some(young));
+                });
+            }
+            scope.collect_minor();
+            scope.heap.verify(&mut []).unwrap_or_else(|mistake| panic!("{mistake}"));
+            for index in indices() {
+                scope.scope(|scope| {
+                    let offset = scope.item(array, index);
+                    let item = scope.get(array, offset).expect("memory").expect("it was set");
+                    assert_eq!(scope.read(item, NUMBER), index as u64, "{length} items");
+                });
+            }
+        }
+    });
+    drop(blocks);
 }
 
 #[test]
