@@ -171,9 +171,12 @@ impl<S: Source> Heap<S> {
     fn remember_slot(&mut self, slot: usize) {
         let Self { remembered, old, .. } = self;
         remembered.make_all_dirty(old);
-        if remembered.slots.capacity() == 0 && remembered.slots.try_reserve_exact(SLOTS).is_err() {
-            // No memory for a list, but cards have theirs.
-            return remembered.make_dirty(old, slot);
+        if remembered.slots.capacity() == 0 {
+            let fits = remembered.most >= SLOTS && remembered.slots.try_reserve_exact(SLOTS).is_ok();
+            if !fits {
+                // No memory for a list, but cards have theirs.
+                return remembered.make_dirty(old, slot);
+            }
         }
         remembered.slots.push(slot);
     }

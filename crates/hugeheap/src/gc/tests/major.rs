@@ -53,33 +53,83 @@ fn pass(scope: &mut Scope<'_, World>, phase: Phase) {
     }
 }
 
+/// More than a step can mark, so that marking is in the middle for a while.
+const LONG: u64 = 60_000;
+
+/// A list of so many numbers whose last element refers to another list, of ten. Marking gets there last, and no handle refers to it.
+fn list_with_hidden<'s>(scope: &mut Scope<'s, World>, types: Types3) -> Local<'s> {
+    let head = pair(scope, types, 0);
+    scope.scope(|scope| {
+        let hidden = list(scope, types, 10);
+        scope.set(head, RIGHT, Some(hidden));
+    });
+    for number in 1..LONG {
+        scope.scope(|scope| {
+            let next = pair(scope, types, number);
+            scope.set(next, LEFT, Some(head));
+            scope.assign(head, next);
+        });
+    }
+    head
+}
+
+/// In the middle of a marking that has looked into `target` and not into the last element: moves the only way to the hidden list into slots of it.
+fn hide(scope: &mut Scope<'_, World>, long: Local<'_>, target: Local<'_>, offsets: &[usize]) {
+    scope.heap.begin_marking(&mut []);
+    scope.collect_minor();
+    assert_eq!(scope.heap().phase(), Phase::Marking, "the list is longer than a step");
+    let (mut last, target) = (scope.object(long), scope.object(target));
+    // SAFETY: live objects of the old generation, which do not move; slots of theirs.
+    unsafe {
+        for _ in 1..LONG {
+            last = ((last + LEFT) as *const usize).read();
+        }
+        let from = (last + RIGHT) as *mut usize;
+        let hidden = from.read();
+        assert!(!scope.heap.old.is_marked(hidden), "marking was there already");
+        for offset in offsets {
+            scope.heap.write(target, (target + offset) as *mut usize, hidden);
+        }
+        scope.heap.write(last, from, 0);
+    }
+    pass(scope, Phase::Marking);
+    pass(scope, Phase::Sweeping);
+}
+
 #[test]
 fn marking_sees_what_is_written_between_its_steps() {
     let mut test = Test::checked();
     test.run(|scope, types| {
-        // More than a step can mark, so that marking is in the middle for a while.
-        let long = list(scope, types, 60_000);
-        let other = pair(scope, types, 1);
-        let hidden = list(scope, types, 10);
-        scope.set(other, LEFT, Some(hidden));
+        let long = list_with_hidden(scope, types);
         scope.collect();
         let before = scope.heap().statistics().major;
-        scope.heap.begin_marking(&mut []);
-        scope.collect_minor();
-        assert_eq!(scope.heap().phase(), Phase::Marking, "the list is longer than a step");
-        // The only way to `hidden` is moved into an object that is marked already: the head of the long list.
-        scope.set(long, RIGHT, Some(hidden));
-        scope.set(other, LEFT, None);
-        let empty = pair(scope, types, 0);
-        scope.assign(hidden, empty);
-        pass(scope, Phase::Marking);
-        pass(scope, Phase::Sweeping);
+        hide(scope, long, long, &[RIGHT]);
         assert_eq!(scope.heap().statistics().major, before + 1);
-        check_list(scope, long, 60_000);
+        check_list(scope, long, LONG);
         let found = scope.get(long, RIGHT).expect("memory").expect("set");
         check_list(scope, found, 10);
     });
     test.end();
+}
+
+/// The same with an array that has cards: what was written there is noted for a step, not marked by the minor collection.
+#[test]
+fn marking_sees_what_is_written_into_a_large_array_between_its_steps() {
+    // Alone in its card, beside another one, in the first card of the array, in one that shares its bit with another.
+    for index in [1000, 1001, 0, 2] {
+        let mut test = Test::checked();
+        test.run(|scope, types| {
+            let long = list_with_hidden(scope, types);
+            let array = scope.allocate(types.array, 1200).expect("memory");
+            let offset = scope.item(array, index);
+            scope.collect();
+            hide(scope, long, array, &[offset]);
+            check_list(scope, long, LONG);
+            let found = scope.get(array, offset).expect("memory").expect("set");
+            check_list(scope, found, 10);
+        });
+        test.end();
+    }
 }
 
 #[test]

@@ -205,6 +205,31 @@ fn cards_are_there_for_all_of_an_object_that_is_longer_than_what_gets_its_metada
     test.end();
 }
 
+#[test]
+fn cards_become_dirty_at_once_where_there_is_no_memory_for_a_list_of_slots() {
+    let mut test = Test::checked();
+    test.heap.remembered.most = 3;
+    test.run(|scope, types| {
+        let array = scope.allocate(types.array, 4000).expect("memory");
+        for index in [0, 3000] {
+            scope.scope(|scope| {
+                let young = pair(scope, types, index as u64);
+                let offset = scope.item(array, index);
+                scope.set(array, offset, Some(young));
+            });
+        }
+        let remembered = &scope.heap.remembered;
+        assert_eq!((remembered.pages.len(), remembered.lost), (2, false));
+        scope.collect_minor();
+        for index in [0, 3000] {
+            let offset = scope.item(array, index);
+            let item = scope.get(array, offset).expect("memory").expect("it was set");
+            assert_eq!(scope.read(item, NUMBER), index as u64);
+        }
+    });
+    test.end();
+}
+
 /// The words that cards are in were another heap's bitmaps before, full of free blocks: read as cards that are dirty already, they kept the pages from being
 /// remembered.
 #[test]
@@ -243,6 +268,37 @@ fn cards_lie_in_pages_that_had_blocks_of_another_heap() {
         }
     });
     drop(blocks);
+}
+
+/// A page that has to be looked into again, because of what stays in the nursery, may belong to somebody else by then: its object died.
+#[test]
+fn a_page_whose_object_died_is_left_to_the_heap_that_has_it_now() {
+    let mut test = Test::over(space(), Settings::default());
+    let (pair_type, array_type) = (test.pair, test.array);
+    let space = test.space;
+    test.heap.scope(|scope| {
+        let pinned = scope.allocate(pair_type, 0).expect("memory");
+        scope.pin(pinned).expect("memory");
+        scope.scope(|scope| {
+            let array = scope.allocate(array_type, 100_000).expect("memory");
+            for index in (0..100_000).step_by(1000) {
+                let offset = scope.item(array, index);
+                scope.set(array, offset, Some(pinned));
+            }
+            scope.collect_minor();
+            assert!(scope.heap.remembered.pages.len() > 40, "what is pinned stays");
+        });
+        scope.collect();
+        assert!(scope.heap.remembered.pages.len() > 40, "pages of an array that is gone");
+        // They are in lists of another heap now, with neighbours where the array's address was.
+        let mut other = space.acquire().expect("memory");
+        let blocks: Vec<_> = (0..40_000).map(|_| other.allocate(48).expect("memory")).collect();
+        // SAFETY: live, and freed once.
+        blocks.iter().step_by(7).for_each(|&block| unsafe { other.free(block) });
+        other.verify().unwrap_or_else(|problem| panic!("{problem}"));
+        scope.collect_minor();
+        other.verify().unwrap_or_else(|problem| panic!("{problem}"));
+    });
 }
 
 #[test]
