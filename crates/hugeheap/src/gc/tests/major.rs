@@ -63,13 +63,7 @@ fn list_with_hidden<'s>(scope: &mut Scope<'s, World>, types: Types3) -> Local<'s
         let hidden = list(scope, types, 10);
         scope.set(head, RIGHT, Some(hidden));
     });
-    for number in 1..LONG {
-        scope.scope(|scope| {
-            let next = pair(scope, types, number);
-            scope.set(next, LEFT, Some(head));
-            scope.assign(head, next);
-        });
-    }
+    extend(scope, types, head, LONG);
     head
 }
 

@@ -142,6 +142,28 @@ fn pretenured_objects_need_no_barrier_before_the_first_collection() {
     test.end();
 }
 
+/// Puts a young pair with its index at each of these indices of an array.
+fn set_pairs(scope: &mut Scope<'_, World>, types: Types3, array: Local<'_>, indices: &[usize]) {
+    for &index in indices {
+        scope.scope(|scope| {
+            let young = pair(scope, types, index as u64);
+            let offset = scope.item(array, index);
+            scope.set(array, offset, Some(young));
+        });
+    }
+}
+
+/// They are there.
+fn check_pairs(scope: &mut Scope<'_, World>, array: Local<'_>, indices: &[usize]) {
+    for &index in indices {
+        scope.scope(|scope| {
+            let offset = scope.item(array, index);
+            let item = scope.get(array, offset).expect("memory").expect("it was set");
+            assert_eq!(scope.read(item, NUMBER), index as u64);
+        });
+    }
+}
+
 #[test]
 fn large_arrays_are_looked_into_card_by_card() {
     let mut test = Test::checked();
@@ -149,13 +171,7 @@ fn large_arrays_are_looked_into_card_by_card() {
         let length = 1 << 20;
         let array = scope.allocate(types.array, length).expect("memory");
         assert!(!scope.heap().is_young(scope.object(array)));
-        for index in [0, 31, 32, 5000, length - 1] {
-            scope.scope(|scope| {
-                let young = pair(scope, types, index as u64);
-                let offset = scope.item(array, index);
-                scope.set(array, offset, Some(young));
-            });
-        }
+        set_pairs(scope, types, array, &[0, 31, 32, 5000, length - 1]);
         let remembered = &mut scope.heap.remembered;
         assert_eq!(remembered.pages, [], "while there is room for the slots");
         remembered.make_all_dirty(&scope.heap.old);
@@ -182,25 +198,15 @@ fn large_arrays_are_looked_into_card_by_card() {
 #[test]
 fn cards_are_there_for_all_of_an_object_that_is_longer_than_what_gets_its_metadata_at_once() {
     let mut test = Test::over(space_with(512 << 20), Settings::default());
-    let (pair_type, array_type) = (test.pair, test.array);
+    let types = test.types();
     test.heap.scope(|scope| {
         // Its end has metadata already, with that of the nursery; its middle does not.
         let length = (300 << 20) / 8;
-        let array = scope.allocate(array_type, length).expect("memory");
-        for index in [0, length / 2, length - 1] {
-            scope.scope(|scope| {
-                let young = scope.allocate(pair_type, 0).expect("memory");
-                scope.write(young, NUMBER, index as u64);
-                let offset = scope.item(array, index);
-                scope.set(array, offset, Some(young));
-            });
-        }
+        let array = scope.allocate(types.array, length).expect("memory");
+        let indices = [0, length / 2, length - 1];
+        set_pairs(scope, types, array, &indices);
         scope.collect_minor();
-        for index in [0, length / 2, length - 1] {
-            let offset = scope.item(array, index);
-            let item = scope.get(array, offset).expect("memory").expect("it was set");
-            assert_eq!(scope.read(item, NUMBER), index as u64);
-        }
+        check_pairs(scope, array, &indices);
     });
     test.end();
 }
@@ -211,21 +217,11 @@ fn cards_become_dirty_at_once_where_there_is_no_memory_for_a_list_of_slots() {
     test.heap.remembered.most = 3;
     test.run(|scope, types| {
         let array = scope.allocate(types.array, 4000).expect("memory");
-        for index in [0, 3000] {
-            scope.scope(|scope| {
-                let young = pair(scope, types, index as u64);
-                let offset = scope.item(array, index);
-                scope.set(array, offset, Some(young));
-            });
-        }
+        set_pairs(scope, types, array, &[0, 3000]);
         let remembered = &scope.heap.remembered;
         assert_eq!((remembered.pages.len(), remembered.lost), (2, false));
         scope.collect_minor();
-        for index in [0, 3000] {
-            let offset = scope.item(array, index);
-            let item = scope.get(array, offset).expect("memory").expect("it was set");
-            assert_eq!(scope.read(item, NUMBER), index as u64);
-        }
+        check_pairs(scope, array, &[0, 3000]);
     });
     test.end();
 }
@@ -235,7 +231,6 @@ fn cards_become_dirty_at_once_where_there_is_no_memory_for_a_list_of_slots() {
 #[test]
 fn cards_lie_in_pages_that_had_blocks_of_another_heap() {
     let mut test = Test::over(space(), Settings::default());
-    let (pair_type, array_type) = (test.pair, test.array);
     let mut blocks = test.space.acquire().expect("memory");
     for bytes in [16, 48, 1000] {
         let taken: Vec<_> =
@@ -244,27 +239,15 @@ fn cards_lie_in_pages_that_had_blocks_of_another_heap() {
         taken.into_iter().for_each(|block| unsafe { blocks.free(block) });
         blocks.trim();
     }
+    let types = test.types();
     test.heap.scope(|scope| {
         for length in [4 << 10, 32 << 10, 1 << 20] {
-            let array = scope.allocate(array_type, length).expect("memory");
-            let indices = || (0..length).step_by(500);
-            for index in indices() {
-                scope.scope(|scope| {
-                    let young = scope.allocate(pair_type, 0).expect("memory");
-                    scope.write(young, NUMBER, index as u64);
-                    let offset = scope.item(array, index);
-                    scope.set(array, offset, Some(young));
-                });
-            }
+            let array = scope.allocate(types.array, length).expect("memory");
+            let indices: Vec<_> = (0..length).step_by(500).collect();
+            set_pairs(scope, types, array, &indices);
             scope.collect_minor();
-            scope.heap.verify(&mut []).unwrap_or_else(|mistake| panic!("{mistake}"));
-            for index in indices() {
-                scope.scope(|scope| {
-                    let offset = scope.item(array, index);
-                    let item = scope.get(array, offset).expect("memory").expect("it was set");
-                    assert_eq!(scope.read(item, NUMBER), index as u64, "{length} items");
-                });
-            }
+            scope.heap.verify(&mut []).unwrap_or_else(|mistake| panic!("{length} items: {mistake}"));
+            check_pairs(scope, array, &indices);
         }
     });
     drop(blocks);
@@ -278,7 +261,7 @@ fn a_page_whose_object_died_is_left_to_the_heap_that_has_it_now() {
     let space = test.space;
     test.heap.scope(|scope| {
         let pinned = scope.allocate(pair_type, 0).expect("memory");
-        scope.pin(pinned).expect("memory");
+        let pin = scope.pin(pinned).expect("memory");
         scope.scope(|scope| {
             let array = scope.allocate(array_type, 100_000).expect("memory");
             for index in (0..100_000).step_by(1000) {
@@ -298,6 +281,7 @@ fn a_page_whose_object_died_is_left_to_the_heap_that_has_it_now() {
         other.verify().unwrap_or_else(|problem| panic!("{problem}"));
         scope.collect_minor();
         other.verify().unwrap_or_else(|problem| panic!("{problem}"));
+        scope.release(pin);
     });
 }
 

@@ -100,8 +100,12 @@ impl Test {
         Self::new(Settings { checks, ..Settings::default() })
     }
 
+    fn types(&self) -> Types3 {
+        Types3 { pair: self.pair, array: self.array, text: self.text }
+    }
+
     fn run<R>(&mut self, work: impl FnOnce(&mut Scope<'_, World>, Types3) -> R) -> R {
-        let types = Types3 { pair: self.pair, array: self.array, text: self.text };
+        let types = self.types();
         let result = self.heap.scope(|scope| work(scope, types));
         self.heap.verify(&mut []).unwrap_or_else(|mistake| panic!("{mistake}"));
         result
@@ -136,6 +140,12 @@ fn pair<'s>(scope: &mut Scope<'s, World>, types: Types3, number: u64) -> Local<'
 /// A list of the numbers from `count − 1` down to 0.
 fn list<'s>(scope: &mut Scope<'s, World>, types: Types3, count: u64) -> Local<'s> {
     let head = pair(scope, types, 0);
+    extend(scope, types, head, count);
+    head
+}
+
+/// Makes a list of one number one of `count`.
+fn extend(scope: &mut Scope<'_, World>, types: Types3, head: Local<'_>, count: u64) {
     for number in 1..count {
         scope.scope(|scope| {
             let next = pair(scope, types, number);
@@ -143,7 +153,6 @@ fn list<'s>(scope: &mut Scope<'s, World>, types: Types3, count: u64) -> Local<'s
             scope.assign(head, next);
         });
     }
-    head
 }
 
 fn check_list(scope: &mut Scope<'_, World>, head: Local<'_>, count: u64) {
