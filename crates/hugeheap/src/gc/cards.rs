@@ -249,16 +249,10 @@ impl<S: Source> Old<S> {
     }
 
     /// Pages of an object have cards from now on.
-    ///
-    /// They may have been another heap's, whose bitmaps were where the cards are: full of free blocks. Read as cards, they said that everything was
-    /// dirty already, and the barrier remembered nothing.
     pub(super) fn begin_cards(&self, object: usize, bytes: usize) {
         for page in self.pages_of(object, bytes) {
+            debug_assert_eq!((page.mark().free(), page.vacant()[SUMMARY].load(Relaxed)), (0, 0));
             page.links().previous.store(object, Relaxed);
-            if page.mark().was_used() {
-                page.mark().set_free(0);
-                page.vacant()[SUMMARY..NOTED + NOTED_WORDS].iter().for_each(|word| word.store(0, Relaxed));
-            }
         }
     }
 

@@ -142,7 +142,7 @@ pub struct Heap<S: Source> {
 }
 
 impl<S: Source> Heap<S> {
-    /// A heap over a space, which all heaps over the same arenas share.
+    /// A heap over a space, which all garbage-collected heaps over the same arenas share, and no heap of blocks.
     ///
     /// # Errors
     /// When a setting makes no sense, or there is no memory for the nursery.

@@ -79,11 +79,6 @@ impl Mark {
         self.free.store(free, Ordering::Relaxed);
     }
 
-    /// Whether the page was in use once: what its metadata holds may be left over.
-    pub(crate) fn was_used(&self) -> bool {
-        self.used.load(Ordering::Relaxed) != 0
-    }
-
     /// A block of a window became free. Returns the windows that had a free block before.
     #[inline(always)]
     pub(crate) fn add_free(&self, window: usize) -> u16 {
@@ -202,7 +197,8 @@ impl Page {
     }
 }
 
-/// All metadata of heap pages over one source of arenas.
+/// All metadata of heap pages over one source of arenas: of heaps of blocks, or of [garbage-collected heaps](crate::gc::Heap). These need one of their own, because
+/// the same words of a page mean something else to them.
 pub struct Space<S: 'static> {
     source: &'static S,
     regions: UnsafeCell<[Region; MAX_REGIONS]>,
