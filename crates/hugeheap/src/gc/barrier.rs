@@ -95,8 +95,16 @@ impl Remembered {
         }
     }
 
-    /// Makes the cards of all written slots dirty.
+    /// Makes the cards of all written slots dirty. Most collections have none.
+    #[inline(always)]
     pub(crate) fn make_all_dirty<S: Source>(&mut self, old: &Old<S>) {
+        if !self.slots.is_empty() {
+            self.make_listed_dirty(old);
+        }
+    }
+
+    #[inline(never)]
+    fn make_listed_dirty<S: Source>(&mut self, old: &Old<S>) {
         let mut slots = core::mem::take(&mut self.slots);
         for (index, &slot) in slots.iter().enumerate() {
             if let Some(&later) = slots.get(index + AHEAD) {

@@ -74,11 +74,9 @@ impl Owner {
 }
 
 impl<S: Source> Minor<'_, S> {
-    /// Looks into the dirty cards of pages.
+    /// Looks into the dirty cards of pages. A function of its own: most collections have none.
+    #[inline(never)]
     pub(super) fn look_into_cards(&mut self, remembered: &mut Remembered, pages: &[usize]) {
-        if pages.is_empty() {
-            return;
-        }
         let mut taken = Taken { words: [Cards::NONE; WORDS], count: 0 };
         let mut owner = Owner::NONE;
         let mut next = pages;

@@ -251,7 +251,9 @@ impl<S: Source> Heap<S> {
                 remember(remembered, object);
             }
         }
-        minor.look_into_cards(remembered, &pages);
+        if !pages.is_empty() {
+            minor.look_into_cards(remembered, &pages);
+        }
         minor.drain(remembered);
         let (mut cleared, mut finalized) = (0, 0);
         if minor.has_noted() {
