@@ -211,7 +211,6 @@ impl<S: Source> Heap<S> {
             self.marker.departure.abandon();
         }
         let objects = core::mem::take(&mut self.remembered.objects);
-        let pages = core::mem::take(&mut self.remembered.pages);
         self.remembered.forget_places();
         let Self { types, nursery, old, marker, roots, remembered, finalizers, noted, .. } = self;
         let mut staying = nursery.next_staying(nursery.start());
@@ -251,7 +250,8 @@ impl<S: Source> Heap<S> {
                 remember(remembered, object);
             }
         }
-        if !pages.is_empty() {
+        if !remembered.pages.is_empty() {
+            let pages = core::mem::take(&mut remembered.pages);
             minor.look_into_cards(remembered, &pages);
         }
         minor.drain(remembered);
