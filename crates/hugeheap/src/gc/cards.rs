@@ -83,13 +83,7 @@ pub(crate) struct Cards {
 }
 
 impl Cards {
-    pub(crate) const NONE: Self = Self { object: 0, at: 0, bits: 0, card: CARD_BYTES };
-
-    /// Lets the cache fetch the slots.
-    #[inline(always)]
-    pub(crate) fn fetch(self) {
-        self.for_each(|(from, _)| prefetch(from));
-    }
+    const NONE: Self = Self { object: 0, at: 0, bits: 0, card: CARD_BYTES };
 }
 
 /// Ranges of addresses, each as long as possible.
@@ -107,6 +101,42 @@ impl Iterator for Cards {
         let from = self.at + first as usize * self.card;
         let to = from + count as usize * self.card;
         Some((if from == self.object + CARD_BYTES { self.object } else { from }, to))
+    }
+}
+
+/// Words of cards that were taken and not looked into, `N` at most.
+pub(crate) struct Taken<const N: usize> {
+    words: [Cards; N],
+    count: usize,
+}
+
+impl<const N: usize> Taken<N> {
+    pub(crate) const NOTHING: Self = Self { words: [Cards::NONE; N], count: 0 };
+
+    pub(crate) fn words(&self) -> &[Cards] {
+        &self.words[..self.count]
+    }
+
+    /// All ranges of all words.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.words().iter().copied().flatten()
+    }
+
+    /// Whether all words of another page may not fit.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count + WINDOWS > N
+    }
+
+    /// Adds a word, and lets the cache fetch its slots.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, cards: Cards) {
+        cards.for_each(|(from, _)| prefetch(from));
+        self.words[self.count] = cards;
+        self.count += 1;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
     }
 }
 

@@ -10,7 +10,7 @@
 //! cards, these, the slot, the young object. So many pages go that way together, a link at a time for all of them. One after the other, a place took 230 ns.
 
 use super::barrier::Remembered;
-use super::cards::{CARD_BYTES, Cards};
+use super::cards::{CARD_BYTES, Taken};
 use super::header::{CARDS, Header};
 use super::mark::Phase;
 use super::minor::Minor;
@@ -25,23 +25,6 @@ const PAGES: usize = 16;
 const WORDS: usize = 4 * PAGES;
 
 const _: () = assert!(WORDS >= WINDOWS, "all words of a page");
-
-/// Words that were taken and not looked into.
-struct Taken {
-    words: [Cards; WORDS],
-    count: usize,
-}
-
-impl Taken {
-    fn words(&self) -> &[Cards] {
-        &self.words[..self.count]
-    }
-
-    /// Whether a page more may not fit.
-    fn is_full(&self) -> bool {
-        self.count > WORDS - WINDOWS
-    }
-}
 
 /// The object whose cards were looked at last. Most are followed by others of the same one.
 #[derive(Clone, Copy)]
@@ -77,7 +60,7 @@ impl<S: Source> Minor<'_, S> {
     /// Looks into the dirty cards of pages. A function of its own: most collections have none.
     #[inline(never)]
     pub(super) fn look_into_cards(&mut self, remembered: &mut Remembered, pages: &[usize]) {
-        let mut taken = Taken { words: [Cards::NONE; WORDS], count: 0 };
+        let mut taken = Taken::NOTHING;
         let mut owner = Owner::NONE;
         let mut next = pages;
         self.ask_for(next);
@@ -103,7 +86,7 @@ impl<S: Source> Minor<'_, S> {
 
     /// Takes the dirty cards of a page, and lets the cache fetch the slots.
     #[inline(always)]
-    fn take_cards(&mut self, taken: &mut Taken, owner: &mut Owner, page: usize) {
+    fn take_cards(&mut self, taken: &mut Taken<WORDS>, owner: &mut Owner, page: usize) {
         let Some(object) = self.old.carded(page) else { return };
         if object != owner.object {
             *owner = Owner::of(self, object);
@@ -111,14 +94,10 @@ impl<S: Source> Minor<'_, S> {
         if page < object || page >= owner.end {
             return;
         }
-        let from = taken.count;
-        self.old.take_dirty(object, page, |cards| {
-            cards.fetch();
-            taken.words[taken.count] = cards;
-            taken.count += 1;
-        });
+        let from = taken.words().len();
+        self.old.take_dirty(object, page, |cards| taken.push(cards));
         if owner.notes {
-            for cards in &taken.words[from..taken.count] {
+            for cards in &taken.words()[from..] {
                 if self.old.note(cards) && !self.marker.add_written(page) {
                     // All marked objects are looked into again. What stayed noted would not be listed the next time.
                     self.old.take_noted(page, |_| {});
@@ -127,8 +106,8 @@ impl<S: Source> Minor<'_, S> {
         }
     }
 
-    fn look_into_taken(&mut self, remembered: &mut Remembered, taken: &mut Taken) {
-        for (from, to) in taken.words().iter().copied().flatten() {
+    fn look_into_taken(&mut self, remembered: &mut Remembered, taken: &mut Taken<WORDS>) {
+        for (from, to) in taken.ranges() {
             for slot in (from..to).step_by(8) {
                 // SAFETY: a word of a live object of this heap.
                 let word = unsafe { (slot as *const usize).read() };
@@ -152,7 +131,7 @@ impl<S: Source> Minor<'_, S> {
                 }
             }
         }
-        taken.count = 0;
+        taken.clear();
     }
 
     /// Some of the slots of a range refer to an object that stays in the nursery.

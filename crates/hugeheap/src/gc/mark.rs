@@ -19,7 +19,7 @@
 //! The stack is bounded. What does not fit is marked and found again by looking through all marked objects, page by page.
 
 use super::barrier::push;
-use super::cards::{Cards, NOTED_WORDS};
+use super::cards::{NOTED_WORDS, Taken};
 use super::depart::Departure;
 use super::ephemeron::Waiting;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
@@ -377,21 +377,15 @@ impl Marker {
 
     /// Looks into the cards of a page that were written. Returns how many bytes that were.
     fn cards<S: Source>(&mut self, types: &Types, nursery: &Nursery<S>, old: &Old<S>, page: usize) -> usize {
-        let (mut taken, mut count) = ([Cards::NONE; NOTED_WORDS], 0);
-        old.take_noted(page, |cards| {
-            cards.fetch();
-            taken[count] = cards;
-            count += 1;
-        });
+        let mut taken = Taken::<NOTED_WORDS>::NOTHING;
+        old.take_noted(page, |cards| taken.push(cards));
         // The page after this one.
         if let Some(&next) = self.written.last() {
             old.fetch_noted(next);
         }
-        for (from, to) in taken[..count].iter().copied().flatten() {
-            fetch_marks(old, from, to);
-        }
+        taken.ranges().for_each(|(from, to)| fetch_marks(old, from, to));
         let mut bytes = 0;
-        for cards in &taken[..count] {
+        for cards in taken.words() {
             for (from, to) in *cards {
                 self.visit(types, nursery, old, cards.object, Some((from, to)));
                 bytes += CARD_LOOK + to - from;

@@ -416,16 +416,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_of_an_object_name_each_slot_once(length in 0usize..20, cuts in prop::collection::vec(0usize..64, 0..5)) {
+        fn parts_of_an_object_name_each_slot_once(
+            (bytes, slots) in prop_oneof![Just((24, &[0, 16][..])), Just((8, &[0][..]))],
+            length in 0usize..20,
+            cuts in prop::collection::vec(0usize..64, 0..5),
+        ) {
             let mut types = Types::default();
-            let ty = types.register(Layout::variable(32, 24).slots(&[16, 24]).item_slots(&[0, 16])).expect("right");
+            let layout = Layout::variable(32, bytes).slots(&[16, 24]).item_slots(slots);
+            let ty = types.register(layout).expect("right");
             let mut object = [0u64; 64];
             object[0] = ty.header().0;
             object[1] = length as u64;
             let address = object.as_ptr() as usize;
             let mut expected = vec![16, 24];
             for item in 0..length {
-                expected.extend([32 + 24 * item, 48 + 24 * item]);
+                expected.extend(slots.iter().map(|slot| 32 + bytes * item + slot));
             }
             prop_assert_eq!(&slots_in(&types, address, 0, 1 << 20), &expected);
             let descriptor = types.get(ty.0).expect("registered");
