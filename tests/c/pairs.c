@@ -1,4 +1,4 @@
-/* Allocates and frees blocks of 48 bytes in a loop, for counting instructions: pairs KIND COUNT. */
+/* Allocates and frees blocks of 48 bytes in a loop, or only allocates them, for counting instructions: pairs KIND COUNT. */
 #include <hugeheap_inline.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,11 @@ int main(int words, char **word) {
     else if (strcmp(kind, "inline-variable") == 0) {
         volatile size_t size = 48;
         LOOP(hh_heap_alloc_inline(heap, size), hh_heap_free_sized_inline(heap, block, size))
-    } else if (strcmp(kind, "thread") == 0)
+    } else if (strcmp(kind, "fill") == 0)
+        LOOP(hh_heap_alloc(heap, 48), (void)block)
+    else if (strcmp(kind, "fill-inline") == 0)
+        LOOP(hh_heap_alloc_inline(heap, 48), (void)block)
+    else if (strcmp(kind, "thread") == 0)
         LOOP(hh_malloc(48), hh_free(block))
     else if (strcmp(kind, "thread-sized") == 0)
         LOOP(hh_malloc(48), hh_free_sized(block, 48))

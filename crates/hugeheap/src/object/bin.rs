@@ -26,6 +26,7 @@
 use super::class::{CLASSES, SHAPES, SMALL_SHIFT, WINDOWS};
 use super::space::Mark;
 use crate::arena::ARENA_BYTES;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -188,6 +189,15 @@ pub(crate) struct Bin {
 }
 
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
+
+// What `include/hugeheap_inline.h` reads of a bin: another layout has another number there.
+const _: () = assert!(
+    offset_of!(Bin, current) == 0
+        && offset_of!(Window, word) == 0
+        && offset_of!(Window, starts) == 8
+        && offset_of!(Window, base) == 16
+        && offset_of!(Window, remote) == 32
+);
 
 impl Bin {
     const EMPTY: Self = Self {

@@ -9,16 +9,19 @@
 //! is defined and read by hand with TLS descriptors: in a program they become one instruction at link time; in a
 //! preloaded library four; in a library opened later they need no static TLS. On other processors it is `thread_local!`.
 
-use super::heap::{Core, Heap};
+use super::heap::{Core, Heap, Own};
 use super::space::{Source, Space};
 use crate::arena::Arenas;
 use crate::runtime::{Runtime, runtime};
 use core::alloc::{GlobalAlloc, Layout};
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, offset_of};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use hugeheap_os::linux::Linux;
+
+// `include/hugeheap_inline.h` finds the bins at the beginning of a heap: another layout has another number there.
+const _: () = assert!(offset_of!(Core<Runtime>, own) == 0 && offset_of!(Own<Runtime>, bins) == 0);
 
 impl Source for Runtime {
     type Os = Linux;

@@ -97,13 +97,15 @@ fn the_rest_of_a_page() {
 
 #[test]
 fn never_handed_out() {
-    let (_, mut heap) = heap();
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
     for bytes in [48, 640] {
         let block = heap.take(bytes);
         // In the window that is open, and in one that is not.
         let (near, far) = (at(block) + bytes, page_of(block) + 12 * bytes.max(640) / bytes * bytes);
         for address in [near, far] {
             assert_eq!(refused(&mut heap, address), Mistake::NotLive { bytes });
+            assert_eq!(refused(&mut other, address), Mistake::NotLive { bytes });
         }
         heap.give(block).expect("still live");
     }

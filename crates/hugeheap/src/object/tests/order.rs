@@ -198,3 +198,53 @@ fn a_page_in_a_list_may_have_the_open_window() {
     heap.give_all(other);
     heap.check_empty();
 }
+
+#[test]
+fn a_page_without_live_blocks_is_handed_out_from_its_beginning_to_its_end() {
+    for bytes in [16, 48, 64, 144, 576] {
+        let (_, mut heap) = heap();
+        let blocks = heap.take_many(2 * (HEAP_PAGE_BYTES / bytes), bytes);
+        let pages = by_page(&blocks);
+        assert_eq!(pages.len(), 2, "{bytes} bytes");
+        for (page, blocks) in pages {
+            let expected: Vec<_> = (0..HEAP_PAGE_BYTES / bytes).map(|index| page + index * bytes).collect();
+            assert_eq!(blocks.into_iter().map(at).collect::<Vec<_>>(), expected, "{bytes} bytes");
+        }
+        heap.check();
+        heap.give_all(blocks);
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn a_page_is_used_up_before_another_one_whatever_was_freed_in_it() {
+    for bytes in [16, 48, 64, 144, 576] {
+        let blocks_of_page = HEAP_PAGE_BYTES / bytes;
+        for taken in [1, blocks_of_page / 3, blocks_of_page - 1, blocks_of_page] {
+            let (_, mut heap) = heap();
+            let mut blocks = heap.take_many(taken, bytes);
+            heap.give(blocks.swap_remove(taken / 2)).expect("live");
+            heap.check();
+            // No block of the rest is lost, and none is handed out twice.
+            blocks.extend(heap.take_many(blocks_of_page - taken + 1, bytes));
+            assert_eq!(by_page(&blocks).len(), 1, "{bytes} bytes, {taken} taken");
+            blocks.sort_unstable();
+            assert!(blocks.is_sorted_by(|block, next| block < next), "{bytes} bytes, {taken} taken");
+            heap.check();
+            heap.give_all(blocks);
+            heap.check_empty();
+        }
+    }
+}
+
+#[test]
+fn what_was_not_handed_out_of_a_page_is_found_after_a_trim() {
+    let (_, mut heap) = heap();
+    let blocks = heap.take_many(10, BYTES);
+    heap.trim();
+    heap.check();
+    let all: Vec<_> = blocks.into_iter().chain(heap.take_many(BLOCKS - 10, BYTES)).collect();
+    assert_eq!(by_page(&all).len(), 1);
+    heap.give_all(all);
+    heap.check_empty();
+}
