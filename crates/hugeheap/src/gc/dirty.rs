@@ -18,8 +18,8 @@ use super::prefetch::prefetch;
 use crate::object::Source;
 use crate::object::class::WINDOWS;
 
-/// Pages whose cards are taken together: more than a processor has cache misses under way at once. With 4 large arrays that are written at random take
-/// 13 % more time, with 8 and 32 2 to 5 %, which is less than their spread.
+/// Pages whose cards are taken together: more than a processor has cache misses under way at once. 4 instead took 1.13 of the time of `wide-arrays`, 8 and 32
+/// 1.02 and 1.05, less than its spread.
 const PAGES: usize = 16;
 
 /// Words of cards that are looked into together, at most: four to a page, where each page has some.
