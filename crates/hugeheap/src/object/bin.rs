@@ -1,9 +1,8 @@
 //! The bin of a size class: where its next block comes from, and where a freed one goes.
 //!
 //! ```text
-//!   allocate:  1. current window   the bin points to its word: one bit per block
-//!              2. recent           blocks that were freed last, latest first: still in the cache
-//!                 freed            the windows of the latest two
+//!   allocate:  1. recent           the block that was freed last: still in the cache
+//!              2. current window   the bin points to its word: one bit per block
 //!              3. current page     its next window with a free block
 //!              4. partial          pages with free blocks; then the sparse ones
 //!              5. a page           spare, or from the arenas
@@ -14,23 +13,26 @@
 //! last, finds the word without looking the page up, and never touches the block. A copy of the word in the bin was tried first. It saves an instruction,
 //! but then another thread cannot see that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
 //!
-//! Most objects are freed beside the one before. The first that is freed in a window is remembered in `recent`, and its window is `freed`: its bit in the
-//! page's mark is set then, so that the next ones need no more than their bit in the bitmap. There are two such windows, because a program that has
-//! replaced some of its objects frees old ones and new ones in turn: with one, each of them was the first in its window, 65 instructions per pair of
-//! allocate and free instead of 53. Replacing objects at random pays three for it.
+//! `recent` holds hints: a block in it is free in its page's bitmap like any other, and may have been taken that way; its bit tells. So it forgets
+//! the oldest without loss, and all of them as soon as one turns out to be taken.
 //!
-//! `recent` holds hints: a block in it is free in its page's bitmap like any other, and may have been taken that way; its bit tells. So a full
-//! ring forgets its oldest without loss. Remembering windows instead of blocks was tried twice. Opened for each, they cost a program that
-//! replaces objects at random twice as long, by branches that no predictor knows; with their blocks taken one by one, a quarter more.
+//! A free away from the current window does the same whatever was freed before: the bit, the summary, `recent`. Until it did, the first block that was freed in a
+//! window was remembered, and those after it in the latest two windows needed the bit only. That is 31 instructions instead of 46 where blocks are freed in
+//! their order, but where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
+//! blocks of 8 to 1,000 bytes had 0.40 branches per pair that were not foreseen, and has 0.24, and takes an eighth less time
+//! (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap larson`). Remembering windows instead of blocks was
+//! tried twice, too. Opened for each, they cost such a program twice as long; with their blocks taken one by one, a quarter more.
+//!
+//! The interpreters' hooks ask the current window first ([`Heap::allocate_near`](super::Heap::allocate_near)): they are called for objects that are mostly made
+//! one after the other, and have no register to spare.
 
-use super::class::{CLASSES, SHAPES, SMALL_SHIFT, WINDOWS};
+use super::class::{CLASSES, SHAPES, WINDOWS};
 use super::space::Mark;
-use crate::arena::ARENA_BYTES;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks remembered per bin: the rest of its two cache lines, with 32 bits each. With 8 of 64 bits programs that replace objects of many
+/// Blocks remembered per bin: a power of two that has room in its two cache lines, with 32 bits each. With 8 of 64 bits programs that replace objects of many
 /// sizes at random opened so many windows that they took a sixth longer; 32, on four lines, made no difference.
 pub(super) const RECENT: usize = 16;
 
@@ -39,12 +41,6 @@ const NOWHERE: usize = 1;
 
 /// No window has this number.
 pub(super) const NO_NUMBER: usize = usize::MAX;
-
-/// No window of the first region has this number in 32 bits: see [`MAX_REGION_ARENAS`](crate::arena::MAX_REGION_ARENAS).
-pub(super) const NOT_FREED: u32 = u32::MAX;
-
-const _: () =
-    assert!(crate::arena::MAX_REGION_ARENAS * (ARENA_BYTES >> SMALL_SHIFT) / 64 < NOT_FREED as usize);
 
 /// The word of no window.
 static NOTHING: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -162,12 +158,6 @@ pub(super) fn without_bit(mut word: u64, index: usize) -> u64 {
     word
 }
 
-/// Called where the less frequent way begins. It does nothing, but the compiler lays the other way out as the straight one; without it, each free
-/// beside the one before had a jump more.
-#[cold]
-#[inline]
-fn aside() {}
-
 /// The bin of a class.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -178,13 +168,11 @@ pub(crate) struct Bin {
     pub(crate) page: usize,
     /// Windows of the class's pages in which a block begins.
     pub(super) windows: u16,
-    /// Index of the last entry of `recent`.
-    last: u32,
-    /// Numbers of the two windows in which blocks were freed last, as long as their pages' marks have their bits; else [`NOT_FREED`], the second
-    /// before the first. In 32 bits, as `recent`.
-    pub(super) freed: [u32; 2],
-    /// Granules of freed blocks in the first region, a ring; 0: none. 32 bits hold those of its first 64 GiB. Blocks beyond are not remembered, only
-    /// their windows are: 64 bits for all would be half as many.
+    /// Blocks that were freed since all were forgotten, less those that were taken again. The next one goes to this index of `recent`, modulo its length;
+    /// of more than that the oldest are overwritten, and what is found in their place is looked at like any other.
+    remembered: u32,
+    /// Granules of freed blocks in the first region; 0: none, or one of a page that left the bin. 32 bits hold those of its first 64 GiB. Blocks beyond are not
+    /// remembered: 64 bits for all would be half as many.
     pub(super) recent: [u32; RECENT],
 }
 
@@ -200,14 +188,8 @@ const _: () = assert!(
 );
 
 impl Bin {
-    const EMPTY: Self = Self {
-        current: Window::NONE,
-        page: 0,
-        windows: 0,
-        last: 0,
-        freed: [NOT_FREED; 2],
-        recent: [0; RECENT],
-    };
+    const EMPTY: Self =
+        Self { current: Window::NONE, page: 0, windows: 0, remembered: 0, recent: [0; RECENT] };
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {
@@ -225,20 +207,11 @@ impl Bin {
     /// block is not, where windows have few blocks, and is not foreseen.
     #[inline(always)]
     pub(super) fn note_free(&mut self, mark: &Mark, granule: usize, number: usize, vacant: u64) -> bool {
-        let [latest, other] = self.freed;
-        if number as u32 == latest {
-            return vacant == u64::MAX && mark.free() == self.windows;
-        }
-        aside();
-        if number as u32 == other {
-            return vacant == u64::MAX && mark.free() == self.windows;
-        }
-        self.freed = [number as u32, latest];
         // A branch, because what takes no branch needs a register more, which each free would save.
         if let Ok(granule) = u32::try_from(granule) {
-            let last = (self.last + 1) % RECENT as u32;
-            self.last = last;
-            self.recent[last as usize] = granule;
+            let next = self.remembered;
+            self.recent[next as usize % RECENT] = granule;
+            self.remembered = next.wrapping_add(1);
         }
         let window = number % WINDOWS;
         let before = mark.add_free(window);
@@ -247,31 +220,26 @@ impl Bin {
         before == 0 || holds == 0
     }
 
-    /// The granule of the block remembered last; 0: none.
+    /// Whether freed blocks are remembered.
+    #[inline(always)]
+    pub(super) fn remembers(&self) -> bool {
+        self.remembered != 0
+    }
+
+    /// The granule of the block remembered last, which is forgotten; 0: none that is to be had. Only while the bin [remembers](Self::remembers) one.
     #[inline(always)]
     pub(super) fn recall(&mut self) -> usize {
-        let last = self.last;
-        self.last = last.wrapping_sub(1) % RECENT as u32;
-        // SAFETY: `last` is an index of `recent`: it begins as one, and each change keeps it one.
-        core::mem::take(unsafe { self.recent.get_unchecked_mut(last as usize) }) as usize
+        // Read once more: with what `remembers` read each pair of a block that is taken and freed would have an instruction more, for a register.
+        // SAFETY: a field of this bin.
+        let last = unsafe { (&raw const self.remembered).read_volatile() }.wrapping_sub(1);
+        self.remembered = last;
+        self.recent[last as usize % RECENT] as usize
     }
 
-    /// The mark of a page loses the bit of a window.
+    /// Forgets all freed blocks: one was found to be taken.
     #[inline(always)]
-    pub(super) fn unmarked(&mut self, number: usize) {
-        if self.freed[1] as usize == number {
-            self.freed[1] = NOT_FREED;
-        } else if self.freed[0] as usize == number {
-            self.freed = [self.freed[1], NOT_FREED];
-        }
-    }
-
-    /// Takes out the window in which a block was freed last.
-    #[inline(always)]
-    pub(super) fn take_freed(&mut self) -> Option<usize> {
-        let [latest, other] = self.freed;
-        self.freed = [other, NOT_FREED];
-        (latest != NOT_FREED).then_some(latest as usize)
+    pub(super) fn forget_all(&mut self) {
+        self.remembered = 0;
     }
 
     /// Forgets the blocks of a page, by its index in the first region: the page leaves the bin.
@@ -279,11 +247,6 @@ impl Bin {
         // Written each, not only those of the page: four at a time then, and nothing that a processor has to foresee.
         for granule in &mut self.recent {
             *granule = if *granule as usize / (64 * WINDOWS) == page { 0 } else { *granule };
-        }
-        for freed in self.freed {
-            if freed as usize / WINDOWS == page {
-                self.unmarked(freed as usize);
-            }
         }
     }
 }

@@ -142,8 +142,14 @@ pub(crate) const fn class_of(bytes: usize) -> Class {
     } else if bytes <= MAX_SMALL {
         small_class_of(bytes)
     } else {
-        MEDIUM_CLASSES[bytes.div_ceil(MEDIUM_GRANULE)] as Class
+        medium_class_of(bytes)
     }
+}
+
+/// The same where the request is known to be above [`MAX_SMALL`].
+#[inline(always)]
+pub(crate) const fn medium_class_of(bytes: usize) -> Class {
+    MEDIUM_CLASSES[bytes.div_ceil(MEDIUM_GRANULE)] as Class
 }
 
 /// The class of a request with an alignment of at most a heap page; `None` when no class has it.

@@ -18,7 +18,8 @@
 
 use super::bin::{Bin, NO_NUMBER, with_bit};
 use super::class::{
-    CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, class_of, small_class_of,
+    CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, medium_class_of,
+    small_class_of,
 };
 use super::hardened::Preset;
 use super::inbox::Queues;
@@ -118,8 +119,15 @@ impl<S: Source> Heap<S> {
     pub fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes <= MAX_SMALL {
             let class = small_class_of(bytes);
-            // SAFETY: at most the highest small class.
-            return unsafe { self.take_at_hand(class) }.or_else(|| Self::refill(self.core, class));
+            // SAFETY: at most the highest small class; and as in `take_at_hand`.
+            let taken = unsafe {
+                let own = self.own();
+                match own.bins.get_unchecked(class).remembers() {
+                    true => own.retake(class),
+                    false => self.take_at_hand(class),
+                }
+            };
+            return taken.or_else(|| Self::refill(self.core, class));
         }
         Self::allocate_more(self.core, bytes)
     }
@@ -164,21 +172,29 @@ impl<S: Source> Heap<S> {
         if bytes > MAX_BLOCK {
             return heap.allocate_run(bytes);
         }
-        let class = class_of(bytes);
-        match heap.own().bins[class].current.take(SHAPES[class].shift) {
-            Some(address) => NonNull::new(address as *mut u8),
-            None => match heap.own().retake_any(class) {
-                Some(address) => NonNull::new(address as *mut u8),
-                None => Self::refill_from_page(core, class),
-            },
+        let class = medium_class_of(bytes);
+        match heap.own().take_medium(class) {
+            Some(block) => Some(block),
+            None => Self::refill_from_page(core, class),
         }
     }
 
-    /// The current window of small blocks has no free one: takes the block freed last. That it does no more is what keeps it from saving registers.
+    /// The block of small ones that was freed last is taken again, or the current window has no free one. That it does no more is what keeps it from
+    /// saving registers.
     #[inline(never)]
     fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
-        match heap.own().retake(class) {
+        let own = heap.own();
+        let bin = &mut own.bins[class];
+        if bin.remembers() {
+            // SAFETY: that was just asked.
+            let retaken = unsafe { own.retake(class) };
+            if retaken.is_some() {
+                return retaken;
+            }
+            own.bins[class].forget_all();
+        }
+        match own.bins[class].current.take(SMALL_SHIFT) {
             Some(address) => NonNull::new(address as *mut u8),
             None => Self::refill_from_window(core, class),
         }

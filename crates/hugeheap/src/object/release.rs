@@ -130,7 +130,7 @@ impl<S: Source> Own<S> {
         if page.mark().free() != 0 && page.mark().listed.load(Ordering::Relaxed) == 0 {
             self.link(class, page, Listed::Partial);
         }
-        if page.is_empty(class) && !self.has_window(page, class) && !self.is_quarantined(page, class) {
+        if page.is_empty(class) && !self.is_quarantined(page, class) {
             self.release(page, class);
         }
     }

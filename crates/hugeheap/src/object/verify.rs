@@ -10,7 +10,6 @@
 //!
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
-use super::bin::NOT_FREED;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Heap, Own, SPARES, Shared};
 use super::lists::Listed;
@@ -196,8 +195,7 @@ impl<S: Source> Own<S> {
                 check(mark.free() == 0, "free blocks that nobody finds")?;
             }
         }
-        // A page in a list may have the open window: the one in which a block was freed last is opened wherever it lies.
-        let at_hand = matches!(place, Some(Found::AtHand(_))) || self.has_window(page, class);
+        let at_hand = matches!(place, Some(Found::AtHand(_)));
         let is_empty = page.empty_windows(class) == SHAPES[class].windows;
         check(
             !is_empty || at_hand || in_inbox || self.is_quarantined(page, class),
@@ -229,6 +227,7 @@ impl<S: Source> Own<S> {
             return check(current.free() == 0, "free blocks nowhere");
         }
         let page = self.space.page(current.base).ok_or("its page is unknown")?;
+        check(page.address() == self.bins[class].page, "its page is not the one at hand")?;
         check(tag::class(page.tag()) == class, "its page has another class")?;
         check(tag::heap(page.tag()) == tag::heap(self.tag), "its page is another heap's")?;
         let window = window_of(page, class, current.base);
@@ -248,17 +247,6 @@ impl<S: Source> Own<S> {
             if page(granule as usize / 64).is_none() {
                 let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");
             }
-        }
-        for number in
-            bin.freed.into_iter().filter(|&number| number != NOT_FREED).map(|number| number as usize)
-        {
-            let marked = |page: Page| page.mark().free() >> (number % WINDOWS) & 1 == 1;
-            if !page(number).is_some_and(marked) {
-                let _ = writeln!(problems, "class {class} freed in window {number}, which is not marked");
-            }
-        }
-        if bin.freed[0] == NOT_FREED && bin.freed[1] != NOT_FREED {
-            let _ = writeln!(problems, "class {class} has freed in no window last, but in one before");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Opening and leaving windows.
 //!
-//! A page's mark has no bit for the open window: nobody else has to find it. The bit is back when the bin leaves the window with free
-//! blocks, or when a block is freed there later.
+//! The open window is one of the page at hand, and the page's mark has no bit for it: nobody else has to find it. The bit is back when the bin leaves the
+//! window with free blocks, or when a block is freed there later.
 
 use super::bin::{NO_NUMBER, Window, with_bit, without_bit};
 use super::class::{CLASSES, Class, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
@@ -15,9 +15,12 @@ use core::sync::atomic::Ordering;
 /// Where the bit of a granule of the first region is: the number of its window there, and the bit.
 #[inline(always)]
 pub(super) fn bit_of(class: Class, granule: usize) -> (usize, usize) {
-    if class <= SMALL {
-        return (granule / 64, granule % 64);
-    }
+    if class <= SMALL { (granule / 64, granule % 64) } else { medium_bit_of(granule) }
+}
+
+/// The same in a page of medium blocks.
+#[inline(always)]
+fn medium_bit_of(granule: usize) -> (usize, usize) {
     const PAGE: usize = 64 * WINDOWS;
     let index = (granule % PAGE) >> (MEDIUM_SHIFT - SMALL_SHIFT);
     (granule / PAGE * WINDOWS + index / 64, index % 64)
@@ -63,7 +66,8 @@ impl<S: Source> Heap<S> {
     }
 
     /// # Safety
-    /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's.
+    /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's; it is not that of a page of
+    /// small blocks.
     #[inline(always)]
     pub(super) unsafe fn free_on_way(core: NonNull<Core<S>>, granule: usize, way: usize) -> bool {
         let mut heap = Self::borrowed(core);
@@ -75,7 +79,7 @@ impl<S: Source> Heap<S> {
             return false;
         }
         let own = heap.own();
-        let (number, bit) = bit_of(class, granule);
+        let (number, bit) = medium_bit_of(granule);
         let bin = &mut own.bins[class];
         let offset = (own.base + (granule << SMALL_SHIFT)).wrapping_sub(bin.current.base);
         if offset < 64 << MEDIUM_SHIFT {
@@ -119,47 +123,61 @@ impl<S: Source> Own<S> {
         holds(number + 1) || holds(number + WINDOWS - 1)
     }
 
-    /// Takes the block that a bin of small blocks remembers last, if it is still free. It is not in the current window, which has none.
+    /// Takes the block that a bin of small blocks remembers last, if it is still free.
+    ///
+    /// # Safety
+    /// The bin remembers one; the class is one of small blocks.
     #[inline(always)]
-    pub(super) fn retake(&mut self, class: Class) -> Option<usize> {
-        self.retake_at(class, |granule| (granule / 64, granule % 64))
+    pub(super) unsafe fn retake(&mut self, class: Class) -> Option<NonNull<u8>> {
+        // SAFETY: by the contract.
+        unsafe { self.retake_at(class, |granule| (granule / 64, granule % 64)) }
     }
 
-    /// The same for any class.
-    pub(super) fn retake_any(&mut self, class: Class) -> Option<usize> {
-        self.retake_at(class, |granule| bit_of(class, granule))
-    }
-
+    /// # Safety
+    /// The bin remembers a block; `place` tells the number of a granule's window, and its bit.
     #[inline(always)]
-    fn retake_at(&mut self, class: Class, place: impl Fn(usize) -> (usize, usize)) -> Option<usize> {
-        loop {
-            // SAFETY: a class has a bin.
-            let granule = unsafe { self.bins.get_unchecked_mut(class) }.recall();
-            if granule == 0 {
-                return None;
-            }
-            let (number, bit) = place(granule);
-            // SAFETY: bins remember blocks of the first region only.
-            let word = unsafe { &*self.vacant.add(number) };
-            let vacant = word.load(Ordering::Relaxed);
-            if vacant >> bit & 1 != 0 {
-                word.store(without_bit(vacant, bit), Ordering::Relaxed);
-                return Some(self.base + (granule << SMALL_SHIFT));
-            }
+    unsafe fn retake_at(
+        &mut self,
+        class: Class,
+        place: impl Fn(usize) -> (usize, usize),
+    ) -> Option<NonNull<u8>> {
+        // SAFETY: a class has a bin.
+        let granule = unsafe { self.bins.get_unchecked_mut(class) }.recall();
+        if granule == 0 {
+            return None;
         }
+        let (number, bit) = place(granule);
+        // SAFETY: bins remember blocks of the first region only.
+        let word = unsafe { &*self.vacant.add(number) };
+        let vacant = word.load(Ordering::Relaxed);
+        if vacant >> bit & 1 == 0 {
+            return None;
+        }
+        word.store(without_bit(vacant, bit), Ordering::Relaxed);
+        // SAFETY: no block begins at 0.
+        Some(unsafe { NonNull::new_unchecked((self.base as *mut u8).wrapping_add(granule << SMALL_SHIFT)) })
     }
 
-    /// The number of the window that a block was freed in last, or else of the next one of the bin's page, if those are windows of small blocks in the
-    /// first region; else [`NO_NUMBER`]. It may have no free block all the same.
+    /// Takes a medium block that is at hand: the one that its bin remembers last, or one of its current window.
+    pub(super) fn take_medium(&mut self, class: Class) -> Option<NonNull<u8>> {
+        if self.bins[class].remembers() {
+            // SAFETY: that was just asked, and the place is that of a granule in a page of the class.
+            let taken = unsafe { self.retake_at(class, medium_bit_of) };
+            if taken.is_some() {
+                return taken;
+            }
+            self.bins[class].forget_all();
+        }
+        let taken = self.bins[class].current.take(MEDIUM_SHIFT)?;
+        NonNull::new(taken as *mut u8)
+    }
+
+    /// The number of the next window of the bin's page, if that is one of small blocks in the first region; else [`NO_NUMBER`]. It may have no free block all the same.
     #[inline(always)]
-    pub(super) fn window_near(&mut self, class: Class) -> usize {
+    pub(super) fn window_near(&self, class: Class) -> usize {
         debug_assert!(class <= SMALL);
         // SAFETY: a class has a bin.
-        let bin = unsafe { self.bins.get_unchecked_mut(class) };
-        if let Some(freed) = bin.take_freed() {
-            return freed;
-        }
-        let page = bin.page.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
+        let page = unsafe { self.bins.get_unchecked(class) }.page.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
         if page >= self.granules / (64 * WINDOWS) {
             return NO_NUMBER;
         }
@@ -170,7 +188,7 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Opens the window of that number and takes a block, if it has one. It is none that the bin has as the one freed in last.
+    /// Opens the window of that number and takes a block, if it has one.
     #[inline(always)]
     pub(super) fn open_near(&mut self, class: Class, number: usize) -> Option<usize> {
         // SAFETY: a window of the first region, and a class has a shape.
@@ -198,12 +216,10 @@ impl<S: Source> Own<S> {
     }
 
     /// Opens a window of a page that `free` has a bit for; `None` when it has no free block all the same.
-    pub(super) fn open(&mut self, page: Page, class: Class, window: usize) -> Option<Window> {
+    pub(super) fn open(&self, page: Page, class: Class, window: usize) -> Option<Window> {
         let (word, shape) = (&page.vacant()[window], &SHAPES[class]);
         let starts = shape.starts[window];
         page.mark().remove_free(window);
-        let index = page.address().wrapping_sub(self.base) / HEAP_PAGE_BYTES;
-        self.bins[class].unmarked(index.wrapping_mul(WINDOWS) + window);
         if word.load(Ordering::Relaxed) & starts == 0 {
             return None;
         }
@@ -227,11 +243,6 @@ impl<S: Source> Own<S> {
             page.mark().add_free(window_of(page, class, left.base));
             self.list_or_release(page, class);
         }
-    }
-
-    /// Whether a page has the open window of a bin.
-    pub(super) fn has_window(&self, page: Page, class: Class) -> bool {
-        self.bins[class].current.base.wrapping_sub(page.address()) < HEAP_PAGE_BYTES
     }
 }
 

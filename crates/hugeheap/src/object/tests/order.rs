@@ -1,10 +1,9 @@
 //! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
 
 use super::super::bin::RECENT;
-use super::super::class::WINDOWS;
 use super::super::heap::SPARES;
 use super::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks by their pages.
 fn by_page(blocks: &[NonNull<u8>]) -> BTreeMap<usize, Vec<NonNull<u8>>> {
@@ -49,8 +48,8 @@ fn mostly_free_pages_are_left_to_drain() {
     // The blocks freed last are in the cache and come first, wherever they are.
     let taken = heap.take_many(RECENT + full.len() * window, BYTES);
     heap.check();
-    // One of each window of a page: those of the last pages that were thinned out.
-    let remembered = RECENT.div_ceil(WINDOWS - 1);
+    // They lie in the last pages that were thinned out.
+    let remembered = RECENT.div_ceil(BLOCKS - window);
     for (_, blocks) in &sparse[..sparse.len() - remembered] {
         let page = page_of(blocks[0]);
         assert!(taken.iter().all(|&block| page_of(block) != page), "handed out in a page that should drain");
@@ -181,21 +180,40 @@ fn a_random_drop_of_nine_tenths_is_refilled_without_a_new_page() {
 }
 
 #[test]
-fn a_page_in_a_list_may_have_the_open_window() {
+fn blocks_freed_last_come_first_and_the_open_window_goes_on_after_them() {
+    for bytes in [48, 1000] {
+        let (_, mut heap) = heap();
+        let blocks = heap.take_many(20 * (HEAP_PAGE_BYTES / bytes) + 1, bytes);
+        let next = heap.take(bytes);
+        heap.give(next).expect("live");
+        // Sixteen of them are remembered; the rest waits in its pages.
+        let freed: Vec<_> = blocks.iter().copied().step_by(7).take(40).collect();
+        heap.give_all(freed.iter().copied());
+        heap.check();
+        let last: Vec<_> = freed.iter().rev().take(RECENT).copied().collect();
+        assert_eq!(heap.take_many(RECENT, bytes), last, "{bytes} bytes: latest first");
+        assert_eq!(heap.take(bytes), next, "{bytes} bytes: what is remembered beyond was overwritten");
+        heap.check();
+        let live = blocks.into_iter().filter(|block| !freed.contains(block) || last.contains(block));
+        heap.give_all(live.chain([next]));
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn however_many_blocks_are_remembered_none_is_handed_out_twice() {
     let (_, mut heap) = heap();
-    let page = heap.take_many(HEAP_PAGE_BYTES / 16, 16);
-    let other = heap.take_many(64, 16);
-    heap.give(page[0]).expect("live");
-    assert_eq!(heap.take(16), page[0], "remembered");
-    heap.give(page[1]).expect("live");
-    assert_eq!(heap.take(16), page[1], "its window was opened: nothing was left to remember");
-    // The other windows bring the page into the list; with its last block it is empty there, and stays for the open window's sake.
-    heap.give_all(page);
-    heap.check();
-    let again = heap.take(16);
-    heap.check();
-    heap.give(again).expect("live");
-    heap.give_all(other);
+    let mut blocks = heap.take_many(10 * BLOCKS, BYTES);
+    for freed in 1..=3 * RECENT {
+        blocks.rotate_left(97);
+        heap.give_all(blocks.drain(..freed));
+        // One more, so that what is remembered beyond its last block is looked at as well.
+        blocks.extend(heap.take_many(freed + 1, BYTES));
+        let distinct: BTreeSet<_> = blocks.iter().map(|&block| at(block)).collect();
+        assert_eq!(distinct.len(), blocks.len(), "{freed} freed");
+        heap.check();
+    }
+    heap.give_all(blocks);
     heap.check_empty();
 }
 
