@@ -17,9 +17,9 @@
 //! the oldest without loss, and all of them as soon as one turns out to be taken.
 //!
 //! A free away from the current window does the same whatever was freed before: the bit, the summary, `recent`. Until it did, the first block that was freed in a
-//! window was remembered, and those after it in the latest two windows needed the bit only. That is 31 instructions instead of 46 where blocks are freed in
-//! their order, but where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
-//! blocks of 8 to 1,000 bytes had 0.40 branches per pair that were not foreseen, and has 0.24, and takes an eighth less time
+//! window was remembered, and those after it in the latest two windows needed the bit only. A pair of blocks that are freed in their order cost 56 instructions, and
+//! costs 79. But where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
+//! blocks of 8 to 500 bytes had 0.40 branches per pair that were not foreseen, and has 0.24, and takes an eighth less time
 //! (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap larson`). Remembering windows instead of blocks was
 //! tried twice, too. Opened for each, they cost such a program twice as long; with their blocks taken one by one, a quarter more.
 //!
@@ -30,7 +30,7 @@ use super::class::{CLASSES, SHAPES, WINDOWS};
 use super::space::Mark;
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// Blocks remembered per bin: a power of two that has room in its two cache lines, with 32 bits each. With 8 of 64 bits programs that replace objects of many
 /// sizes at random opened so many windows that they took a sixth longer; 32, on four lines, made no difference.
@@ -168,6 +168,8 @@ pub(crate) struct Bin {
     pub(crate) page: usize,
     /// Windows of the class's pages in which a block begins.
     pub(super) windows: u16,
+    /// What a free writes instead of a mark that stays as it is.
+    nothing: u16,
     /// Blocks that were freed since all were forgotten, less those that were taken again. The next one goes to this index of `recent`, modulo its length;
     /// of more than that the oldest are overwritten, and what is found in their place is looked at like any other.
     remembered: u32,
@@ -189,7 +191,7 @@ const _: () = assert!(
 
 impl Bin {
     const EMPTY: Self =
-        Self { current: Window::NONE, page: 0, windows: 0, remembered: 0, recent: [0; RECENT] };
+        Self { current: Window::NONE, page: 0, windows: 0, nothing: 0, remembered: 0, recent: [0; RECENT] };
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {
@@ -214,7 +216,9 @@ impl Bin {
             self.remembered = next.wrapping_add(1);
         }
         let window = number % WINDOWS;
-        let before = mark.add_free(window);
+        // SAFETY: a field of this bin, which the reference does not outlive.
+        let nothing = unsafe { AtomicU16::from_ptr(&raw mut self.nothing) };
+        let before = mark.add_free_or(window, nothing);
         // What keeps the page from being empty: windows without a free block, and live blocks in this one.
         let holds = u64::from((before | 1 << window) ^ self.windows) | !vacant;
         before == 0 || holds == 0

@@ -87,6 +87,19 @@ impl Mark {
         before
     }
 
+    /// The same, for a fast path: a mark that has the window already is not written, but `nothing` is.
+    ///
+    /// Marks of eight pages share a cache line, and pages of several threads lie side by side: written with each free, the line went to and fro, and with two
+    /// threads `glibc-thread` took a sixth longer, `larson` a quarter. A branch in place of another address is foreseen as badly as what it is about: `larson` with
+    /// one thread took 8 % longer, where this takes 1 to 2.
+    #[inline(always)]
+    pub(crate) fn add_free_or(&self, window: usize, nothing: &AtomicU16) -> u16 {
+        let before = self.free();
+        let to = if before >> window & 1 != 0 { nothing } else { &self.free };
+        to.store(before | 1 << window, Ordering::Relaxed);
+        before
+    }
+
     /// A window was opened, or has no free block.
     #[inline(always)]
     pub(crate) fn remove_free(&self, window: usize) {
