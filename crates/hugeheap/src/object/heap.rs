@@ -119,12 +119,13 @@ impl<S: Source> Heap<S> {
     pub fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes <= MAX_SMALL {
             let class = small_class_of(bytes);
-            // SAFETY: at most the highest small class; and as in `take_at_hand`.
+            // SAFETY: at most the highest small class; and `retake` is called where the bin remembers a block.
             let taken = unsafe {
                 let own = self.own();
-                match own.bins.get_unchecked(class).remembers() {
-                    true => own.retake(class),
-                    false => self.take_at_hand(class),
+                if own.bins.get_unchecked(class).remembers() {
+                    own.retake(class)
+                } else {
+                    self.take_at_hand(class)
                 }
             };
             return taken.or_else(|| Self::refill(self.core, class));
@@ -185,8 +186,7 @@ impl<S: Source> Heap<S> {
     fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
-        let bin = &mut own.bins[class];
-        if bin.remembers() {
+        if own.bins[class].remembers() {
             // SAFETY: that was just asked.
             let retaken = unsafe { own.retake(class) };
             if retaken.is_some() {
