@@ -12,6 +12,7 @@ use super::runtime;
 use crate::arena::ForkCopies;
 use crate::lock::Lock;
 use crate::object;
+use core::sync::atomic::Ordering;
 
 /// Copies between the handlers. Its own lock is leaked over the fork like the heap's.
 static COPIES: Lock<ForkCopies> = Lock::new(ForkCopies::NONE);
@@ -66,6 +67,8 @@ extern "C" fn in_child() {
     unsafe {
         let copies = core::mem::take(COPIES.leaked_mut());
         runtime.heap.leaked_mut().after_fork_in_child(copies);
+        // Whoever was giving back is not in this process.
+        runtime.performing.store(0, Ordering::Relaxed);
         runtime.publisher.reopen_in_child();
         // At once: a child that ends by `_exit` before its first event should be seen all the same. No system call that allocates.
         runtime.publisher.publish(runtime.heap.leaked_mut(), 0, true);

@@ -24,11 +24,12 @@ pub use crate::lock::{Guard, Lock};
 pub(crate) use environment::hardened as hardened_by_environment;
 pub use environment::{Setting, SettingError, settings_from_environment};
 
-use crate::arena::{Arenas, BadFree, HEAP_PAGES, Settings, layout};
+use crate::arena::{Arenas, BadFree, HEAP_PAGES, Plan, Settings, Wait, layout};
 use crate::large::LargeBlock;
 use crate::telemetry::{HookState, Level, Snapshot};
 use core::num::NonZeroUsize;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 use hugeheap_os::Facts;
 use hugeheap_os::linux::Linux;
 use publisher::Publisher;
@@ -43,7 +44,13 @@ pub struct Runtime {
     /// Live bytes above which the next free measures coverage at the peak. `u64::MAX`: never.
     measure_above: AtomicU64,
     foreign_frees: AtomicU64,
+    /// Plans of maintenance that are being performed. Changed under the heap's lock.
+    performing: AtomicU32,
 }
+
+/// How long [`Runtime::give_back`] waits for what others are giving back, in steps of a tenth of a millisecond: a second in all. A plan has 16 arenas at most, and takes some
+/// milliseconds; who is kept longer has threads that give back all the time.
+const WAITS: u32 = 10_000;
 
 static RUNTIME: Runtime = Runtime {
     heap: Lock::new(Arenas::new(Linux::new(), Settings::DEFAULT)),
@@ -52,6 +59,7 @@ static RUNTIME: Runtime = Runtime {
     started: AtomicBool::new(false),
     measure_above: AtomicU64::new(u64::MAX),
     foreign_frees: AtomicU64::new(0),
+    performing: AtomicU32::new(0),
 };
 
 /// The runtime of this process.
@@ -227,21 +235,28 @@ impl Runtime {
         snapshot
     }
 
-    /// Gives back now what the retention rule would keep, on the caller's thread. Returns the bytes given back.
+    /// Gives back now what the retention rule would keep, on the caller's thread, and waits for what others are giving back. Returns the bytes
+    /// given back meanwhile.
     pub fn give_back(&self) -> u64 {
         let mut heap = self.heap.lock();
         let before = heap.counters.given_back;
         heap.forget_demand();
+        let mut waits = WAITS;
         loop {
-            let mut plan = heap.plan();
-            if plan.is_empty() {
-                let _ = heap.complete(plan);
+            let plan = heap.plan();
+            if !plan.is_empty() {
+                heap = self.perform(heap, plan).0;
+                continue;
+            }
+            let _ = heap.complete(plan);
+            // Arenas in another thread's plan are in no other, and are retained until it is done.
+            if waits == 0 || self.performing.load(Ordering::Relaxed) == 0 {
                 break;
             }
+            waits -= 1;
             drop(heap);
-            plan.perform(&Linux::new());
+            std::thread::sleep(Duration::from_micros(100));
             heap = self.heap.lock();
-            let _ = heap.complete(plan);
         }
         let given = heap.counters.given_back - before;
         self.publish(&mut heap, true);
@@ -280,10 +295,23 @@ impl Runtime {
         let mut heap = self.heap.lock();
         heap.count(crate::telemetry::Fallback::NoThread);
         heap.leave_ahead();
-        let mut plan = heap.plan();
+        let plan = heap.plan();
+        let _ = self.perform(heap, plan);
+    }
+
+    /// Performs a plan without the lock.
+    fn perform<'a>(
+        &'a self,
+        heap: Guard<'a, Arenas<Linux>>,
+        mut plan: Plan,
+    ) -> (Guard<'a, Arenas<Linux>>, Wait) {
+        self.performing.fetch_add(1, Ordering::Relaxed);
         drop(heap);
         plan.perform(&Linux::new());
-        let _ = self.heap.lock().complete(plan);
+        let mut heap = self.heap.lock();
+        let wait = heap.complete(plan);
+        self.performing.fetch_sub(1, Ordering::Relaxed);
+        (heap, wait)
     }
 
     /// Measures coverage if live memory is at a peak that was not measured: asked before it falls. Only while somebody listens.

@@ -230,14 +230,10 @@ fn pass(runtime: &Runtime) -> Wait {
     let os = Linux::new();
     let mut host = runtime.heap.lock().host;
     host.refresh(&os);
-    let mut plan = {
-        let mut heap = runtime.heap.lock();
-        heap.host = host;
-        heap.plan()
-    };
-    plan.perform(&os);
     let mut heap = runtime.heap.lock();
-    let wait = heap.complete(plan);
+    heap.host = host;
+    let plan = heap.plan();
+    let (mut heap, wait) = runtime.perform(heap, plan);
     let wakes_at = match wait {
         Wait::For(0) | Wait::Idle => 0,
         Wait::For(time) => heap.now().saturating_add(time),
