@@ -154,7 +154,7 @@ typedef struct hh_options {
 int hh_configure(const hh_options *options) HH_NOEXCEPT HH_RESULT;
 
 /* Gives back to the system now what is kept for reuse, on the calling thread: after hh_heap_trim of its own heap, whole arenas
- * and free parts of sparse ones. Returns the bytes given back. */
+ * and free parts of sparse ones. Waits for what the library's own thread is just giving back. Returns the bytes given back. */
 uint64_t hh_give_back(void) HH_NOEXCEPT;
 
 /* The numbers of the process's arenas. Bytes are bytes, arenas are counts, times are nanoseconds. Later versions add members at the end. */
