@@ -1,7 +1,8 @@
 //! A heap of blocks: what its owner does, in as few instructions as can be.
 //!
 //! ```text
-//!   allocate ─▶ bin of the class ─▶ a bit of its current window            here
+//!   allocate ─▶ bin of the class ─▶ the block that was freed last          windows
+//!                              ├──▶ a bit of its current window            here
 //!                              └──▶ none left                              windows, refill
 //!   free ─▶ index of the granule ─▶ tag of its page: ours, small           here
 //!              │                      └─▶ a bit of its window             here
