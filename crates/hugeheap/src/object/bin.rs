@@ -215,12 +215,11 @@ impl Bin {
             self.recent[next as usize % RECENT] = granule;
             self.remembered = next.wrapping_add(1);
         }
-        let window = number % WINDOWS;
         // SAFETY: a field of this bin, which the reference does not outlive.
         let nothing = unsafe { AtomicU16::from_ptr(&raw mut self.nothing) };
-        let before = mark.add_free_or(window, nothing);
+        let (before, with) = mark.add_free_or(number, nothing);
         // What keeps the page from being empty: windows without a free block, and live blocks in this one.
-        let holds = u64::from((before | 1 << window) ^ self.windows) | !vacant;
+        let holds = u64::from(with ^ self.windows) | !vacant;
         before == 0 || holds == 0
     }
 

@@ -323,8 +323,9 @@ impl<S: Source> Heap<S> {
                     return;
                 }
             } else {
+                let way = tag::tag(0, class) as usize;
                 // SAFETY: by the contract above; the block is not in the current window.
-                return unsafe { Self::free_sized_elsewhere(self.core, address, bytes) };
+                return unsafe { Self::free_sized_elsewhere(self.core, address, way, bytes) };
             }
         }
         // SAFETY: by the contract above.
@@ -334,14 +335,18 @@ impl<S: Source> Heap<S> {
     /// A function of its own, so that what is inlined into callers is short and saves no registers.
     ///
     /// # Safety
-    /// As for [`free`](Self::free); `bytes` is at most [`MAX_SMALL`], and the address is not in the current window of its class.
+    /// As for [`free`](Self::free); `bytes` is at most [`MAX_SMALL`], `expected` the way to the bin of its class, and the address is not in the current window of that.
     #[inline(never)]
-    unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+    unsafe fn free_sized_elsewhere(
+        core: NonNull<Core<S>>,
+        address: NonNull<u8>,
+        expected: usize,
+        bytes: usize,
+    ) {
         let mut heap = Self::borrowed(core);
-        let class = small_class_of(bytes);
         let granule = heap.own().granule_of(address.as_ptr() as usize);
         if let Some((way, mark)) = heap.own().way_to(granule) {
-            if way == tag::tag(0, class) as usize {
+            if way == expected {
                 // SAFETY: by the contract above, and because the page has this heap's tag and the class.
                 let freed = unsafe { heap.own().free_in_word::<false>(granule, way, mark) };
                 if Self::is_freed(core, granule, freed) {
