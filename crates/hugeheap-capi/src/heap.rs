@@ -66,8 +66,9 @@ unsafe extern "C" fn hh_heap_drop(handle: Handle) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_heap_alloc(handle: Handle, size: usize) -> *mut c_void {
+    // The inline functions of the header come here when the window has nothing for them.
     // SAFETY: by the header's contract, here and below.
-    block_or_null(unsafe { heap_of(handle) }.allocate(size))
+    block_or_null(unsafe { heap_of(handle) }.allocate_after_window(size))
 }
 
 #[unsafe(no_mangle)]

@@ -3,7 +3,7 @@
 //! ```text
 //!   allocate:  1. recent           the block that was freed last: still in the cache
 //!              2. current window   the bin points to its word: one bit per block
-//!              3. current page     its next window with a free block
+//!              3. current page     its next window with a free block; or some of its free blocks become recent ones
 //!              4. partial          pages with free blocks; then the sparse ones
 //!              5. a page           spare, or from the arenas
 //!   free:      a bit in the page's bitmap; away from the current window also in the page's summary, and in `recent`
@@ -23,8 +23,14 @@
 //! (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap larson`). Remembering windows instead of blocks was
 //! tried twice, too. Opened for each, they cost such a program twice as long; with their blocks taken one by one, a quarter more.
 //!
+//! Programs are of two kinds, and change between them. One takes blocks in a row: the current window has them for the fewest instructions. The other takes and
+//! frees in turn, and each time it was not foreseen whether a block is remembered, nor whether the one that is freed lies in the current window. So once
+//! all remembered ones are taken again, and some of them were freed since that was so last, the window is left and the next free blocks of the page are remembered
+//! ([`Own::gather`](super::heap::Own::gather)): now the answers are yes and no until nothing is freed for a while. In `mstress` that saves every third
+//! of the branches that were not foreseen, one in two allocations, for a twelfth more instructions.
+//!
 //! The interpreters' hooks ask the current window first ([`Heap::allocate_near`](super::Heap::allocate_near)): they are called for objects that are mostly made
-//! one after the other, and have no register to spare.
+//! one after the other, and have no register to spare. They never leave it for that, nor does C, which has the window inline.
 
 use super::class::{CLASSES, SHAPES, WINDOWS};
 use super::space::Mark;
@@ -35,6 +41,9 @@ use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 /// Blocks remembered per bin: a power of two that has room in its two cache lines, with 32 bits each. With 8 of 64 bits programs that replace objects of many
 /// sizes at random opened so many windows that they took a sixth longer; 32, on four lines, made no difference.
 pub(super) const RECENT: usize = 16;
+
+/// What a free adds to [`Bin::remembered`].
+const FREED: u32 = 1 << 16 | 1;
 
 /// No window begins here: it is odd.
 const NOWHERE: usize = 1;
@@ -170,8 +179,9 @@ pub(crate) struct Bin {
     pub(super) windows: u16,
     /// What a free writes instead of a mark that stays as it is.
     nothing: u16,
-    /// Blocks that were freed since all were forgotten, less those that were taken again. The next one goes to this index of `recent`, modulo its length;
-    /// of more than that the oldest are overwritten, and what is found in their place is looked at like any other.
+    /// The lower half: blocks that were freed or gathered since all were forgotten, less those that were taken again. The next one goes to this index of `recent`,
+    /// modulo its length; of more than that the oldest are overwritten, and what is found in their place is looked at like any other. The upper half: those that
+    /// were freed. In one word, because a free has one addition for both then. (After 65,536 frees without an allocation the lower half is 0: none is remembered.)
     remembered: u32,
     /// Granules of freed blocks in the first region; 0: none, or one of a page that left the bin. 32 bits hold those of its first 64 GiB. Blocks beyond are not
     /// remembered: 64 bits for all would be half as many.
@@ -213,7 +223,7 @@ impl Bin {
         if let Ok(granule) = u32::try_from(granule) {
             let next = self.remembered;
             self.recent[next as usize % RECENT] = granule;
-            self.remembered = next.wrapping_add(1);
+            self.remembered = next.wrapping_add(FREED);
         }
         // SAFETY: a field of this bin, which the reference does not outlive.
         let nothing = unsafe { AtomicU16::from_ptr(&raw mut self.nothing) };
@@ -223,26 +233,37 @@ impl Bin {
         before == 0 || holds == 0
     }
 
-    /// Whether freed blocks are remembered.
+    /// Whether blocks are remembered, or were until they were taken. 0 frees say no.
     #[inline(always)]
     pub(super) fn remembers(&self) -> bool {
         self.remembered != 0
     }
 
-    /// The granule of the block remembered last, which is forgotten; 0: none that is to be had. Only while the bin [remembers](Self::remembers) one.
+    /// The granule of the block remembered last, which is forgotten; 0: none that is to be had.
     #[inline(always)]
     pub(super) fn recall(&mut self) -> usize {
         // Read once more: with what `remembers` read each pair of a block that is taken and freed would have an instruction more, for a register.
         // SAFETY: a field of this bin.
-        let last = unsafe { (&raw const self.remembered).read_volatile() }.wrapping_sub(1);
-        self.remembered = last;
-        self.recent[last as usize % RECENT] as usize
+        let remembered = unsafe { (&raw const self.remembered).read_volatile() };
+        if remembered as u16 == 0 {
+            return 0;
+        }
+        self.remembered = remembered - 1;
+        self.recent[(remembered - 1) as usize % RECENT] as usize
     }
 
-    /// Forgets all freed blocks: one was found to be taken.
+    /// Forgets all remembered blocks: all were taken, or one was found to be. Returns how many were freed since the last time, modulo 65,536.
     #[inline(always)]
-    pub(super) fn forget_all(&mut self) {
-        self.remembered = 0;
+    pub(super) fn forget_all(&mut self) -> u32 {
+        core::mem::take(&mut self.remembered) >> 16
+    }
+
+    /// Remembers the blocks of these granules, the first of them to be taken first; none was [remembered](Self::forget_all) before.
+    pub(super) fn remember(&mut self, granules: &[u32]) {
+        for (place, &granule) in self.recent.iter_mut().zip(granules.iter().rev()) {
+            *place = granule;
+        }
+        self.remembered = granules.len() as u32;
     }
 
     /// Forgets the blocks of a page, by its index in the first region: the page leaves the bin.

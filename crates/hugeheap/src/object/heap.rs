@@ -3,7 +3,7 @@
 //! ```text
 //!   allocate ─▶ bin of the class ─▶ the block that was freed last          windows
 //!                              ├──▶ a bit of its current window            here
-//!                              └──▶ none left                              windows, refill
+//!                              └──▶ none left                              windows, gather, refill
 //!   free ─▶ index of the granule ─▶ tag of its page: ours, small           here
 //!              │                      └─▶ a bit of its window             here
 //!              └─▶ tag of somebody else, page run, large, foreign          release, pages
@@ -17,7 +17,7 @@
 //! * `free` of its mark has a bit for each window with a free block, but for the open window; and perhaps for some without.
 //! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
 
-use super::bin::{Bin, NO_NUMBER, with_bit};
+use super::bin::{Bin, with_bit};
 use super::class::{
     CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, medium_class_of,
     small_class_of,
@@ -118,9 +118,21 @@ impl<S: Source> Heap<S> {
     /// `None` when the system has no memory.
     #[inline(always)]
     pub fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        self.allocate_with::<true>(bytes)
+    }
+
+    /// The same for a caller that has asked the current window itself, as C's inline functions do: it stays open. [`allocate`](Self::allocate) leaves it where
+    /// blocks are taken and freed in turn, and the inline functions would ask in vain from then on.
+    #[inline(always)]
+    pub fn allocate_after_window(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        self.allocate_with::<false>(bytes)
+    }
+
+    #[inline(always)]
+    fn allocate_with<const GATHER: bool>(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes <= MAX_SMALL {
             let class = small_class_of(bytes);
-            // SAFETY: at most the highest small class; and `retake` is called where the bin remembers a block.
+            // SAFETY: at most the highest small class.
             let taken = unsafe {
                 let own = self.own();
                 if own.bins.get_unchecked(class).remembers() {
@@ -129,7 +141,9 @@ impl<S: Source> Heap<S> {
                     self.take_at_hand(class)
                 }
             };
-            return taken.or_else(|| Self::refill(self.core, class));
+            return taken.or_else(|| {
+                if GATHER { Self::gather_or_refill(self.core, class) } else { Self::refill(self.core, class) }
+            });
         }
         Self::allocate_more(self.core, bytes)
     }
@@ -181,48 +195,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// The block of small ones that was freed last is taken again, or the current window has no free one. That it does no more is what keeps it from
-    /// saving registers.
     #[inline(never)]
-    fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
-        let mut heap = Self::borrowed(core);
-        let own = heap.own();
-        if own.bins[class].remembers() {
-            // SAFETY: that was just asked.
-            let retaken = unsafe { own.retake(class) };
-            if retaken.is_some() {
-                return retaken;
-            }
-            own.bins[class].forget_all();
-        }
-        match own.bins[class].current.take(SMALL_SHIFT) {
-            Some(address) => NonNull::new(address as *mut u8),
-            None => Self::refill_from_window(core, class),
-        }
-    }
-
-    /// Takes a block from a window near at hand. All that it calls comes last, also its next attempt, so that nothing has to be kept meanwhile: with
-    /// a loop a fifth of its instructions saved registers, and blocks of 144 bytes come here for every seventh.
-    #[inline(never)]
-    fn refill_from_window(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
-        let mut heap = Self::borrowed(core);
-        // A child forked while a window is opened would have a part of it.
-        let busy = heap.busy();
-        let number = heap.own().window_near(class);
-        if number == NO_NUMBER {
-            drop(busy);
-            return Self::refill_from_page(core, class);
-        }
-        let taken = heap.own().open_near(class, number);
-        drop(busy);
-        match taken {
-            Some(address) => NonNull::new(address as *mut u8),
-            None => Self::refill(core, class),
-        }
-    }
-
-    #[inline(never)]
-    fn refill_from_page(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+    pub(super) fn refill_from_page(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         if class == 0 {
             return heap.allocate(1);

@@ -44,6 +44,7 @@ mod mistake;
 #[cfg(all(test, loom))]
 mod model;
 mod pages;
+mod recent;
 mod refill;
 mod registry;
 mod release;

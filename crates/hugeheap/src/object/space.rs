@@ -130,7 +130,7 @@ fn with_bit_to<'a>(
                 index = in(reg) index,
                 to = inout(reg) to,
                 nothing = in(reg) nothing,
-                options(pure, nomem, nostack),
+                options(pure, readonly, nostack),
             );
             (word, &*to)
         }

@@ -1,6 +1,7 @@
 //! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
 
 use super::super::bin::RECENT;
+use super::super::class::small_class_of;
 use super::super::heap::SPARES;
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -213,6 +214,85 @@ fn however_many_blocks_are_remembered_none_is_handed_out_twice() {
         assert_eq!(distinct.len(), blocks.len(), "{freed} freed");
         heap.check();
     }
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
+/// Takes and frees in turn until its blocks come from what was gathered: the open window is left.
+fn gathering(heap: &mut Heap<World>, bytes: usize) -> Vec<NonNull<u8>> {
+    let mut blocks = heap.take_many(3 * (HEAP_PAGE_BYTES / bytes) + 5, bytes);
+    let class = small_class_of(bytes);
+    assert!(heap.own().bins[class].current.is_open());
+    heap.give(blocks.swap_remove(0)).expect("live");
+    blocks.extend(heap.take_many(2, bytes));
+    assert!(!heap.own().bins[class].current.is_open(), "{bytes} bytes: left");
+    heap.check();
+    blocks
+}
+
+#[test]
+fn a_program_that_takes_and_frees_in_turn_gets_the_next_blocks_of_the_page_in_their_order() {
+    for bytes in [16, 48, 144, 400, 576] {
+        let (_, mut heap) = heap();
+        let mut blocks = gathering(&mut heap, bytes);
+        let first = *blocks.last().expect("some");
+        // What is freed meanwhile comes first, and the rest of what was gathered after it.
+        let given = blocks.swap_remove(1);
+        heap.give(given).expect("live");
+        assert_eq!(heap.take(bytes), given);
+        blocks.push(given);
+        let next = heap.take_many(40, bytes);
+        let beside = next.iter().take_while(|&&block| page_of(block) == page_of(first));
+        for (number, block) in beside.enumerate() {
+            assert_eq!(at(*block) - at(first), (number + 1) * bytes, "{bytes} bytes: block {number}");
+        }
+        heap.check();
+        heap.give_all(blocks.into_iter().chain(next));
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn a_window_is_open_again_when_nothing_was_freed_for_a_while() {
+    for bytes in [16, 64, 400] {
+        let (_, mut heap) = heap();
+        let mut blocks = gathering(&mut heap, bytes);
+        blocks.extend(heap.take_many(RECENT, bytes));
+        assert!(heap.own().bins[small_class_of(bytes)].current.is_open(), "{bytes} bytes");
+        heap.give_all(blocks);
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn what_was_gathered_is_found_again_when_it_is_forgotten() {
+    let (space, mut heap) = heap();
+    let mut blocks = gathering(&mut heap, BYTES);
+    // Freed ones overwrite what was gathered, and all are forgotten when the first is found taken.
+    let freed: Vec<_> = blocks.drain(..2 * RECENT).collect();
+    heap.give_all(freed);
+    let before = live(space);
+    // All free blocks of the three pages and a part are handed out before another page is taken.
+    let room = 4 * BLOCKS - blocks.len();
+    blocks.extend(heap.take_many(room, BYTES));
+    assert_eq!(live(space), before);
+    heap.check();
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
+#[test]
+fn the_window_stays_open_for_who_asks_it_itself() {
+    let (_, mut heap) = heap();
+    let mut blocks = heap.take_many(3 * BLOCKS + 5, BYTES);
+    for _ in 0..3 {
+        heap.give(blocks.swap_remove(0)).expect("live");
+        for _ in 0..2 {
+            blocks.push(heap.allocate_after_window(BYTES).expect("memory"));
+        }
+        assert!(heap.own().bins[small_class_of(BYTES)].current.is_open());
+    }
+    heap.check();
     heap.give_all(blocks);
     heap.check_empty();
 }
