@@ -4,7 +4,7 @@
 //! blocks of 512 bytes; a batch does both once per arena.
 
 use super::arenas::{BadFree, pages_bytes};
-use super::layout::HEAP_PAGE_BYTES;
+use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::{ArenaId, Arenas};
 use hugeheap_os::Os;
 
@@ -16,7 +16,11 @@ const GROWING: usize = 8;
 impl<O: Os> Arenas<O> {
     /// Takes single heap pages, as many as `to` has room for, and writes their addresses there. Returns how many there are: less when the system has no
     /// more memory. Contents are undefined, as with [`allocate`](Self::allocate).
-    pub fn allocate_pages(&mut self, to: &mut [usize]) -> usize {
+    ///
+    /// In an arena they are looked for from heap page number `from` (0 to 127) on, then from its beginning: who takes them from different places has
+    /// neighbouring ones, as long as there is room.
+    pub fn allocate_pages(&mut self, to: &mut [usize], from: u32) -> usize {
+        debug_assert!(from < HEAP_PAGES);
         let now = self.now();
         let small = to.len() < GROWING;
         let mut count = 0;
@@ -28,7 +32,9 @@ impl<O: Os> Arenas<O> {
             while count < to.len() && arena.in_use != u128::MAX {
                 // From below, and handed out in that order: a program walks its objects in the order it made them, and the
                 // processor fetches ahead only upwards. From above, such a walk took a third longer.
-                let page = (!arena.in_use).trailing_zeros();
+                let free = !arena.in_use;
+                let behind = free >> from << from;
+                let page = if behind != 0 { behind } else { free }.trailing_zeros();
                 arena.in_use |= 1 << page;
                 taken |= 1 << page;
                 to[count] = start + page as usize * HEAP_PAGE_BYTES;
@@ -110,6 +116,7 @@ impl<O: Os> Arenas<O> {
 
 #[cfg(test)]
 mod tests {
+    use crate::arena::HEAP_PAGE_BYTES;
     use crate::arena::tests::{PAGE, World};
     use crate::arena::{BadFree, Policy};
     use hugeheap_os::simulated::Config;
@@ -118,7 +125,7 @@ mod tests {
     fn a_batch_is_what_single_requests_are() {
         let mut world = World::new(Policy::Thp, Config::default());
         let mut pages = [0; 300];
-        assert_eq!(world.heap.allocate_pages(&mut pages), 300);
+        assert_eq!(world.heap.allocate_pages(&mut pages, 0), 300);
         world.heap.verify().expect("consistent");
         let mut sorted = pages;
         sorted.sort_unstable();
@@ -132,6 +139,20 @@ mod tests {
         world.heap.verify().expect("consistent");
         assert_eq!(world.heap.snapshot().live, 0);
         assert_eq!(world.heap.free_pages(&pages[100..]), Err((pages[100], BadFree::NotLive)));
+        world.heap.verify().expect("consistent");
+    }
+
+    #[test]
+    fn pages_are_looked_for_from_where_it_is_said_and_then_from_the_beginning() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let mut pages = [0; 40];
+        assert_eq!(world.heap.allocate_pages(&mut pages, 100), 40);
+        let numbers = pages.map(|page| page / HEAP_PAGE_BYTES % 128);
+        assert!(numbers.into_iter().eq((100..128).chain(0..12)), "{numbers:?}");
+        let mut others = [0; 88];
+        assert_eq!(world.heap.allocate_pages(&mut others, 5), 88);
+        assert!(others.into_iter().map(|page| page / HEAP_PAGE_BYTES % 128).eq(12..100));
+        assert_eq!(world.heap.snapshot().arenas, 1);
         world.heap.verify().expect("consistent");
     }
 }

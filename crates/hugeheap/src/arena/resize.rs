@@ -105,14 +105,14 @@ mod tests {
     fn what_grows_gets_room_behind_it() {
         let mut world = World::new(Policy::Thp, Config::default());
         let mut pages = [0; 8];
-        world.heap.allocate_pages(&mut pages);
+        world.heap.allocate_pages(&mut pages, 0);
         let start = pages[0];
         let first = |address: usize| (address - start) / PAGE as usize;
         let growing = world.heap.allocate_growing(16).expect("memory").get();
         // 120 pages are free: 52 before it, 52 behind it.
         assert_eq!(first(growing), 8 + 52);
         assert_eq!(first(world.take(2)), 126);
-        world.heap.allocate_pages(&mut pages);
+        world.heap.allocate_pages(&mut pages, 0);
         assert_eq!(first(pages[7]), 15);
         assert_eq!(world.heap.resize(growing, 66), Ok(true));
         assert_eq!(world.heap.resize(growing, 67), Ok(false));

@@ -210,7 +210,7 @@ impl<S: Source> Old<S> {
         let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
         self.batch = (self.batch * 2).min(SPARES / 2);
         let spares = &mut self.spares[..batch];
-        let mut taken = self.space.take_pages(spares);
+        let mut taken = self.space.take_pages(spares, 0);
         // Here the program waits: the next arena is made meanwhile, by somebody else.
         let expected = self.expected;
         self.space.source().with(|arenas| arenas.expect_growth(expected));
@@ -222,7 +222,7 @@ impl<S: Source> Old<S> {
                 break;
             }
             let spares = &mut self.spares[..batch];
-            taken = self.space.take_pages(spares);
+            taken = self.space.take_pages(spares, 0);
         }
         self.spares[..taken].reverse();
         self.spare_count += taken;

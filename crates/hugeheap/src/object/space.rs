@@ -332,9 +332,10 @@ impl<S: Source> Space<S> {
         Some(page)
     }
 
-    /// Takes single heap pages that have metadata, as many as `to` has room for; returns how many. Fewer when the system has no more memory.
-    pub(crate) fn take_pages(&self, to: &mut [usize]) -> usize {
-        let taken = self.source.with(|arenas| arenas.allocate_pages(to));
+    /// Takes single heap pages that have metadata, as many as `to` has room for, looked for from heap page number `from` of an arena on; returns how many. Fewer when
+    /// the system has no more memory.
+    pub(crate) fn take_pages(&self, to: &mut [usize], from: u32) -> usize {
+        let taken = self.source.with(|arenas| arenas.allocate_pages(to, from));
         let usable = to[..taken].iter().take_while(|&&page| self.page_or_add(page).is_some()).count();
         if usable == taken {
             return taken;
@@ -348,7 +349,7 @@ impl<S: Source> Space<S> {
     #[cold]
     fn take_pages_elsewhere(&self, to: &mut [usize]) -> usize {
         let mut pages = [0; HEAP_PAGES as usize];
-        let taken = self.source.with(|arenas| arenas.allocate_pages(&mut pages));
+        let taken = self.source.with(|arenas| arenas.allocate_pages(&mut pages, 0));
         let mut kept = 0;
         for index in 0..taken {
             if kept < to.len() && self.page_or_add(pages[index]).is_some() {

@@ -119,9 +119,9 @@ fn small_runs_of_policy_auto_share_one_arena_of_os_pages() {
 fn pages_of_a_growing_heap_are_no_small_runs() {
     let mut world = World::new(Policy::Auto, Config::default());
     let mut pages = [0; 8];
-    assert_eq!(world.heap.allocate_pages(&mut pages[..4]), 4);
+    assert_eq!(world.heap.allocate_pages(&mut pages[..4], 0), 4);
     assert_eq!(world.huge_bytes(), 0, "a small heap is on OS pages");
-    assert_eq!(world.heap.allocate_pages(&mut pages), 8);
+    assert_eq!(world.heap.allocate_pages(&mut pages, 0), 8);
     assert_eq!(world.huge_bytes(), ARENA);
     world.check();
 }

@@ -1,6 +1,7 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
 use super::*;
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::thread;
 
@@ -42,6 +43,29 @@ fn what_others_freed_is_used_again() {
     other.give_all(again);
     heap.check_empty();
     assert_eq!(other.page_count(), 0);
+}
+
+#[test]
+fn pages_of_heaps_that_grow_together_share_no_cache_line_of_marks() {
+    let (space, _first) = heap();
+    let mut heaps: Vec<_> = (0..4).map(|_| space.acquire().expect("memory")).collect();
+    let mut blocks: Vec<Vec<_>> = vec![Vec::new(); heaps.len()];
+    // By turns; three quarters of an arena together.
+    for _ in 0..24 {
+        for (heap, blocks) in heaps.iter_mut().zip(&mut blocks) {
+            blocks.extend(heap.take_many(HEAP_PAGE_BYTES / 512, 512));
+        }
+    }
+    let lines = |blocks: &[NonNull<u8>]| -> BTreeSet<usize> {
+        blocks.iter().map(|&block| at(block) / HEAP_PAGE_BYTES / 8).collect()
+    };
+    let all: Vec<_> = blocks.iter().flat_map(|blocks| lines(blocks)).collect();
+    let distinct: BTreeSet<_> = all.iter().collect();
+    assert_eq!(distinct.len(), all.len(), "lines of eight marks, each of one heap");
+    for (heap, blocks) in heaps.iter_mut().zip(blocks) {
+        heap.give_all(blocks);
+        heap.check();
+    }
 }
 
 #[test]
