@@ -10,7 +10,7 @@ import pytest
 # Instructions per pair of allocate and free, the system's clock included, the loop around it not. The bound of `sized`, a hot pair whose
 # size the caller knows, is a promise: 30, checks included.
 BOUNDS = {
-    "run": 1350, "large": 2290, "owns": 43, "sized": 30, "block": 42, "order": 88, "streams": 82, "gaps": 112,
+    "run": 1350, "large": 2290, "owns": 43, "sized": 30, "block": 42, "order": 84, "streams": 77, "gaps": 108,
     "medium": 121, "medium-sized": 116, "others": 139, "pages": 161, "global": 40, "random": 109,
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ use super::{ArenaId, Arenas};
 use hugeheap_os::Os;
 
 /// Heap pages in one request from which on they are no small runs, which policy `auto` keeps apart on OS pages. A heap of blocks that asks for as many
-/// at once has 15 already, 240 KiB, and is growing: CPython at level `objects` filled the whole arena kept apart and began a huge page all the same, 500
+/// at once has 16 already, 256 KiB, and is growing: CPython at level `objects` filled the whole arena kept apart and began a huge page all the same, 500
 /// faults more than with its blocks on the huge page from here on (`hugeheap bench obmalloc --level objects`, faults of `startup`).
 const GROWING: usize = 8;
 

@@ -18,7 +18,7 @@
 //!
 //! A free away from the current window does the same whatever was freed before: the bit, the summary, `recent`. Until it did, the first block that was freed in a
 //! window was remembered, and those after it in the latest two windows needed the bit only. A pair of blocks that are freed in their order cost 56 instructions, and
-//! costs 79. But where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
+//! costs 76. But where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
 //! blocks of 8 to 500 bytes had 0.40 branches per pair that were not foreseen, and has 0.24, and takes an eighth less time
 //! (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap larson`). Remembering windows instead of blocks was
 //! tried twice, too. Opened for each, they cost such a program twice as long; with their blocks taken one by one, a quarter more.

@@ -116,10 +116,13 @@ impl<S: Source> Own<S> {
         true
     }
 
-    /// Takes pages from the arenas: twice as many as the last time, so that a small heap takes few. Says no when there is no memory.
+    /// Takes pages from the arenas: more than the last time, so that a small heap takes few. Says no when there is no memory.
+    ///
+    /// 1, 2, 3, 4 and 6, and then 8, for which policy `auto` has huge pages: a heap of 256 KiB is on OS pages. With twice as many each time a program that
+    /// touched eight size classes asked for 8, and had 2.3 MiB of anonymous memory instead of 0.3.
     fn take_spares(&mut self) -> bool {
         let batch = self.batch as usize;
-        self.batch = (self.batch * 2).min(SPARES as u32 / 2);
+        self.batch = (self.batch * 5 / 4 + 1).min(SPARES as u32 / 2);
         let spares = &mut self.spares[..batch];
         let space = self.space;
         let taken = space.take_pages(spares, home_of(tag::heap(self.tag)));

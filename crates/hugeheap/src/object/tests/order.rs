@@ -19,6 +19,18 @@ const BYTES: usize = 64;
 const BLOCKS: usize = HEAP_PAGE_BYTES / BYTES;
 
 #[test]
+fn a_heap_with_blocks_of_few_sizes_needs_no_huge_page() {
+    let (space, mut heap) = heap();
+    let arenas = || space.source().with(|arenas| arenas.snapshot());
+    let mut blocks: Vec<_> = (1..=16).map(|class| heap.take(16 * class)).collect();
+    assert_eq!((arenas().arenas_base, arenas().arenas_thp), (1, 0), "sixteen heap pages of OS pages");
+    blocks.push(heap.take(17 * 16));
+    assert_eq!((arenas().arenas_base, arenas().arenas_thp), (1, 1), "it is growing");
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
+#[test]
 fn free_blocks_are_used_before_new_pages() {
     let (space, mut heap) = heap();
     for bytes in [16, 48, 576, 640, 8192] {
