@@ -1,7 +1,7 @@
 //! What happens around `fork`.
 //!
 //! ```text
-//!   before: end the maintenance thread ─▶ lock blocks and heap ─▶ copy hugetlb arenas
+//!   before: end the maintenance thread ─▶ lock blocks, and heap while nobody gives back ─▶ copy hugetlb arenas
 //!   parent: drop the copies ─▶ unlock            child: copies into place ─▶ own record ─▶ unlock
 //! ```
 //!
@@ -30,7 +30,7 @@ extern "C" fn before() {
     runtime.thread.stop_and_hold();
     // Before the heap's lock, as on the way of a thread that needs a page.
     object::space().lock_for_fork();
-    let mut heap = runtime.heap.lock();
+    let mut heap = runtime.lock_at_rest();
     let mut copies = COPIES.lock();
     *copies = heap.before_fork();
     if copies.failed > 0 {
@@ -67,7 +67,7 @@ extern "C" fn in_child() {
     unsafe {
         let copies = core::mem::take(COPIES.leaked_mut());
         runtime.heap.leaked_mut().after_fork_in_child(copies);
-        // Whoever was giving back is not in this process.
+        // Whoever was giving back for longer than the fork waited is not in this process.
         runtime.performing.store(0, Ordering::Relaxed);
         runtime.publisher.reopen_in_child();
         // At once: a child that ends by `_exit` before its first event should be seen all the same. No system call that allocates.

@@ -48,7 +48,7 @@ pub struct Runtime {
     performing: AtomicU32,
 }
 
-/// How long [`Runtime::give_back`] waits for what others are giving back, in steps of a tenth of a millisecond: a second in all. A plan has 16 arenas at most, and takes some
+/// How long [`Runtime::give_back`] and a fork wait for what others are giving back, in steps of a tenth of a millisecond: a second in all. A plan has 16 arenas at most, and takes some
 /// milliseconds; who is kept longer has threads that give back all the time.
 const WAITS: u32 = 10_000;
 
@@ -261,6 +261,20 @@ impl Runtime {
         let given = heap.counters.given_back - before;
         self.publish(&mut heap, true);
         given
+    }
+
+    /// The arenas, while nobody is giving back, for a fork: in the child nobody would ever complete it, and the arenas in that plan were neither used nor given back
+    /// any more.
+    fn lock_at_rest(&self) -> Guard<'_, Arenas<Linux>> {
+        for _ in 0..WAITS {
+            let heap = self.heap.lock();
+            if self.performing.load(Ordering::Relaxed) == 0 {
+                return heap;
+            }
+            drop(heap);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        self.heap.lock()
     }
 
     /// The last words before the process ends: measures and publishes, if somebody listens.
