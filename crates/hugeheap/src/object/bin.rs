@@ -233,7 +233,7 @@ impl Bin {
         before == 0 || holds == 0
     }
 
-    /// Whether blocks are remembered, or were until they were taken. 0 frees say no.
+    /// Whether blocks are remembered, or all were taken again and some of them were freed ones.
     #[inline(always)]
     pub(super) fn remembers(&self) -> bool {
         self.remembered != 0
