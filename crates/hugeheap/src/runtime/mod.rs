@@ -48,8 +48,8 @@ pub struct Runtime {
     performing: AtomicU32,
 }
 
-/// How long [`Runtime::give_back`] and a fork wait for what others are giving back, in steps of a tenth of a millisecond: a second in all. A plan has 16 arenas at most, and takes some
-/// milliseconds; who is kept longer has threads that give back all the time.
+/// How long [`Runtime::give_back`] and a fork wait for what others are giving back, in steps of a tenth of a millisecond: a second in all.
+/// A plan has 16 arenas at most, and takes some milliseconds; who is kept longer has threads that give back all the time.
 const WAITS: u32 = 10_000;
 
 static RUNTIME: Runtime = Runtime {
