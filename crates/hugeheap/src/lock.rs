@@ -37,7 +37,8 @@ impl<T> Lock<T> {
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // SAFETY: as in `lock`.
         let taken = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) } == 0;
-        taken.then_some(Guard { lock: self })
+        // A guard only where the lock was taken: one that was made and dropped without released what another thread held.
+        if taken { Some(Guard { lock: self }) } else { None }
     }
 
     /// Releases the lock that a leaked guard of this thread, or of the thread that forked this process, holds.
@@ -99,6 +100,20 @@ mod tests {
             }
         });
         assert_eq!(*COUNT.lock(), 40_000);
+    }
+
+    #[test]
+    fn a_refused_lock_stays_with_its_holder() {
+        let lock = Lock::new(1);
+        let held = lock.lock();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let refused = scope.spawn(|| lock.try_lock().is_none());
+                assert!(refused.join().expect("it does not panic"));
+            }
+        });
+        drop(held);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]

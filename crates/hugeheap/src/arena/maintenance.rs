@@ -90,7 +90,9 @@ impl<O: Os> Arenas<O> {
         let tight = self.is_tight();
         let live = self.counters.live;
         let ahead = self.kept_ahead(now).map_or(0, |(_, bytes)| bytes);
-        let target = if tight { live } else { self.demand.target(now).max(live + ahead) };
+        let demanded = self.demand.target(now);
+        plan.kept = !tight && demanded > live;
+        let target = if tight { live } else { demanded.max(live + ahead) };
         let mut excess = (live + self.counters.retained).saturating_sub(target);
         let kept = if tight { 0 } else { ahead / ARENA_BYTES as u64 };
         self.plan_give_back(&mut plan, now, &mut excess, kept);
@@ -215,7 +217,9 @@ impl<O: Os> Arenas<O> {
         let decay = self.demand.decay();
         let part = (decay / 8).max(1_000_000);
         if self.counters.retained > SLACK {
-            due = due.min(self.demand.next_change(now).unwrap_or(u64::MAX));
+            // What was kept may have been forgotten while the lock was free: nothing changes any more then, and this plan did not see it.
+            let forgotten = if plan.kept { now } else { u64::MAX };
+            due = due.min(self.demand.next_change(now).unwrap_or(forgotten));
         }
         if let Some((until, _)) = self.kept_ahead(now).filter(|_| self.counters.retained > 0) {
             due = due.min(until + 1);

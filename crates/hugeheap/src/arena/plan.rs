@@ -73,11 +73,13 @@ pub struct Plan {
     pub(super) due: u64,
     /// There may be more to do than was looked at or had room.
     pub(super) more: bool,
+    /// Memory was kept for what the program needed lately.
+    pub(super) kept: bool,
 }
 
 impl Plan {
     pub(super) const fn new(started: u64) -> Self {
-        Self { steps: [None; STEPS], count: 0, started, due: u64::MAX, more: false }
+        Self { steps: [None; STEPS], count: 0, started, due: u64::MAX, more: false, kept: false }
     }
 
     /// Whether there is nothing to do.

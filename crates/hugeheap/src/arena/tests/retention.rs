@@ -103,6 +103,36 @@ fn a_burst_while_recurring_memory_is_kept_needs_an_earlier_look() {
     );
 }
 
+/// The peak left the short window between a plan, which still kept what it needs, and the completion: nobody looked again, and the memory stayed for good.
+#[test]
+fn what_is_forgotten_during_a_pass_is_seen_by_the_next() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let mut last = world.take(HEAP_PAGES);
+    let arenas = world.take_arenas(20);
+    world.free_arenas(&arenas);
+    let mut kept = 0;
+    loop {
+        world.kernel.advance(Duration::from_millis(50));
+        let plan = world.heap.plan();
+        if !plan.is_empty() {
+            assert!(kept > 3, "the decay time is a second");
+            let _ = world.heap.complete(plan);
+            break;
+        }
+        kept += 1;
+        // The program goes on meanwhile, for longer than a part of the short window.
+        world.kernel.advance(Duration::from_millis(130));
+        world.free(last, HEAP_PAGES);
+        last = world.take(HEAP_PAGES);
+        assert_ne!(
+            world.heap.complete(plan),
+            Wait::Idle,
+            "{} bytes are retained",
+            world.heap.snapshot().retained
+        );
+    }
+}
+
 #[test]
 fn other_settings_are_a_reason_to_look() {
     let mut world = World::with(Settings { decay: 3600 * SECOND, ..Settings::DEFAULT }, Config::default());
