@@ -11,7 +11,8 @@
 //! Why `auto` keeps small runs apart and does not simply begin with a base arena: CPython's first requests are one data-stack chunk of 16 KiB
 //! and one or two arenas of 1 MiB. In one arena the chunk cuts the second half, so the second MiB opens a second huge page: 4 MiB
 //! resident where 2 are enough. With the chunk on OS pages of its own, a whole `python -c pass` fits one huge page: 200 faults fewer
-//! than with a base arena first, and less memory than with `thp` (`tests/kernel` holds the start-up to 3 MiB above stock).
+//! than with a base arena first, and less memory than with `thp` (`tests/kernel` holds the start-up to 3 MiB above stock). Once the heap has
+//! [grown](super::arenas::GROWN) it is collapsed like any other that is dense.
 //!
 //! A policy that cannot have what it wants says why: the [`Fallback`] is counted by the caller, once per arena.
 

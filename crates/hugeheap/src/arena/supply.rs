@@ -15,7 +15,7 @@
 
 use super::Arenas;
 use super::Policy;
-use super::arenas::pages_bytes;
+use super::arenas::{GROWN, pages_bytes};
 use super::backing::{self, Choice, Host, Situation};
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use super::list::ArenaId;
@@ -90,6 +90,8 @@ impl<O: Os> Arenas<O> {
     /// One more arena has memory.
     pub(crate) fn count_arena(&mut self) {
         self.counters.arenas += 1;
+        // The arena for small runs may have been dense for long, and change no more.
+        self.sweep.news |= self.counters.arenas == GROWN && self.small.is_some() && self.may_collapse();
         self.counters.arenas_peak = self.counters.arenas_peak.max(self.counters.arenas);
     }
 

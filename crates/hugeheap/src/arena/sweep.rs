@@ -6,14 +6,15 @@
 //!    └── another became dense meanwhile ◀──────────────────────────┘  └─ some are dense, but changed too lately: again when due
 //! ```
 //!
-//! Dense is seven eighths live, so that memory grows by an eighth at most, and unchanged for the decay time. Arenas are in no
+//! Dense is seven eighths live, so that memory grows by an eighth at most, and unchanged for the decay time; of the arena for small runs the first is enough, in a heap
+//! that has grown. Arenas are in no
 //! list for this: most of the time none of them is without a huge page. What a break could not split is found here too,
 //! whether the arena is still used or not.
 
 use super::list::ArenaId;
 use super::maintenance::LOOK;
 use super::plan::{Action, Plan};
-use super::record::{Arena, Made, State};
+use super::record::{Made, State};
 use super::{Arenas, HEAP_PAGES, Policy};
 use hugeheap_os::Os;
 
@@ -53,7 +54,8 @@ impl<O: Os> Arenas<O> {
     }
 
     /// What is to be done with an arena, and when at the earliest.
-    fn wanted(&self, arena: &Arena, now: u64, tight: bool) -> Option<(Action, u64)> {
+    fn wanted(&self, id: ArenaId, now: u64, tight: bool) -> Option<(Action, u64)> {
+        let arena = self.table.arena(id);
         if arena.busy {
             return None;
         }
@@ -62,10 +64,12 @@ impl<O: Os> Arenas<O> {
             return Some((Action::Split { pages: arena.touched }, arena.retry_at));
         }
         let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
-        if !used || arena.huge || arena.apart || arena.live_pages() < DENSE || !self.may_collapse() {
+        let dense = arena.live_pages() >= DENSE && !self.stays_apart(id);
+        if !used || arena.huge || !dense || !self.may_collapse() {
             return None;
         }
-        let unchanged = arena.changed_at.saturating_add(self.demand.decay());
+        // Small runs are taken from the arena for them first: it changes all the time, and stays dense.
+        let unchanged = if arena.apart { now } else { arena.changed_at.saturating_add(self.demand.decay()) };
         // Near the limit not at all; looked at again a decay time later.
         let earliest = if tight { now.saturating_add(self.demand.decay()) } else { unchanged };
         let due = earliest.max(arena.retry_at);
@@ -90,7 +94,7 @@ impl<O: Os> Arenas<O> {
                 more = Some(id);
                 break;
             }
-            match self.wanted(self.table.arena(id), now, tight) {
+            match self.wanted(id, now, tight) {
                 Some((action, due)) if due <= now => plan.push(id, self.table.range(id), action),
                 Some((_, due)) => self.sweep.due = self.sweep.due.min(due),
                 None => {}

@@ -1,5 +1,6 @@
 //! Which arena a run is taken from, and where in it.
 
+use super::arenas::GROWN;
 use super::order::Order;
 use super::table::Table;
 use super::*;
@@ -112,6 +113,54 @@ fn small_runs_of_policy_auto_share_one_arena_of_os_pages() {
     assert_eq!(world.heap.snapshot().arenas, 2);
     world.take(1);
     assert_eq!(world.heap.snapshot().arenas, 3);
+    world.check();
+}
+
+#[test]
+fn the_arena_for_small_runs_is_a_huge_page_once_the_heap_has_grown() {
+    let mut world = World::new(Policy::Auto, Config::default());
+    let mut small: Vec<_> = (0..120).map(|_| world.take(1)).collect();
+    let mut arenas = world.take_arenas(GROWN as usize - 2);
+    world.run(3.0);
+    assert_eq!(world.huge_bytes(), (GROWN - 2) * ARENA);
+    // Small runs come and go all the time, or never again.
+    arenas.push(world.take(HEAP_PAGES));
+    world.run(0.1);
+    assert_eq!(world.huge_bytes(), GROWN * ARENA);
+    world.check();
+    for round in 0..100 {
+        let run = small.swap_remove(round * 7 % small.len());
+        world.free(run, 1);
+        small.push(world.take(1));
+        world.run(0.01);
+    }
+    assert_eq!(world.heap.snapshot().collapses, 1);
+    // It is no reason to keep a huge page for a few small runs.
+    world.free_arenas(&arenas);
+    for run in small.drain(4..) {
+        world.free(run, 1);
+    }
+    world.run(5.0);
+    assert_eq!(world.kernel.charge(), 4 * PAGE);
+    world.check();
+}
+
+#[test]
+fn the_arena_for_small_runs_is_collapsed_though_it_changes_all_the_time() {
+    let mut world = World::new(Policy::Auto, Config::default());
+    let arenas = world.take_arenas(GROWN as usize);
+    let mut small: Vec<_> = (0..100).map(|_| world.take(1)).collect();
+    world.run(2.0);
+    assert_eq!(world.huge_bytes(), GROWN * ARENA, "it is not dense");
+    small.extend((0..20).map(|_| world.take(1)));
+    for round in 0..150 {
+        let run = small.swap_remove(round * 7 % small.len());
+        world.free(run, 1);
+        small.push(world.take(1));
+        world.run(0.01);
+    }
+    assert_eq!(world.huge_bytes(), (GROWN + 1) * ARENA);
+    world.free_arenas(&arenas);
     world.check();
 }
 
