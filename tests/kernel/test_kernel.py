@@ -57,6 +57,36 @@ def test_every_policy_runs_under_every_mode_and_says_what_it_could_not_have(pyth
         assert huge >= 0.95 or record["fallbacks"], record
 
 
+FORK_AND_WAIT = """
+import os, sys
+rows = [bytes(300) for _ in range(300_000)]
+del rows
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+print("forked", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("level", ["arenas", "objects"])
+@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda version: ".".join(map(str, version)))
+def test_a_parent_that_only_waits_after_a_fork_gives_its_memory_back(version, level, tmp_path):
+    """And has no second thread when the interpreter counts them, which is a warning from 3.12 on."""
+
+    def watch():
+        return next(one for one in testbed.records(tmp_path).values() if one["parent"] == os.getpid())
+
+    def is_given_back(_, seen):
+        return seen["forked"]["given_back"] >= 64 << 20 and seen["forked"]["retained"] < 4 << 20
+
+    command = [INTERPRETERS[version], "-W", "error", "-c", FORK_AND_WAIT]
+    seen, err = testbed.phases(command, ["forked"], watch, is_given_back, env=testbed.preloaded("auto", tmp_path, level))
+    assert is_given_back(None, seen), seen
+    assert err == ""
+
+
 def test_a_process_with_thp_switched_off_runs_and_says_so(python, tmp_path):
     def switch_off():
         ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)

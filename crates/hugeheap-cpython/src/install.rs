@@ -5,7 +5,7 @@
 
 use crate::detect::{Found, decide};
 use crate::symbols::Symbols;
-use crate::{arena_hook, object_hook, raw_hook};
+use crate::{after_fork, arena_hook, object_hook, raw_hook};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hugeheap::arena::Settings;
@@ -99,6 +99,7 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         own_huge_pages: variable(c"PYTHON_PYMALLOC_HUGEPAGES"),
     });
     if let (true, Some(symbols)) = (is_installed(decision), symbols) {
+        after_fork::install(&symbols);
         runtime().start(settings);
         // SAFETY: the symbols were just looked up; the caller vouches for the moment.
         unsafe {

@@ -17,9 +17,11 @@
 //! | `arena_hook` | pymalloc's arenas |
 //! | `raw_hook` | large blocks |
 //! | `object_hook` | all objects, at level `objects` |
+//! | `after_fork` | maintenance in the parent of a fork |
 //! | `install` | once per process, before or after the interpreter started |
 //! | `interface` | one runtime per process: whichever library comes second uses the first |
 
+mod after_fork;
 mod arena_hook;
 pub mod detect;
 mod install;

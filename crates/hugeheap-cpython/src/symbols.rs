@@ -74,6 +74,9 @@ pub(crate) type GetArena = unsafe extern "C" fn(*mut ArenaAllocator);
 pub(crate) type SetArena = unsafe extern "C" fn(*mut ArenaAllocator);
 pub(crate) type GetDomain = unsafe extern "C" fn(c_int, *mut DomainAllocator);
 pub(crate) type SetDomain = unsafe extern "C" fn(c_int, *mut DomainAllocator);
+pub(crate) type IsInitialized = unsafe extern "C" fn() -> c_int;
+pub(crate) type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
+pub(crate) type AddPendingCall = unsafe extern "C" fn(PendingCall, *mut c_void) -> c_int;
 type GetVersion = unsafe extern "C" fn() -> *const c_char;
 
 /// What a CPython process offers.
@@ -83,6 +86,8 @@ pub(crate) struct Symbols {
     pub(crate) set_arena: SetArena,
     pub(crate) get_domain: Option<GetDomain>,
     pub(crate) set_domain: Option<SetDomain>,
+    pub(crate) is_initialized: Option<IsInitialized>,
+    pub(crate) add_pending_call: Option<AddPendingCall>,
     get_version: Option<GetVersion>,
 }
 
@@ -112,6 +117,8 @@ impl Symbols {
                 set_arena: function(c"PyObject_SetArenaAllocator")?,
                 get_domain: function(c"PyMem_GetAllocator"),
                 set_domain: function(c"PyMem_SetAllocator"),
+                is_initialized: function(c"Py_IsInitialized"),
+                add_pending_call: function(c"Py_AddPendingCall"),
                 get_version: function(c"Py_GetVersion"),
             })
         }

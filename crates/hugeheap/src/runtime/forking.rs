@@ -3,16 +3,26 @@
 //! ```text
 //!   before: end the maintenance thread ─▶ lock blocks, and heap while nobody gives back ─▶ copy hugetlb arenas
 //!   parent: drop the copies ─▶ unlock            child: copies into place ─▶ own record ─▶ unlock
+//!           ─▶ maintenance goes on, now or soon
 //! ```
+//!
+//! The parent may never allocate again, so what it keeps and what was to be done must not wait for its next event: until then a server that had built its tables and
+//! forked its workers within the decay time was charged for all that the building had needed. Who cannot have a thread right after the fork says so with
+//! [`Runtime::ask_after_forks`], and continues it.
+//!
+//! In the child maintenance begins with its first event: threads cannot be started here, and what it has not changed it shares.
 //!
 //! The order of the locks (thread, then heap) is that of the maintenance thread itself. The child's handler makes system calls only:
 //! no allocation, no lock that another thread could have held.
 
-use super::runtime;
+use super::{Runtime, runtime};
 use crate::arena::ForkCopies;
 use crate::lock::Lock;
 use crate::object;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// What [`Runtime::ask_after_forks`] was given; null: nothing.
+static ASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Copies between the handlers. Its own lock is leaked over the fork like the heap's.
 static COPIES: Lock<ForkCopies> = Lock::new(ForkCopies::NONE);
@@ -58,6 +68,36 @@ extern "C" fn in_parent() {
         runtime.heap.unlock_leaked();
         object::space().unlock_after_fork();
         runtime.thread.resume();
+    }
+    runtime.go_on_after_fork();
+}
+
+impl Runtime {
+    /// From now on `ask` is called in the parent of each fork after which maintenance has something to do, and sees to it that
+    /// [`resume_maintenance`](Self::resume_maintenance) is called soon. Without it a thread is started at once.
+    pub fn ask_after_forks(&self, ask: fn()) {
+        ASK.store(ask as *mut (), Ordering::Release);
+    }
+
+    /// Goes on with the maintenance that a fork interrupted, if there is something to do.
+    pub fn resume_maintenance(&'static self) {
+        let heap = self.heap.lock();
+        if heap.maintenance_due() {
+            self.after_event(heap);
+        }
+    }
+
+    fn go_on_after_fork(&'static self) {
+        if !self.heap.lock().maintenance_due() {
+            return;
+        }
+        let ask = ASK.load(Ordering::Acquire);
+        if ask.is_null() {
+            return self.resume_maintenance();
+        }
+        // SAFETY: it was such a function when it was stored.
+        let ask: fn() = unsafe { core::mem::transmute(ask) };
+        ask();
     }
 }
 
