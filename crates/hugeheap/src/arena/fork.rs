@@ -15,6 +15,10 @@
 //! further pages from the pool ([`Fallback::PoolForks`](crate::telemetry::Fallback::PoolForks)), in the parent and in the child.
 //! Children made by `vfork` and `posix_spawn` only call exec and need no copy; fork handlers do not run for them.
 //!
+//! Of other arenas the child shares the live ones like any memory. The empty ones, which the parent keeps for a while, the child drops: when it used one, the kernel
+//! would copy contents that nobody reads, 4 KiB at a time; and as long as it has them, the parent cannot give them back. What drops them, a call for each, would otherwise be
+//! done when the child ends or executes another program.
+//!
 //! What another thread of the parent writes between the copy and the fork, the child does not see: without that thread in the child,
 //! nothing there waits for the write.
 
@@ -88,8 +92,14 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// After the fork, in the child: puts the copies in the arenas' places. Only async-signal-safe calls.
+    /// After the fork, in the child: drops what is empty, and puts the copies in the arenas' places. Only async-signal-safe calls.
     pub fn after_fork_in_child(&mut self, copies: ForkCopies) {
+        let mut id = self.empty.head;
+        while id.is_some() {
+            let next = self.arena(id).next;
+            self.drop_shared(id);
+            id = next;
+        }
         let Some(reservation) = copies.reservation else { return };
         let mut copy = AddressRange::new(reservation.start, ARENA_BYTES);
         let mut from = ArenaId(0);
@@ -97,7 +107,7 @@ impl<O: Os> Arenas<O> {
         while let Some(id) = self.next_hugetlb(from) {
             from = ArenaId(id.0 + 1);
             if self.arena(id).in_use == 0 {
-                self.drop_shared(id);
+                // It could not be dropped.
                 continue;
             }
             let advised = self.replace_shared(id, copy, copies.advised);
@@ -137,18 +147,25 @@ impl<O: Os> Arenas<O> {
         Some(false)
     }
 
-    /// Drops an empty arena that is shared with the parent.
+    /// Drops an empty arena that is shared with the parent. Not given back, which it would be a regret to need again: the parent has it.
     fn drop_shared(&mut self, id: ArenaId) {
+        let range = self.table.range(id);
+        // A page of the pool stays shared until it is unmapped, and the child would die of a write to it.
+        let unmap = self.arena(id).made == Made::Hugetlb;
         // SAFETY: the arena is ours and has no live run.
-        if unsafe { self.os.unmap(self.table.range(id)) }.is_err() {
+        let dropped = unsafe { if unmap { self.os.unmap(range) } else { self.os.decommit(range) } };
+        if dropped.is_err() {
             return;
         }
         self.unfile(id);
         let arena = self.table.arena_mut(id);
         let bytes = pages_bytes(arena.touched);
         arena.touched = 0;
-        arena.made = Made::Nothing;
+        if unmap {
+            arena.made = Made::Nothing;
+        }
         arena.huge = false;
+        arena.unsplit = false;
         self.retain_less(bytes);
         self.counters.arenas -= 1;
         self.file(id);

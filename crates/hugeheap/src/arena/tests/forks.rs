@@ -83,6 +83,41 @@ fn empty_arenas_from_the_pool_are_not_copied_and_not_used_by_the_child() {
     world.check();
 }
 
+/// With no copy to make, the child kept the empty ones: its first write to one took a page that the pool did not have.
+#[test]
+fn empty_arenas_from_the_pool_are_not_used_by_the_child_where_no_other_is_live() {
+    let (mut world, arenas) = pool_of(2);
+    world.free_arenas(&arenas);
+    let parent = become_child(&mut world, |_, _| {});
+    assert_eq!((world.heap.snapshot().arenas, world.heap.snapshot().retained), (0, 0));
+    let again = world.heap.allocate(HEAP_PAGES).expect("there is memory").get();
+    write_everything(&world.kernel, &[again]);
+    write_everything(&parent, &arenas);
+    assert_eq!(world.kernel.events().buses, 0);
+    world.check();
+}
+
+#[test]
+fn a_child_does_not_hold_what_its_parent_only_keeps() {
+    for policy in [Policy::Thp, Policy::Base, Policy::Auto] {
+        let mut world = World::new(policy, Config::default());
+        let arenas = world.take_arenas(20);
+        let part = world.take(20);
+        world.free_arenas(&arenas[5..]);
+        become_child(&mut world, |_, _| {});
+        let snapshot = world.heap.snapshot();
+        assert_eq!(snapshot.arenas, 6, "{policy:?}");
+        assert!(snapshot.retained < ARENA, "{policy:?}: {} bytes", snapshot.retained);
+        let residency = world.heap.residency().expect("the kernel can be asked");
+        assert_eq!(residency.resident, snapshot.live + snapshot.retained);
+        // To need it now is no regret: the child never used it.
+        world.take_arenas(15);
+        assert_eq!(world.heap.snapshot().regretted, 0);
+        world.check_contents(part, 20 * HEAP_PAGE_BYTES);
+        world.check();
+    }
+}
+
 #[test]
 fn copies_are_what_the_arenas_were_each_in_its_place() {
     let (mut world, arenas) = pool_of(3);
