@@ -87,6 +87,7 @@ impl Runtime {
         }
     }
 
+    /// In the parent, which has all its threads and locks as before: unlike in the child, anything may be called.
     fn go_on_after_fork(&'static self) {
         if !self.heap.lock().maintenance_due() {
             return;
