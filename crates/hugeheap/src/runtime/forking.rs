@@ -89,12 +89,12 @@ impl Runtime {
 
     /// In the parent, which has all its threads and locks as before: unlike in the child, anything may be called.
     fn go_on_after_fork(&'static self) {
-        if !self.heap.lock().maintenance_due() {
-            return;
-        }
         let ask = ASK.load(Ordering::Acquire);
         if ask.is_null() {
             return self.resume_maintenance();
+        }
+        if !self.heap.lock().maintenance_due() {
+            return;
         }
         // SAFETY: it was such a function when it was stored.
         let ask: fn() = unsafe { core::mem::transmute(ask) };
