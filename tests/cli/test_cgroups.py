@@ -2,18 +2,13 @@
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "interpreters")]
-
-import testbed  # noqa: E402  (beside this folder, whatever pytest's import mode)
-from fakehost import Host  # noqa: E402
-from targets import Target, ended  # noqa: E402
+import testbed
+from fakehost import Host
+from targets import Target, ended
 
 TARGETS = Path(__file__).parent
 MIB = 1 << 20

@@ -11,15 +11,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from targets import Target, drop, ended, kernel_thread, refuse_call, rss  # noqa: E402  (beside this file)
+from targets import Target, drop, ended, kernel_thread, refuse_call, rss
 
 TARGETS = Path(__file__).parent
 # Each mapping loses up to 2 MiB at either end, and the interpreter has two or three: of 60 MB that was up to 13 % by chance of addresses.

@@ -7,20 +7,14 @@ import json
 import os
 import re
 import resource
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import testbed
+from fakehost import GIB, POOLS, THP, Host, buddyinfo, meminfo
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "interpreters")]
-
-import testbed  # noqa: E402  (beside these tests, whatever pytest's import mode)
-from fakehost import GIB, POOLS, THP, Host, buddyinfo, meminfo  # noqa: E402
-
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCTOR = ROOT / "crates/hugeheap-cli/src/doctor"
 # Findings of the running kernel, which a directory cannot play: here or not, whatever the test does.
 OF_THE_KERNEL = {"HH-COUNTERS-MISSING", "HH-COUNTERS-DENIED", "HH-KERNEL-NO-COLLAPSE", "HH-KERNEL-NO-SPLIT", "HH-KERNEL-NO-SCAN"}
@@ -204,11 +198,10 @@ def running(program, python, environment):
 
 
 def test_a_process_that_is_not_huge(doctor, running):
-    with testbed.host_lock(shared=True):
-        if "[always]" in Path(testbed.THP).read_text():
-            pytest.skip("every process is huge here")
-        pid = running()
-        found = doctor("--pid", pid)
+    if "[always]" in Path(testbed.THP).read_text():
+        pytest.skip("every process is huge here")
+    pid = running()
+    found = doctor("--pid", pid)
     assert f"hugeheap collapse {pid}" in found["HH-PROCESS-NOT-HUGE"]["fix"]
     assert "does not run on hugeheap" in found["HH-PROCESS-NOT-HUGE"]["what"]
     assert "HH-PROCESS-THP-OFF" not in found

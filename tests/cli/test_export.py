@@ -14,12 +14,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import exposition
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import exposition  # noqa: E402  (beside this file)
-from targets import Target, drop, ended, may_read_others  # noqa: E402
+from targets import Target, drop, ended, may_read_others
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prometheus"
 MIB = 1 << 20

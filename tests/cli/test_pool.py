@@ -3,16 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "interpreters")]
-
-import testbed  # noqa: E402  (beside these tests, whatever pytest's import mode)
-from fakehost import GIB, NODE_POOLS, POOLS, Host, meminfo  # noqa: E402
+import testbed
+from fakehost import GIB, NODE_POOLS, POOLS, Host, meminfo
 
 POOL = f"{POOLS}/hugepages-2048kB/nr_hugepages"
 LARGE = f"{POOLS}/hugepages-1048576kB/nr_hugepages"

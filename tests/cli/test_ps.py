@@ -3,16 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "interpreters")]
-
-import testbed  # noqa: E402  (beside this folder, whatever pytest's import mode)
-from targets import Target, drop, ended  # noqa: E402
+import testbed
+from targets import Target, drop, ended
 
 TARGETS = Path(__file__).parent
 NOBODY = 65534

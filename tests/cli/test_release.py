@@ -2,17 +2,11 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interpreters"))
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import testbed  # noqa: E402  (beside this folder, whatever pytest's import mode)
-from targets import Target, drop  # noqa: E402
+import testbed
+from targets import Target, drop
 
 TARGETS = Path(__file__).parent
 MIB = 1 << 20

@@ -2,14 +2,10 @@
 
 import json
 import sys
-from pathlib import Path
 
+import exposition
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import exposition  # noqa: E402  (beside this file)
-from targets import Target, may_read_others  # noqa: E402
+from targets import Target, may_read_others
 
 MIB = 1 << 20
 BLOCK = 24 * MIB

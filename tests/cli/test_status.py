@@ -1,14 +1,10 @@
 """`hugeheap status`: of a directory that plays a host, line by line, and of this host, against the kernel's files."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from fakehost import GIB, THP, Host, buddyinfo, meminfo  # noqa: E402  (beside this file, whatever pytest's import mode)
+from fakehost import GIB, THP, Host, buddyinfo, meminfo
 
 
 @pytest.fixture

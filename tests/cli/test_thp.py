@@ -4,16 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "interpreters")]
-
-import testbed  # noqa: E402  (beside these tests, whatever pytest's import mode)
-from fakehost import THP, Host  # noqa: E402
+import testbed
+from fakehost import THP, Host
 
 FILE = "etc/tmpfiles.d/hugeheap-thp.conf"
 

@@ -10,17 +10,12 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from targets import Target, ended  # noqa: E402  (beside this file)
-from terminal import PATIENCE, Terminal  # noqa: E402
+from targets import Target, ended
+from terminal import PATIENCE, Terminal
 
 UTF8 = {"LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
 ENTER, ESCAPE, END = "\r", "\x1b", "\x1b[F"

@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 
-
 BATCH = 4096
 
 

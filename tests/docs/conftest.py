@@ -7,10 +7,7 @@ import subprocess
 import sys
 
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-from samples import ROOT  # noqa: E402  (beside this file, whatever pytest's import mode)
+from samples import ROOT
 
 
 @pytest.fixture(scope="session")

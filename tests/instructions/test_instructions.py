@@ -7,6 +7,8 @@ counted when they were set: a change that exceeds one either is a regression or 
 
 import pytest
 
+pytestmark = [pytest.mark.any_host, pytest.mark.xdist_group("instructions")]
+
 # Instructions per pair of allocate and free, the system's clock included, the loop around it not. The bound of `sized`, a hot pair whose
 # size the caller knows, is a promise: 30, checks included.
 BOUNDS = {

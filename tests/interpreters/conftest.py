@@ -1,10 +1,6 @@
-"""Makes `testbed`, beside this file, importable whatever pytest's import mode."""
+"""What tests that start interpreters need of the process that starts them."""
 
 import signal
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 # A shell starts background jobs with SIGINT ignored, which their children inherit: CPython's test_threading then waits for ever for an
 # interrupt, on stock as well.

@@ -24,6 +24,7 @@ and without it in turn:
 """
 
 import concurrent.futures
+import os
 import re
 import tempfile
 import warnings
@@ -33,14 +34,17 @@ from typing import NamedTuple
 import pytest
 import testbed
 
+# One process of pytest has them all, because they share runs. These last longer than others that change knobs can wait.
+pytestmark = [pytest.mark.any_host, pytest.mark.xdist_group("regression")]
+
 FILES = """test_gc test_list test_dict test_set test_json test_pickle test_threading test_subprocess test_interpreters
 test__xxsubinterpreters test_tracemalloc test_capi""".split()
 INTERPRETERS = testbed.find_interpreters()
 MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
 # More than processors: these tests mostly wait. With 4 a run takes 40 s instead of 25 s.
 JOBS = 8
-# Runs at once: one keeps a processor busy, and two take 35 s together.
-RUNS = 2
+# Runs at once: one keeps a processor busy, and two take 35 s together. Beside other tests the second processor is theirs.
+RUNS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 # Seconds for a file; the longest takes 26.
 FILE_TIMEOUT = 240
 # Seconds for all files: three rounds of a file that hangs.

@@ -235,29 +235,64 @@ def need_root():
         pytest.skip("needs root: it changes settings of the host")
 
 
-# Whether the lock that this process holds is shared. It belongs to a descriptor: taken through a second one it would wait for itself.
-_held = []
+# The lock that this process holds: through a second descriptor it would wait for itself.
+_held = None
+
+
+class HostLock:
+    """Shared by those that rely on the host's knobs, held alone by who changes one.
+
+    Who waits for it alone would wait for ever while two others share it in turn. So everybody waits behind a gate, in which one may wait at a time:
+
+        gate, alone ── lock, shared or alone ── gate open again ── … ── lock released
+    """
+
+    def __init__(self):
+        self.gate, self.lock = (self._open(f"hugeheap-host-{name}.lock") for name in ("gate", "knobs"))
+
+    @staticmethod
+    def _open(name):
+        return os.open(os.path.join(tempfile.gettempdir(), name), os.O_RDONLY | os.O_CREAT, 0o644)
+
+    def take(self, shared):
+        # What is held is given up first: two that wait behind the gate for each other would wait for ever.
+        fcntl.flock(self.lock, fcntl.LOCK_UN)
+        fcntl.flock(self.gate, fcntl.LOCK_EX)
+        fcntl.flock(self.lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        fcntl.flock(self.gate, fcntl.LOCK_UN)
+        self.shared = shared
+
+    def close(self):
+        os.close(self.gate)
+        os.close(self.lock)
 
 
 @contextlib.contextmanager
 def host_lock(shared=False):
     """Serialises what depends on the host's knobs with all other tests on this host.
 
-    Until it is released nobody else changes a knob. Who has it may take it again, shared or not as before.
+    Until it is released nobody else changes a knob. Who has it may take it again. Who shares it may take it alone: a knob may have
+    changed when this begins, and after this ends.
     """
-    if _held:
-        assert shared or not _held[0], "a shared lock cannot become exclusive: two that wait for it wait for ever"
+    global _held
+    if _held and (shared or not _held.shared):
         yield
-        return
-    path = os.path.join(tempfile.gettempdir(), "hugeheap-host-knobs.lock")
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        _held.append(shared)
-        yield
-    finally:
-        _held.clear()
-        os.close(descriptor)
+    elif _held:
+        lock = _held
+        lock.take(shared=False)
+        try:
+            yield
+        finally:
+            lock.take(shared=True)
+    else:
+        lock = HostLock()
+        try:
+            lock.take(shared)
+            _held = lock
+            yield
+        finally:
+            _held = None
+            lock.close()
 
 
 @contextlib.contextmanager

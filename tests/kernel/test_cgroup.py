@@ -75,7 +75,7 @@ def test_the_charge_follows_what_is_live(stock_burst, policy, tmp_path):
             return f"the record tells nothing of it: {record}"
         return None
 
-    with testbed.host_lock(shared=True), testbed.memory_group("burst") as group:
+    with testbed.memory_group("burst") as group:
         environment = testbed.preloaded(policy, tmp_path)
         seen, _ = burst([], group, environment, watch, lambda phase, seen: complaint(phase, seen) is None)
     assert seen["full"][0] > seen["start"][0] + 200 * MIB, "there was no burst"
@@ -95,7 +95,7 @@ def test_the_summary_says_what_the_control_group_says():
             last[:] = now, charge
         return now - last[0] > 2
 
-    with testbed.host_lock(shared=True), testbed.memory_group("summary") as group:
+    with testbed.memory_group("summary") as group:
         command = [testbed.find_command(), "run", "--summary", "--json", "--"]
         seen, err = burst(command, group, testbed.clean(), group.charge, settled)
     main = json.loads(err.strip().splitlines()[-1])["main"]
@@ -138,8 +138,7 @@ def need():
 @pytest.mark.parametrize("room", [2, 4, 8, 32])
 @pytest.mark.parametrize("policy", ["auto", "thp", "dense", "base"])
 def test_a_limit_a_little_above_stocks_need_is_survived(need, policy, room, tmp_path):
-    with testbed.host_lock(shared=True):
-        result, _ = fill(need + room * MIB, testbed.preloaded(policy, tmp_path))
+    result, _ = fill(need + room * MIB, testbed.preloaded(policy, tmp_path))
     assert result.returncode != -signal.SIGKILL, f"killed with {room} MiB more than stock needs"
     assert (result.returncode, result.stdout, result.stderr) == (0, FILLED, "")
     record = testbed.only_record(tmp_path)
@@ -150,7 +149,6 @@ def test_a_limit_a_little_above_stocks_need_is_survived(need, policy, room, tmp_
 
 
 def test_far_from_the_limit_it_plays_no_part(need, tmp_path):
-    with testbed.host_lock(shared=True):
-        result, _ = fill(4 * need, testbed.preloaded("auto", tmp_path))
+    result, _ = fill(4 * need, testbed.preloaded("auto", tmp_path))
     assert (result.returncode, result.stdout, result.stderr) == (0, FILLED, "")
     assert "memory_limit" not in testbed.only_record(tmp_path)["fallbacks"]

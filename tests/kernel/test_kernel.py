@@ -91,8 +91,7 @@ def test_a_process_with_thp_switched_off_runs_and_says_so(python, tmp_path):
     def switch_off():
         ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
-    with testbed.host_lock(shared=True):
-        record = outcome(python, PROGRAM, "auto", tmp_path / "records", preexec_fn=switch_off)
+    record = outcome(python, PROGRAM, "auto", tmp_path / "records", preexec_fn=switch_off)
     assert record["peak_huge"] == 0
     assert set(record["fallbacks"]) == {"thp_disabled"}
 
@@ -155,7 +154,7 @@ PHASES = ["start", "full", "tenth", "none"]
 
 def test_the_charge_follows_what_is_live_after_a_burst(python, tmp_path):
     """A million objects, nine tenths dropped at random, then all: the cgroup's charge, not only RSS, comes down."""
-    with testbed.host_lock(shared=True), testbed.memory_group("burst") as group:
+    with testbed.memory_group("burst") as group:
         def charges(environment, watch, enough=None):
             seen, _ = testbed.phases(
                 [python, "-c", BURST], PHASES, watch, enough, env=environment, preexec_fn=group.enter
@@ -229,8 +228,7 @@ def test_a_short_script_takes_at_most_3_mib_more(version):
         runs = [testbed.run([INTERPRETERS[version], "-c", RSS], environment) for _ in range(5)]
         return statistics.median(int(run.stdout) for run in runs)
 
-    with testbed.host_lock(shared=True):
-        assert rss(testbed.preloaded("auto")) <= rss(testbed.clean()) + 3 * 1024
+    assert rss(testbed.preloaded("auto")) <= rss(testbed.clean()) + 3 * 1024
 
 
 def test_no_more_than_one_thread_at_rest(python, tmp_path):

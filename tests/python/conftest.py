@@ -8,15 +8,11 @@ starts interpreters of its own. A behaviour is one story told by one process, be
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interpreters"))
-
-import testbed  # noqa: E402  (in the neighbouring folder, whatever pytest's import mode)
+import testbed
 
 INTERPRETERS = testbed.find_interpreters()
 

@@ -26,7 +26,7 @@ def both(interpreter, variables, tmp_path):
         for before in [], ["-m", "hugeheap", "--policy", "thp"]:
             command = [interpreter, *options, *before, *words]
             if input is not None:
-                command = ["sh", "-c", f'printf "%s" "$0" | "$@"', input, *command]
+                command = ["sh", "-c", 'printf "%s" "$0" | "$@"', input, *command]
             ways.append(testbed.run(command, env=variables(), cwd=tmp_path))
         return ways
 
