@@ -11,7 +11,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Versions that the tests were written for; newer ones of the same major number usually work.
 BUILD_TOOLS := 'maturin>=1.9,<2' 'pytest>=8,<10' 'pytest-timeout>=2.4,<3' 'pytest-xdist>=3.8,<4'
 
-# Processes that run tests at once: one keeps a processor busy half of the time, and which tests bear others beside them is known to tests/conftest.py.
+# Processes that run tests at once, a file at a time: one keeps a processor busy half of the time. Which tests bear others beside them is known to tests/conftest.py.
 TESTERS := 2
 
 # What is drawn at random is drawn from this: a commit passes or fails whoever runs its tests. `make test SEED=$$RANDOM` draws something else.
@@ -70,7 +70,7 @@ fuzz:
 
 # Real interpreters, the real kernel, the commands, the samples of the documents.
 python-tests:
-	$(VENV)/bin/python -m pytest tests --numprocesses=$(TESTERS) --dist=loadgroup --durations=40
+	$(VENV)/bin/python -m pytest tests --numprocesses=$(TESTERS) --dist=loadfile --no-loadscope-reorder --durations=40
 
 ## regression: of these only CPython's own regression tests, stock beside hugeheap; about five minutes
 regression: build

@@ -23,7 +23,6 @@ import testbed  # noqa: E402
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "any_host: reads and changes no knob of the host")
-    config.addinivalue_line("markers", "xdist_group(name): runs in one process with all others of this name")
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ with a write of the field, where RPython's loop has 11 and 13.
 
 import pytest
 
-pytestmark = [pytest.mark.any_host, pytest.mark.xdist_group("instructions")]
+pytestmark = pytest.mark.any_host
 
 BOUNDS = {"plain": 9, "field": 11}
 

@@ -7,7 +7,7 @@ counted when they were set: a change that exceeds one either is a regression or 
 
 import pytest
 
-pytestmark = [pytest.mark.any_host, pytest.mark.xdist_group("instructions")]
+pytestmark = pytest.mark.any_host
 
 # Instructions per pair of allocate and free, the system's clock included, the loop around it not. The bound of `sized`, a hot pair whose
 # size the caller knows, is a promise: 30, checks included.

@@ -34,8 +34,8 @@ from typing import NamedTuple
 import pytest
 import testbed
 
-# One process of pytest has them all, because they share runs. These last longer than others that change knobs can wait.
-pytestmark = [pytest.mark.any_host, pytest.mark.xdist_group("regression")]
+# Each lasts longer than others, who may want to change a knob, can wait.
+pytestmark = pytest.mark.any_host
 
 FILES = """test_gc test_list test_dict test_set test_json test_pickle test_threading test_subprocess test_interpreters
 test__xxsubinterpreters test_tracemalloc test_capi""".split()
