@@ -117,14 +117,14 @@ enum hh_gc_check {
 /* What can be set; 0 leaves a setting to the library. */
 typedef struct hh_gc_options {
     size_t size;     /* sizeof(hh_gc_options) */
-    size_t nursery;  /* bytes, at least 65536; 0: from the caches and the memory limit */
+    size_t nursery;  /* bytes, at least 65536; 0: from the caches and the memory limit, and with a longer `step` as many survivors ask for */
     size_t maximum;  /* bytes that the old generation may have; 0: no limit of its own */
     uint32_t growth; /* percent of what was alive at which the next major collection begins, at least 110; 0: 182 */
     uint32_t checks; /* of enum hh_gc_check */
     uint32_t stress; /* collect every so many allocations; 0: off */
     uint32_t evacuate; /* percent of what lives, above which the memory of the old generation is evacuated after a major collection in steps;
                           0: only whole collections evacuate */
-    uint64_t step;   /* nanoseconds that a step of a major collection may take; 0: 2 ms */
+    uint64_t step;   /* nanoseconds that a step of a major collection may take, a pause twice that; longer ones are for throughput; 0: 2 ms */
 } hh_gc_options;
 
 #define HH_GC_OPTIONS_INIT { sizeof(hh_gc_options), 0, 0, 0, 0, 0, 0, 0 }

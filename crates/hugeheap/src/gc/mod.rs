@@ -15,7 +15,7 @@
 //! | `header` | the one word before each object |
 //! | `layout`, `types`, `trace` | what a program says of a type; sizes, and where references are |
 //! | `window` | where the next objects go |
-//! | `nursery` | where objects begin; its size; gaps between objects that stay |
+//! | `nursery`, `nursery_size` | where objects begin, gaps between objects that stay; how large it is |
 //! | `old`, `bins`, `lists`, `large`, `sweep` | where objects end: blocks, where the next one is, lists of pages, large objects, what becomes free |
 //! | `roots` | what is alive without being referred to |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
@@ -73,6 +73,7 @@ mod minor;
 mod near;
 mod noted;
 mod nursery;
+mod nursery_size;
 mod old;
 mod pacing;
 mod prefetch;
@@ -104,7 +105,7 @@ pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
 pub use layout::{BadLayout, Layout, MAX_PART};
 pub use log::{BadLog, LOG_VARIABLE};
 pub use mark::Phase;
-pub use nursery::{LEAST_NURSERY, nursery_bytes};
+pub use nursery_size::{LEAST_NURSERY, nursery_bytes};
 pub use process::{ProcessHeap, space};
 pub use protect::{CannotProtect, Forbid};
 pub use roots::{Global, RootCallback};

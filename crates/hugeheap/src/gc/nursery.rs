@@ -17,19 +17,8 @@ use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use crate::object::space::{Bitmap, Page};
 use crate::object::{Source, Space};
 use core::sync::atomic::Ordering;
-use hugeheap_os::{AddressRange, Cache, Facts, Pages, Protection};
+use hugeheap_os::{AddressRange, Pages, Protection};
 use std::collections::VecDeque;
-
-/// Least bytes of a nursery that is chosen here. A minor collection has costs that do not depend on what survives, and what survives is a
-/// smaller share of what was allocated the more time it had to die.
-const LEAST: usize = 1 << 20;
-
-/// Most bytes of a nursery that is chosen here: all of it may survive, and copying 4 MiB of objects of 64 bytes takes 2 ms. Binary
-/// trees were fastest with it, on a cache whose share is 16 MiB: with 2 MiB they took a fifth longer, with 8 a tenth. Who knows better sets it.
-const MOST: usize = 4 << 20;
-
-/// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
-pub const LEAST_NURSERY: usize = 64 << 10;
 
 /// Bytes that are handed out at once. Whoever comes for the next ones is asked whether a collection is due ([`Remembered::places`]): for each 8,192
 /// of the smallest objects, which is two hundredths of an instruction for each.
@@ -39,30 +28,6 @@ pub(super) const PIECE: usize = 128 << 10;
 
 /// Nurseries that are protected at once where they are rotated: so many collections later an address that was kept is still found.
 const NURSERIES: usize = 3;
-
-/// Part of a memory limit that a nursery has at most, as a divisor: it is memory without a live object most of the time.
-const LIMIT_PART: u64 = 16;
-
-/// Bytes of a nursery on a host with these caches and this memory limit. Pure.
-///
-/// Half of the largest share that a CPU has of a cache from the second level on: the nursery is written and read from its beginning to its
-/// end again and again, so it should stay in a cache that other CPUs do not take from it, and leave room there for the old objects that the
-/// program uses.
-pub fn nursery_bytes(caches: &[Cache], limit: Option<u64>) -> usize {
-    let data = caches.iter().filter(|cache| cache.data && cache.level >= 2);
-    let share = data.map(|cache| cache.size / cache.shared_by.max(1) as usize).max().unwrap_or(2 * LEAST);
-    let bytes = (share / 2).clamp(LEAST, MOST);
-    let allowed = limit.map_or(usize::MAX, |limit| usize::try_from(limit / LIMIT_PART).unwrap_or(usize::MAX));
-    let bytes = bytes.min(allowed).max(LEAST_NURSERY);
-    bytes - bytes % HEAP_PAGE_BYTES
-}
-
-/// The same for this host, as far as it answers.
-pub(crate) fn bytes_for_host<F: Facts>(os: &F) -> usize {
-    let limits = os.memory_limits().ok();
-    let limit = limits.and_then(|limits| [limits.max, limits.high].into_iter().flatten().min());
-    nursery_bytes(&os.caches().unwrap_or_default(), limit)
-}
 
 /// The nursery of a heap.
 pub(crate) struct Nursery<S: Source> {
@@ -164,6 +129,21 @@ impl<S: Source> Nursery<S> {
             fault::remove(start);
         }
         opened
+    }
+
+    /// Goes on in a block of another size, if nothing stays in this one. Directly after [`empty`](Self::empty). Says no when it goes on in the same.
+    ///
+    /// Another block, and not more or less of this one: what the arenas get back they keep or give to the system by their rules, also where it is in pages of a
+    /// pool.
+    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
+        if self.stays > 0 || !self.before.is_empty() {
+            return false;
+        }
+        let Some(start) = Self::block(self.space, bytes) else { return false };
+        let freed = self.space.source().with(|arenas| arenas.free_large(self.start));
+        debug_assert!(freed.is_ok(), "a nursery is a large block");
+        (self.start, self.next, self.bytes) = (start, start, bytes);
+        true
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -440,39 +420,4 @@ pub(crate) fn fill(from: usize, to: usize, word: u64) {
 fn place(object: usize) -> (usize, u64) {
     let granule = object % HEAP_PAGE_BYTES / OBJECT_ALIGN;
     (granule / 64, 1 << (granule % 64))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cache(level: u8, size: usize, shared_by: u32) -> Cache {
-        Cache { level, data: true, size, shared_by }
-    }
-
-    #[test]
-    fn the_nursery_has_half_of_the_largest_share_of_a_cache() {
-        let desktop = [cache(1, 32 << 10, 2), cache(2, 1 << 20, 2), cache(3, 16 << 20, 16)];
-        assert_eq!(
-            nursery_bytes(&desktop, None),
-            1 << 20,
-            "half of a sixteenth of 16 MiB is below the least"
-        );
-        let few = [cache(2, 1 << 20, 1), cache(3, 32 << 20, 2)];
-        assert_eq!(nursery_bytes(&few, None), MOST, "half of a half of 32 MiB is above the most");
-        let private = [cache(2, 4 << 20, 1), cache(3, 32 << 20, 64)];
-        assert_eq!(nursery_bytes(&private, None), 2 << 20);
-        assert_eq!(nursery_bytes(&[cache(3, 1 << 30, 1)], None), MOST);
-        assert_eq!(nursery_bytes(&[], None), LEAST, "a host that does not tell");
-        let code = [Cache { data: false, ..cache(2, 8 << 20, 1) }];
-        assert_eq!(nursery_bytes(&code, None), LEAST);
-    }
-
-    #[test]
-    fn a_memory_limit_bounds_the_nursery() {
-        let few = [cache(3, 32 << 20, 2)];
-        assert_eq!(nursery_bytes(&few, Some(32 << 20)), 2 << 20);
-        assert_eq!(nursery_bytes(&few, Some(0)), LEAST_NURSERY);
-        assert_eq!(nursery_bytes(&few, Some(u64::MAX)), MOST);
-    }
 }

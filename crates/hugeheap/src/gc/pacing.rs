@@ -62,7 +62,8 @@ const FIRST: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacing {
     growth: u32,
-    nursery: usize,
+    /// Bytes of the nursery.
+    pub(crate) nursery: usize,
     maximum: usize,
     threshold: usize,
     /// Bytes when the major collection that is under way began.
@@ -127,10 +128,15 @@ impl Pacing {
         self.nursery.min(FIRST_PART)
     }
 
-    /// Bytes of the nursery that can survive in the time that a pause may take.
-    pub(crate) fn most(&self) -> usize {
+    /// Bytes that can survive in the time that a pause may take.
+    pub(crate) fn can_survive(&self) -> usize {
         let bytes = ((2 * self.step).as_nanos() as u64 / self.cost.max(1)).saturating_mul(1 << 10);
-        usize::try_from(bytes).unwrap_or(usize::MAX).max(LEAST_PART).min(self.nursery)
+        usize::try_from(bytes).unwrap_or(usize::MAX).max(LEAST_PART)
+    }
+
+    /// The same, of the nursery there is.
+    pub(crate) fn most(&self) -> usize {
+        self.can_survive().min(self.nursery)
     }
 
     /// How much of the nursery is used until the next collection, where `part` of it was, and the minor collection took `minor`.

@@ -18,7 +18,7 @@ pub(crate) struct GcArguments {
     /// Workloads to run: binary-trees, gcbench, churn, lru, pinned, wide-arrays, evacuation. Default: all.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) workloads: Vec<String>,
-    /// Programs to measure beside: boehm, boehm-tuned, ocaml, all or none. Default: all that are found.
+    /// Programs to measure beside: hugeheap-tuned, boehm, boehm-tuned, ocaml, all or none. Default: all that are found.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) against: Vec<String>,
     /// Depth of the trees of binary-trees; those of gcbench are two less deep. 8 to 24. Default: 18, with --quick 14.

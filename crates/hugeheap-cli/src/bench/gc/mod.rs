@@ -27,7 +27,7 @@ pub(crate) mod workload;
 use super::charge::Group;
 use super::process;
 use super::report::{self, Circumstances, conclude, ended, writable};
-use super::subject::{self, Absent, Subject, Workshop};
+use super::subject::{self, Absent, Found, Subject, Workshop};
 use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{requirements, touch};
@@ -59,7 +59,10 @@ const QUICK_SIZE: u64 = 128 << 20;
 const LEAST_SIZE: u64 = 1 << 20;
 /// Memory of a program at its peak, of the size: collectors that wait until the heap has doubled, and copies.
 const PEAK: u64 = 3;
-const PEERS: [&str; 3] = ["boehm", "boehm-tuned", "ocaml"];
+const TUNED: &str = "hugeheap-tuned";
+/// Milliseconds of a step of [`TUNED`]: its pauses are then as long as Boehm's of trees.
+const TUNED_STEP: &str = "10";
+const PEERS: [&str; 4] = [TUNED, "boehm", "boehm-tuned", "ocaml"];
 /// Milliseconds before and after a workload in which only the clock is read: what happens to an idle program once a second is seen in
 /// most of five runs.
 const IDLE: u32 = 1000;
@@ -225,6 +228,7 @@ fn plan(context: &Context, arguments: &GcArguments, workshop: &Workshop) -> Resu
     }
     let mut subjects = vec![Subject::own("gc").map_err(Refusal::Unsupported)?];
     let peers = subject::choose(&arguments.against, &PEERS, |name| match name {
+        TUNED => tuned(),
         "boehm" => workshop.boehm(BOEHM),
         "boehm-tuned" => workshop.boehm_with("boehm-tuned", BOEHM, &["-DTUNED"]),
         _ => workshop.ocaml(OCAML),
@@ -233,6 +237,14 @@ fn plan(context: &Context, arguments: &GcArguments, workshop: &Workshop) -> Resu
     let runs = options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS });
     let idle = if options.quick { QUICK_IDLE } else { IDLE };
     Ok(Plan { tasks, subjects, absent: peers.absent, runs, idle })
+}
+
+/// Our collector with longer steps.
+fn tuned() -> Found {
+    let own = Subject::own("gc").map_err(|why| Absent::new(TUNED, why))?;
+    let mut command = own.command;
+    command.extend(["--step".into(), TUNED_STEP.into()]);
+    Ok(Subject { name: TUNED, command, ..own })
 }
 
 impl Task {
@@ -319,7 +331,7 @@ mod tests {
     use super::*;
     use waits::{Host, Waits};
 
-    /// Two workloads of trees, the churn and the evacuation, on three programs: hugeheap is five times as fast as the others.
+    /// Two workloads of trees, the churn and the evacuation, on four programs: hugeheap is five times as fast as the peers.
     pub(super) fn sample() -> (Plan, Results) {
         let mut histogram = vec![0; 36];
         histogram[18] = 100;
@@ -351,10 +363,11 @@ mod tests {
             runs: vec![told(seconds); 3],
             failure: None,
         };
-        let row = || vec![trial("hugeheap", 0.1), trial("boehm", 0.5), trial("ocaml", 0.5)];
+        let row =
+            || vec![trial("hugeheap", 0.1), trial("boehm", 0.5), trial("ocaml", 0.5), trial(TUNED, 0.08)];
         let plan = Plan {
             tasks: tasks.map(|workload| Task { workload, size: 18 }).to_vec(),
-            subjects: vec![subject("hugeheap"), subject("boehm"), subject("ocaml")],
+            subjects: vec![subject("hugeheap"), subject("boehm"), subject("ocaml"), subject(TUNED)],
             absent: Vec::new(),
             runs: 3,
             idle: 1000,

@@ -23,6 +23,9 @@ pub(crate) struct Words {
     /// Milliseconds before the workload and after it in which only the clock is read.
     #[arg(long, default_value_t = 0)]
     idle: u32,
+    /// Milliseconds of a step of a major collection.
+    #[arg(long)]
+    step: Option<u32>,
 }
 
 /// What every program tells.
@@ -95,7 +98,8 @@ fn charge(file: &Path) -> Option<u64> {
 pub(crate) fn work(words: &Words) -> Result<Told, String> {
     let workload = Workload::parse(&words.workload).ok_or("there is no such workload")?;
     let start = charge(&words.charge);
-    let mut machine = Machine::new(Settings::default())?;
+    let step = words.step.map(|step| Duration::from_millis(step.into()));
+    let mut machine = Machine::new(Settings { step, ..Settings::default() })?;
     // Between pinned objects every 64th allocation is a slow one, and hardly any collects: looking at each would be most of the work.
     machine.watch = (workload != Workload::Pinned).then(|| Box::new(Watch::new()));
     let mut idle = Pauses::empty();
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     fn told(workload: &str, size: u64) -> Told {
-        let words = Words { workload: workload.to_owned(), size, charge: "-".into(), idle: 0 };
+        let words = Words { workload: workload.to_owned(), size, charge: "-".into(), idle: 0, step: None };
         work(&words).unwrap()
     }
 

@@ -7,6 +7,7 @@ mod evacuate;
 mod events;
 mod exhausted;
 mod finalizers;
+mod growing;
 mod major;
 mod minor;
 mod ready;
@@ -86,7 +87,12 @@ impl Test {
 
     fn over(space: &'static Space<World>, settings: Settings) -> Self {
         let nursery = settings.nursery.or(Some(64 << 10));
-        let mut heap = Heap::new(space, Settings { nursery, ..settings }).expect("memory");
+        Self::as_set(space, Settings { nursery, ..settings })
+    }
+
+    /// The same with the nursery that is chosen, if none is set.
+    fn as_set(space: &'static Space<World>, settings: Settings) -> Self {
+        let mut heap = Heap::new(space, settings).expect("memory");
         let mut register = |layout| heap.register(layout).expect("a right layout");
         let pair = register(Layout::fixed(PAIR).slots(&[LEFT, RIGHT]));
         let array = register(Layout::variable(16, 8).item_slots(&[0]));

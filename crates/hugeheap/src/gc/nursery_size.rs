@@ -1,0 +1,208 @@
+//! How large the nursery is: as a cache has room for, and where pauses may be long, as what survives makes worth while. Pure.
+//!
+//! ```text
+//!   least ──── many survived ───▶ twice as large ──▶ … ──▶ most, or what may survive within a pause
+//!     ▲                                                     │
+//!     └──────────── few survived, [`PATIENCE`] times ───────┘
+//! ```
+//!
+//! What does not survive is cheapest where it stays in a cache. What does is copied, and half as much survives of a nursery twice as large, as what is alive at a time
+//! is the same. So a small nursery is best for a program that drops everything at once, and one of many times the cache for a program that builds
+//! something of megabytes. But all of a nursery may survive, and copying it is a pause: where pauses are to be short, it stays small.
+
+use super::pacing::STEP;
+use crate::arena::HEAP_PAGE_BYTES;
+use core::time::Duration;
+use hugeheap_os::{Cache, Facts};
+
+/// Least bytes of a nursery that is chosen here. A minor collection has costs that do not depend on what survives, and what survives is a
+/// smaller share of what was allocated the more time it had to die.
+const LEAST: usize = 1 << 20;
+
+/// Most bytes of a nursery that is chosen here: all of it may survive, and copying 4 MiB of objects of 64 bytes takes 2 ms. Binary
+/// trees were fastest with it, on a cache whose share is 16 MiB: with 2 MiB they took a fifth longer, with 8 a tenth. Who knows better sets it.
+const MOST: usize = 4 << 20;
+
+/// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
+pub const LEAST_NURSERY: usize = 64 << 10;
+
+/// Part of a memory limit that a nursery has at most, as a divisor: it is memory without a live object most of the time.
+const LIMIT_PART: u64 = 16;
+
+/// Bytes of a nursery on a host with these caches and this memory limit. Pure.
+///
+/// Half of the largest share that a CPU has of a cache from the second level on: the nursery is written and read from its beginning to its
+/// end again and again, so it should stay in a cache that other CPUs do not take from it, and leave room there for the old objects that the
+/// program uses.
+pub fn nursery_bytes(caches: &[Cache], limit: Option<u64>) -> usize {
+    let data = caches.iter().filter(|cache| cache.data && cache.level >= 2);
+    let share = data.map(|cache| cache.size / cache.shared_by.max(1) as usize).max().unwrap_or(2 * LEAST);
+    let bytes = (share / 2).clamp(LEAST, MOST);
+    let bytes = bytes.min(allowed(limit)).max(LEAST_NURSERY);
+    bytes - bytes % HEAP_PAGE_BYTES
+}
+
+/// What a memory limit allows a nursery.
+fn allowed(limit: Option<u64>) -> usize {
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit / LIMIT_PART).unwrap_or(usize::MAX))
+}
+
+/// Most bytes that a nursery grows to. Binary trees of depth 18, whose largest has 16 MiB, took 0.87 s with 4 MiB, 0.76 with 16, 0.68 with 32, 0.49 with 64 and 0.59 with 128, with pauses of any
+/// length, on a host whose speed changes by a third.
+const MOST_GROWN: usize = 64 << 20;
+
+/// Part of the least size as a divisor: from so many survivors on the nursery grows. With less there is hardly anything to copy.
+const MANY_PART: usize = 8;
+
+/// Minor collections with fewer than half of that after which it is as small as it was. Growing again takes a few of them, so it may be early; not after one, because
+/// a program that builds one thing after the other has such between two.
+const PATIENCE: u32 = 64;
+
+/// The size of a heap's nursery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NurserySize {
+    now: usize,
+    least: usize,
+    most: usize,
+    /// Minor collections in a row of which few objects survived.
+    few: u32,
+}
+
+impl NurserySize {
+    /// A size that was set: it stays.
+    pub(crate) fn set(bytes: usize) -> Self {
+        let bytes = bytes - bytes % HEAP_PAGE_BYTES;
+        Self { now: bytes, least: bytes, most: bytes, few: 0 }
+    }
+
+    /// The size for a host, as far as it answers, where a step of a collection may take so long.
+    pub(crate) fn for_host<F: Facts>(os: &F, step: Duration) -> Self {
+        let limits = os.memory_limits().ok();
+        let limit = limits.and_then(|limits| [limits.max, limits.high].into_iter().flatten().min());
+        Self::chosen(nursery_bytes(&os.caches().unwrap_or_default(), limit), step, limit)
+    }
+
+    fn chosen(least: usize, step: Duration, limit: Option<u64>) -> Self {
+        // Of what is chosen for short pauses all can survive in one.
+        let most = if step > STEP { MOST_GROWN.min(allowed(limit)) } else { least };
+        Self { most: most.max(least), ..Self::set(least) }
+    }
+
+    pub(crate) fn now(self) -> usize {
+        self.now
+    }
+
+    /// Whether it is larger than it was in the beginning.
+    pub(crate) fn is_grown(self) -> bool {
+        self.now > self.least
+    }
+
+    /// The size to go on with, if it is another one: after a minor collection of all of the nursery or a part, of which `survived` bytes survived, where so many
+    /// can within a pause.
+    pub(crate) fn next(&mut self, survived: usize, all: bool, can: usize) -> Option<usize> {
+        let many = self.least / MANY_PART;
+        self.few = if survived < many / 2 { self.few + 1 } else { 0 };
+        if self.few >= PATIENCE {
+            self.few = 0;
+            return self.is_grown().then_some(self.least);
+        }
+        let grows = survived >= many && all && self.now <= self.most.min(can) / 2;
+        grows.then_some(2 * self.now)
+    }
+
+    /// The nursery has this size now.
+    pub(crate) fn became(&mut self, bytes: usize) {
+        self.now = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(level: u8, size: usize, shared_by: u32) -> Cache {
+        Cache { level, data: true, size, shared_by }
+    }
+
+    #[test]
+    fn the_nursery_has_half_of_the_largest_share_of_a_cache() {
+        let desktop = [cache(1, 32 << 10, 2), cache(2, 1 << 20, 2), cache(3, 16 << 20, 16)];
+        assert_eq!(
+            nursery_bytes(&desktop, None),
+            1 << 20,
+            "half of a sixteenth of 16 MiB is below the least"
+        );
+        let few = [cache(2, 1 << 20, 1), cache(3, 32 << 20, 2)];
+        assert_eq!(nursery_bytes(&few, None), MOST, "half of a half of 32 MiB is above the most");
+        let private = [cache(2, 4 << 20, 1), cache(3, 32 << 20, 64)];
+        assert_eq!(nursery_bytes(&private, None), 2 << 20);
+        assert_eq!(nursery_bytes(&[cache(3, 1 << 30, 1)], None), MOST);
+        assert_eq!(nursery_bytes(&[], None), LEAST, "a host that does not tell");
+        let code = [Cache { data: false, ..cache(2, 8 << 20, 1) }];
+        assert_eq!(nursery_bytes(&code, None), LEAST);
+    }
+
+    #[test]
+    fn a_memory_limit_bounds_the_nursery() {
+        let few = [cache(3, 32 << 20, 2)];
+        assert_eq!(nursery_bytes(&few, Some(32 << 20)), 2 << 20);
+        assert_eq!(nursery_bytes(&few, Some(0)), LEAST_NURSERY);
+        assert_eq!(nursery_bytes(&few, Some(u64::MAX)), MOST);
+    }
+
+    const LONG: Duration = Duration::from_millis(10);
+    const ANY: usize = usize::MAX;
+
+    #[test]
+    fn a_nursery_that_was_set_or_belongs_to_short_pauses_stays_as_it_is() {
+        for mut size in [NurserySize::set((1 << 20) + 5), NurserySize::chosen(1 << 20, STEP, None)] {
+            assert_eq!(size.now(), 1 << 20);
+            for survived in [1 << 20, 0, 1 << 30] {
+                for _ in 0..2 * PATIENCE {
+                    assert_eq!(size.next(survived, true, ANY), None);
+                }
+            }
+        }
+    }
+
+    /// Sizes that follow each other when so much survives each time.
+    fn sizes(mut size: NurserySize, survived: usize, can: usize, times: u32) -> Vec<usize> {
+        let mut next = || size.next(survived, true, can).inspect(|&bytes| size.became(bytes));
+        (0..times).filter_map(|_| next()).collect()
+    }
+
+    #[test]
+    fn where_pauses_may_be_long_it_grows_as_long_as_many_survive() {
+        let size = NurserySize::chosen(4 << 20, LONG, None);
+        assert_eq!(sizes(size, 512 << 10, ANY, 10), [8 << 20, 16 << 20, 32 << 20, 64 << 20]);
+        assert_eq!(sizes(size, (512 << 10) - 1, ANY, 1000), []);
+        assert_eq!(
+            sizes(size, 1 << 20, 20 << 20, 10),
+            [8 << 20, 16 << 20],
+            "more would take longer than a pause may"
+        );
+        assert_eq!(
+            sizes(NurserySize::chosen(4 << 20, LONG, Some(320 << 20)), 1 << 20, ANY, 10),
+            [8 << 20, 16 << 20]
+        );
+        assert_eq!(sizes(NurserySize::chosen(4 << 20, LONG, Some(0)), 1 << 20, ANY, 10), []);
+        let mut part = size;
+        assert_eq!(part.next(1 << 20, false, ANY), None, "all of what there is is not used");
+    }
+
+    #[test]
+    fn it_shrinks_when_few_survive_for_a_while() {
+        let mut size = NurserySize::chosen(4 << 20, LONG, None);
+        size.became(64 << 20);
+        for _ in 0..3 {
+            assert_eq!(sizes(size, 0, ANY, PATIENCE - 1), []);
+            // One with more begins the count anew.
+            (0..PATIENCE - 1).for_each(|_| assert_eq!(size.next(0, true, ANY), None));
+            assert_eq!(size.next(256 << 10, true, ANY), None);
+        }
+        assert_eq!(sizes(size, 0, ANY, PATIENCE), [4 << 20]);
+        assert!(size.is_grown());
+        size.became(4 << 20);
+        assert!(!size.is_grown() && sizes(size, 0, ANY, 10 * PATIENCE).is_empty());
+    }
+}

@@ -1,0 +1,105 @@
+//! A nursery that grows and shrinks.
+
+use super::*;
+use crate::arena::ARENA_BYTES;
+use crate::gc::pacing::STEP;
+use hugeheap_os::simulated::Call;
+
+/// `ENOMEM`.
+const OUT_OF_MEMORY: i32 = 12;
+
+/// Bytes of a text: so large that a nursery is full soon.
+const TEXT: usize = 2 << 10;
+
+/// A heap with the nursery that is chosen, and steps of that length.
+fn heap(step: Duration) -> Test {
+    Test::as_set(space(), Settings { step: Some(step), ..Settings::default() })
+}
+
+/// Allocates so many bytes of texts, and keeps each `every`th in a list that ends with the scope.
+fn fill(test: &mut Test, bytes: usize, every: usize) {
+    test.run(|scope, types| {
+        let head = pair(scope, types, 0);
+        let mut count = 1;
+        for number in 0..bytes / TEXT {
+            scope.scope(|scope| {
+                let text = scope.allocate(types.text, TEXT - 16).expect("memory");
+                scope.write(text, 16, number as u64);
+                if number % every == 0 {
+                    let next = pair(scope, types, count);
+                    scope.set(next, LEFT, Some(head));
+                    scope.set(next, RIGHT, Some(text));
+                    scope.assign(head, next);
+                    count += 1;
+                }
+            });
+        }
+        check_list(scope, head, count);
+    });
+}
+
+#[test]
+fn a_nursery_grows_while_many_survive_and_is_given_back_when_few_do() {
+    let mut test = heap(5 * STEP);
+    let least = test.heap.nursery_bytes();
+    fill(&mut test, 16 * least, 2);
+    let grown = test.heap.nursery_bytes();
+    assert!(grown >= 4 * least, "{grown} of {least}");
+    let live = |test: &Test| test.space.source().arenas.lock().snapshot().live;
+    let before = live(&test);
+    fill(&mut test, 70 * grown, usize::MAX);
+    assert_eq!(test.heap.nursery_bytes(), least);
+    assert!(before - live(&test) >= (grown - least) as u64, "{before} {}", live(&test));
+    test.end();
+}
+
+#[test]
+fn with_short_pauses_a_nursery_stays_as_it_is() {
+    let mut test = heap(STEP);
+    let least = test.heap.nursery_bytes();
+    fill(&mut test, 16 * least, 2);
+    assert_eq!(test.heap.nursery_bytes(), least);
+    test.end();
+}
+
+#[test]
+fn a_nursery_does_not_grow_beyond_what_may_survive_within_a_pause() {
+    let space = space();
+    // All of the time of a pause for three huge pages.
+    space.source().kernel.set_cost(Call::HugeFault, 3 * STEP);
+    let mut test = Test::as_set(space, Settings { step: Some(5 * STEP), ..Settings::default() });
+    let least = test.heap.nursery_bytes();
+    fill(&mut test, 64 * least, 1);
+    assert!(test.heap.nursery_bytes() <= 4 * least, "{}", test.heap.nursery_bytes());
+    test.end();
+}
+
+#[test]
+fn a_nursery_with_a_pinned_object_stays_where_it_is() {
+    let mut test = heap(5 * STEP);
+    let least = test.heap.nursery_bytes();
+    let pinned = test.run(|scope, types| {
+        let young = pair(scope, types, 5);
+        scope.pin(young).expect("memory")
+    });
+    fill(&mut test, 16 * least, 2);
+    assert_eq!(test.heap.nursery_bytes(), least);
+    test.heap.release(pinned);
+    fill(&mut test, 16 * least, 2);
+    assert!(test.heap.nursery_bytes() > least);
+    test.end();
+}
+
+#[test]
+fn without_room_for_a_larger_one_a_nursery_stays_as_it_is() {
+    let space = space_with(4 * ARENA_BYTES);
+    let mut test = Test::as_set(space, Settings { step: Some(5 * STEP), ..Settings::default() });
+    let least = test.heap.nursery_bytes();
+    // The region there is, and no other.
+    fill(&mut test, ARENA_BYTES, 2);
+    space.source().kernel.fail_every(Call::Reserve, 1, OUT_OF_MEMORY);
+    fill(&mut test, 10 * least, 4);
+    assert!(space.source().kernel.failures(Call::Reserve) > 0, "it did not try");
+    assert!(test.heap.nursery_bytes() <= ARENA_BYTES, "{}", test.heap.nursery_bytes());
+    test.end();
+}
