@@ -100,7 +100,7 @@ def test_goals_speak_of_longer_pauses_too(bench, tmp_path):
     assert [goal["goal"] for goal in report["goals"]] == [
         f"throughput of {name} against boehm{how}" for name in ("binary-trees", "gcbench") for how in ("", ", tuned")
     ]
-    assert report["programs"][1]["command"][-2:] == ["--step", "10"]
+    assert report["programs"][1]["command"][-2:] == ["--step", "5"]
 
 
 def test_json_on_standard_output_is_data_only(bench):

@@ -44,7 +44,7 @@ pub struct Settings {
     /// in steps too. `None`: only whole collections evacuate.
     pub evacuate: Option<u32>,
     /// How long a step of a major collection may take; with the minor collection before it a pause is to take twice that at most. `None`: 2 ms. Longer
-    /// ones are for throughput: with 10 ms binary trees take THROUGHPUT of the time.
+    /// ones are for throughput.
     pub step: Option<Duration>,
     /// What is checked while the program runs.
     pub checks: Checks,

@@ -57,11 +57,15 @@ const LRU_PART: u64 = 4;
 const SIZE: u64 = 1 << 30;
 const QUICK_SIZE: u64 = 128 << 20;
 const LEAST_SIZE: u64 = 1 << 20;
-/// Memory of a program at its peak, of the size: collectors that wait until the heap has doubled, and copies.
+/// Memory of a program at its peak, of what lives: collectors that wait until the heap has doubled, and copies.
 const PEAK: u64 = 3;
+/// Most bytes of a node of a tree, in any language.
+const NODE: u64 = 32;
+/// Bytes of the largest nursery: beside the small heaps of trees it counts.
+const NURSERY: u64 = 64 << 20;
 const TUNED: &str = "hugeheap-tuned";
-/// Milliseconds of a step of [`TUNED`]: its pauses are then as long as Boehm's of trees.
-const TUNED_STEP: &str = "10";
+/// Milliseconds of a step of [`TUNED`]: its pauses may take twice that, as Boehm's of trees do.
+const TUNED_STEP: &str = "5";
 const PEERS: [&str; 4] = [TUNED, "boehm", "boehm-tuned", "ocaml"];
 /// Milliseconds before and after a workload in which only the clock is read: what happens to an idle program once a second is seen in
 /// most of five runs.
@@ -117,10 +121,8 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
         let names: Vec<_> = places.iter().map(name).collect();
         let check = Cell::new(None);
         let trials = trials::run(out, &names, plan.runs, |place| {
-            if !task.workload.is_trees() {
-                // Refused when memory is short: the run shows it then.
-                let _ = touch::touch_and_free(touch::need(task.size * PEAK));
-            }
+            // Refused when memory is short: the run shows it then.
+            let _ = touch::touch_and_free(touch::need(task.peak()));
             let place = places[place];
             let idle = (place == OURS).then_some(plan.idle);
             let told = run_once(&plan.subjects[place], *task, idle)?;
@@ -221,10 +223,11 @@ fn plan(context: &Context, arguments: &GcArguments, workshop: &Workshop) -> Resu
             Workload::Lru => size / LRU_PART,
             _ => size,
         };
-        let needed = size.saturating_mul(PEAK);
-        let available = context.facts.available_memory().ok().filter(|_| !workload.is_trees());
-        requirements::memory(available, workload.name(), needed, "--size")?;
-        tasks.push(Task { workload, size });
+        let task = Task { workload, size };
+        let setting = if workload.is_trees() { "--depth" } else { "--size" };
+        let available = context.facts.available_memory().ok();
+        requirements::memory(available, workload.name(), task.peak(), setting)?;
+        tasks.push(task);
     }
     let mut subjects = vec![Subject::own("gc").map_err(Refusal::Unsupported)?];
     let peers = subject::choose(&arguments.against, &PEERS, |name| match name {
@@ -248,6 +251,16 @@ fn tuned() -> Found {
 }
 
 impl Task {
+    /// Bytes of memory at the peak.
+    fn peak(&self) -> u64 {
+        if self.workload.is_trees() {
+            // As many nodes as the largest tree has, or the one that stays and another.
+            (NODE << (self.size + 2)) * PEAK + NURSERY
+        } else {
+            self.size.saturating_mul(PEAK)
+        }
+    }
+
     /// `churn, 1.0 GiB` or `gcbench, depth 16`.
     fn title(&self) -> String {
         let size = if self.workload.is_trees() { format!("depth {}", self.size) } else { bytes(self.size) };
