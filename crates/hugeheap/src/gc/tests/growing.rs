@@ -91,6 +91,17 @@ fn a_nursery_with_a_pinned_object_stays_where_it_is() {
 }
 
 #[test]
+fn nurseries_that_take_turns_keep_their_size() {
+    let checks = Checks { rotate: true, ..Checks::default() };
+    let mut test = Test::as_set(space(), Settings { step: Some(5 * STEP), checks, ..Settings::default() });
+    let least = test.heap.nursery_bytes();
+    fill(&mut test, 16 * least, 2);
+    assert!(test.heap.statistics().rotated > 0);
+    assert_eq!(test.heap.nursery_bytes(), least);
+    test.end();
+}
+
+#[test]
 fn without_room_for_a_larger_one_a_nursery_stays_as_it_is() {
     let space = space_with(4 * ARENA_BYTES);
     let mut test = Test::as_set(space, Settings { step: Some(5 * STEP), ..Settings::default() });
