@@ -298,20 +298,20 @@ impl<S: Source> Heap<S> {
             if heap.watched {
                 heap.checked("a minor collection");
             }
-            let all = heap.nursery.part == heap.nursery.bytes();
-            heap.measured = survived >= MANY || !all;
+            heap.measured = survived >= MANY || heap.nursery.part < heap.nursery.bytes();
             if heap.measured {
+                let all = heap.nursery.part == heap.nursery.bytes();
                 let took = heap.work();
                 heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
                 let part = heap.pacing.part(heap.nursery.part, took);
                 heap.nursery.part = heap.part_for_ready(survived, part);
+                heap.resize_nursery(survived, all && heap.nursery.part == heap.nursery.bytes());
             } else {
                 heap.go_on(frame, survived + heap.added);
-            }
-            if heap.measured || heap.nursery_size.is_grown() {
-                let all = all && heap.nursery.part == heap.nursery.bytes();
-                heap.resize_nursery(survived, all);
+                if heap.nursery_size.is_grown() {
+                    heap.resize_nursery(survived, false);
+                }
             }
             if heap.not_moved {
                 // The old generation has no room: it is time to make some, whatever the pace.
