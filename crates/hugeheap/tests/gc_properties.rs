@@ -54,3 +54,9 @@ fn run_bytes(bytes: &[u8]) {
 fn a_full_heap_is_emptied_by_a_collection_however_many_rounds_it_takes() {
     run_bytes(include_bytes!("gc_model/sequences/full_in_three_rounds"));
 }
+
+/// A list most of whose objects stayed became shorter from round to round while the old generation stayed as full as it was, and the rounds ended.
+#[test]
+fn a_full_heap_is_emptied_though_some_rounds_free_nothing_old() {
+    run_bytes(include_bytes!("gc_model/sequences/full_in_rounds_that_free_nothing"));
+}

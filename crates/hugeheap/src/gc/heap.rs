@@ -280,13 +280,18 @@ impl<S: Source> Heap<S> {
     /// As in [`allocate_slow`](Self::allocate_slow).
     pub unsafe fn collect(&mut self, window: &mut Window, frame: &mut [usize]) {
         // What finds no room in a full old generation stays and counts as alive, with what it leads to: afterwards there may be room. Where that is an old
-        // object that refers to it, the two are found dead only once others have made room, so twice is not always enough.
-        for round in 0_u32.. {
-            let (not_moved, used) = (self.statistics.not_moved, self.old.used());
+        // object that refers to it, the two are found dead only once others have made room, so twice is not always enough. A list of 430 objects, most of which
+        // stayed, became shorter by 150 each time before the old generation did.
+        let (mut used, mut staying, mut in_vain) = (self.old.used(), self.nursery.staying(), 0);
+        while in_vain < 2 {
+            let not_moved = self.statistics.not_moved;
             self.collect_all(window, frame);
-            if self.statistics.not_moved == not_moved || round > 0 && self.old.used() >= used {
+            if self.statistics.not_moved == not_moved {
                 break;
             }
+            let fell = self.old.used() < used || self.nursery.staying() < staying;
+            in_vain = if fell { 0 } else { in_vain + 1 };
+            (used, staying) = (used.min(self.old.used()), staying.min(self.nursery.staying()));
         }
         self.old.trim();
         self.old.give_back_metadata();
