@@ -70,7 +70,7 @@ fuzz:
 
 # Real interpreters, the real kernel, the commands, the samples of the documents.
 python-tests:
-	$(VENV)/bin/python -m pytest tests --numprocesses=$(TESTERS) --dist=loadfile --no-loadscope-reorder --durations=40
+	$(VENV)/bin/python -m pytest tests --numprocesses=$(TESTERS) --dist=loadfile --no-loadscope-reorder --durations=15
 
 ## regression: of these only CPython's own regression tests, stock beside hugeheap; about five minutes
 regression: build

@@ -25,8 +25,8 @@ def test_an_object_of_16_bytes_costs_no_more_than_promised(window, kind):
 
 
 # Instructions of a minor collection with one survivor, its allocation and two readings of the clock included. 814 were counted when the bound was set, 884 to 886 are now,
-# with what collections have learnt to ask since; what other threads do beside it is 12 at times. That is far below two microseconds.
-COLLECTION = 910
+# with what collections have learnt to ask since. That is far below two microseconds.
+COLLECTION = 890
 
 
 # Instructions of an object of two slots that is allocated, survives and refers to another one that does: a tenth above 129. A call for each slot, a

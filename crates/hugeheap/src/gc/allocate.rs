@@ -6,15 +6,11 @@
 //! ```
 
 use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
-use super::heap::{Exhausted, Heap, MAX_YOUNG};
+use super::heap::{Exhausted, Heap, MAX_YOUNG, Rounds};
 use super::types::TypeId;
 use super::window::Window;
 use crate::object::Source;
 use core::ptr::NonNull;
-
-/// Whole collections before an allocation fails. In a full heap the first finds old objects dead that young ones were alive for, and
-/// those ones' referents were marked in it: only the second finds these dead, too. With one, an allocation failed though nothing was live.
-const WHOLE: u32 = 2;
 
 impl<S: Source> Heap<S> {
     /// Bytes of an object of a type with `length` items (0 for a fixed one).
@@ -84,6 +80,7 @@ impl<S: Source> Heap<S> {
         bytes: usize,
         frame: &mut [usize],
     ) -> Result<NonNull<u8>, Exhausted> {
+        let mut rounds = Rounds::NONE;
         for attempt in 0_u32.. {
             let mut own = Window::EMPTY;
             // Where every allocation is counted, the caller's window stays empty, so that each comes here.
@@ -104,7 +101,7 @@ impl<S: Source> Heap<S> {
             match (taken, attempt) {
                 (Some(object), _) => return Ok(object),
                 (None, 0) => self.collect_some(window, frame),
-                (None, 1..=WHOLE) => self.collect_all(window, frame),
+                (None, _) if rounds.another(self) => self.collect_all(window, frame),
                 _ => break,
             }
         }
@@ -173,11 +170,8 @@ impl<S: Source> Heap<S> {
         bytes: usize,
         frame: &mut [usize],
     ) -> Result<NonNull<u8>, Exhausted> {
-        let mut placed = self.place(ty, bytes);
-        for _ in 0..WHOLE {
-            if placed.is_some() {
-                break;
-            }
+        let (mut placed, mut rounds) = (self.place(ty, bytes), Rounds::NONE);
+        while placed.is_none() && rounds.another(self) {
             self.collect_all(window, frame);
             placed = self.place(ty, bytes);
         }

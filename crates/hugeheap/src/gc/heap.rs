@@ -34,7 +34,7 @@ const LEAST_GROWTH: u32 = 110;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Bytes of the nursery, rounded down to heap pages. `None`: [chosen](super::nursery_bytes) from the caches and the memory limit; with a longer `step` than by itself it
-    /// grows to up to 64 MiB, as long as many objects survive.
+    /// grows to up to [64 MiB](super::MOST_NURSERY), as long as many objects survive.
     pub nursery: Option<usize>,
     /// Bytes that the old generation may have at most. `None`: no limit of its own.
     pub maximum: Option<usize>,
@@ -156,7 +156,7 @@ impl<S: Source> Heap<S> {
             Some(bytes) => NurserySize::set(bytes),
             None => NurserySize::for_host(space.source().os(), step),
         };
-        let bytes = nursery_size.now();
+        let bytes = nursery_size.least();
         let growth = settings.growth.unwrap_or(GROWTH);
         if growth < LEAST_GROWTH {
             return Err(BadHeap::Growth { percent: growth });
@@ -279,19 +279,13 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As in [`allocate_slow`](Self::allocate_slow).
     pub unsafe fn collect(&mut self, window: &mut Window, frame: &mut [usize]) {
-        // What finds no room in a full old generation stays and counts as alive, with what it leads to: afterwards there may be room. Where that is an old
-        // object that refers to it, the two are found dead only once others have made room, so twice is not always enough. A list of 430 objects, most of which
-        // stayed, became shorter by 150 each time before the old generation did.
-        let (mut used, mut staying, mut in_vain) = (self.old.used(), self.nursery.staying(), 0);
-        while in_vain < 2 {
+        let mut rounds = Rounds::NONE;
+        while rounds.another(self) {
             let not_moved = self.statistics.not_moved;
             self.collect_all(window, frame);
             if self.statistics.not_moved == not_moved {
                 break;
             }
-            let fell = self.old.used() < used || self.nursery.staying() < staying;
-            in_vain = if fell { 0 } else { in_vain + 1 };
-            (used, staying) = (used.min(self.old.used()), staying.min(self.nursery.staying()));
         }
         self.old.trim();
         self.old.give_back_metadata();
@@ -314,7 +308,7 @@ impl<S: Source> Heap<S> {
                 heap.resize_nursery(survived, all && heap.nursery.part == heap.nursery.bytes());
             } else {
                 heap.go_on(frame, survived + heap.added);
-                if heap.nursery_size.is_grown() {
+                if heap.nursery.bytes() > heap.nursery_size.least() {
                     heap.resize_nursery(survived, false);
                 }
             }
@@ -328,9 +322,9 @@ impl<S: Source> Heap<S> {
     /// Makes the nursery as large as what survived asks for. `all`: all of it was used, and may be again.
     #[inline(never)]
     fn resize_nursery(&mut self, survived: usize, all: bool) {
-        let Some(bytes) = self.nursery_size.next(survived, all, self.pacing.can_survive()) else { return };
+        let (now, can) = (self.nursery.bytes(), self.pacing.can_survive());
+        let Some(bytes) = self.nursery_size.next(now, survived, all, can) else { return };
         if self.nursery.resize(bytes) {
-            self.nursery_size.became(bytes);
             self.pacing.nursery = bytes;
             self.nursery.part = self.pacing.most();
         }
@@ -383,6 +377,32 @@ impl<S: Source> Heap<S> {
         let nanoseconds = os.now().saturating_sub(begin).as_nanos() as u64;
         self.statistics.pauses.record(nanoseconds);
         self.count();
+    }
+}
+
+/// Whole collections that follow each other, because one does not find everything dead.
+///
+/// What finds no room in a full old generation stays in the nursery and counts as alive, with what it leads to: afterwards there may be room. Where that is an old
+/// object that refers to it, the two are found dead only once others have made room, so there is another one as long as they bring anything, and two in any
+/// case: the first finds old objects dead that young ones were alive for, and those ones' referents were marked in it.
+pub(super) struct Rounds {
+    /// Least bytes in the old generation, and fewest objects that stay, so far. A list of which most objects stayed became shorter
+    /// many times before the old generation became smaller.
+    used: usize,
+    staying: usize,
+    in_vain: u32,
+}
+
+impl Rounds {
+    /// None was made yet.
+    pub(super) const NONE: Self = Self { used: usize::MAX, staying: usize::MAX, in_vain: 0 };
+
+    /// Before each, the first one too: whether it may bring something.
+    pub(super) fn another<S: Source>(&mut self, heap: &Heap<S>) -> bool {
+        let (used, staying) = (heap.old.used(), heap.nursery.staying());
+        self.in_vain = if used < self.used || staying < self.staying { 0 } else { self.in_vain + 1 };
+        (self.used, self.staying) = (self.used.min(used), self.staying.min(staying));
+        self.in_vain < 2
     }
 }
 

@@ -105,7 +105,7 @@ pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
 pub use layout::{BadLayout, Layout, MAX_PART};
 pub use log::{BadLog, LOG_VARIABLE};
 pub use mark::Phase;
-pub use nursery_size::{LEAST_NURSERY, nursery_bytes};
+pub use nursery_size::{LEAST_NURSERY, MOST_NURSERY, nursery_bytes};
 pub use process::{ProcessHeap, space};
 pub use protect::{CannotProtect, Forbid};
 pub use roots::{Global, RootCallback};

@@ -35,6 +35,7 @@ use crate::Context;
 use crate::output::bytes;
 use crate::statistics::{half_spread, median, ratio_of_medians};
 use arguments::GcArguments;
+use hugeheap::gc::MOST_NURSERY;
 use hugeheap_os::Facts;
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
@@ -61,8 +62,6 @@ const LEAST_SIZE: u64 = 1 << 20;
 const PEAK: u64 = 3;
 /// Most bytes of a node of a tree, in any language.
 const NODE: u64 = 32;
-/// Bytes of the largest nursery: beside the small heaps of trees it counts.
-const NURSERY: u64 = 64 << 20;
 const TUNED: &str = "hugeheap-tuned";
 /// Milliseconds of a step of [`TUNED`]: its pauses may take twice that, as Boehm's of trees do.
 const TUNED_STEP: &str = "5";
@@ -254,8 +253,8 @@ impl Task {
     /// Bytes of memory at the peak.
     fn peak(&self) -> u64 {
         if self.workload.is_trees() {
-            // As many nodes as the largest tree has, or the one that stays and another.
-            (NODE << (self.size + 2)) * PEAK + NURSERY
+            // As many nodes as the largest tree has, or the one that stays and another. Beside such small heaps the nursery counts.
+            (NODE << (self.size + 2)) * PEAK + MOST_NURSERY as u64
         } else {
             self.size.saturating_mul(PEAK)
         }

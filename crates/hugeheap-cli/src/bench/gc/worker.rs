@@ -26,6 +26,9 @@ pub(crate) struct Words {
     /// Milliseconds of a step of a major collection.
     #[arg(long)]
     step: Option<u32>,
+    /// Bytes of the nursery.
+    #[arg(long)]
+    nursery: Option<usize>,
 }
 
 /// What every program tells.
@@ -99,7 +102,7 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
     let workload = Workload::parse(&words.workload).ok_or("there is no such workload")?;
     let start = charge(&words.charge);
     let step = words.step.map(|step| Duration::from_millis(step.into()));
-    let mut machine = Machine::new(Settings { step, ..Settings::default() })?;
+    let mut machine = Machine::new(Settings { step, nursery: words.nursery, ..Settings::default() })?;
     // Between pinned objects every 64th allocation is a slow one, and hardly any collects: looking at each would be most of the work.
     machine.watch = (workload != Workload::Pinned).then(|| Box::new(Watch::new()));
     let mut idle = Pauses::empty();
@@ -144,7 +147,14 @@ mod tests {
     use super::*;
 
     fn told(workload: &str, size: u64) -> Told {
-        let words = Words { workload: workload.to_owned(), size, charge: "-".into(), idle: 0, step: None };
+        let words = Words {
+            workload: workload.to_owned(),
+            size,
+            charge: "-".into(),
+            idle: 0,
+            step: None,
+            nursery: None,
+        };
         work(&words).unwrap()
     }
 

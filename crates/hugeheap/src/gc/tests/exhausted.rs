@@ -1,6 +1,7 @@
 //! Exhaustion: an error, after everything dead was freed, and a heap that goes on.
 
 use super::*;
+use crate::arena::HEAP_PAGE_BYTES;
 use hugeheap_os::simulated::Call;
 
 /// Makes lists until there is no more memory. Returns how many.
@@ -108,6 +109,51 @@ fn a_whole_collection_of_a_full_heap_leaves_nothing_dead() {
         });
         scope.collect();
         assert!(scope.heap().statistics().not_moved > 0, "it had to stay");
+        assert_eq!((scope.heap().old_bytes(), scope.heap().held_bytes()), (0, 0));
+    });
+    test.end();
+}
+
+/// Bytes of an object beside which a heap of a mebibyte has few.
+const LARGE: usize = (1 << 20) - 3 * HEAP_PAGE_BYTES;
+
+/// Leaves a dead list in a full heap, whose objects are old and young by turns: each old one keeps the young one behind it, which has no room, and that one the next old
+/// one. The last keeps nearly all memory. So a round finds only the first ones dead.
+fn leave_dead_list(scope: &mut Scope<'_, World>, types: Types3) {
+    scope.scope(|scope| {
+        let large = scope.allocate_old(types.text, LARGE).expect("memory");
+        let mut old = Vec::new();
+        while let Ok(next) = scope.allocate_old(types.pair, 0) {
+            old.push(next);
+        }
+        for (number, &first) in old.iter().enumerate() {
+            scope.scope(|scope| {
+                let young = pair(scope, types, 0);
+                scope.set(first, LEFT, Some(young));
+                scope.set(young, LEFT, Some(old.get(number + 1).copied().unwrap_or(large)));
+            });
+        }
+        scope.collect_minor();
+        assert!(scope.heap().statistics().not_moved > 0, "they had to stay");
+    });
+}
+
+#[test]
+fn an_allocation_in_a_heap_full_of_a_dead_list_is_not_refused() {
+    let mut test = Test::new(Settings { maximum: Some(1 << 20), ..Settings::default() });
+    test.run(|scope, types| {
+        leave_dead_list(scope, types);
+        scope.allocate_old(types.text, LARGE).expect("nothing is alive");
+    });
+    test.end();
+}
+
+#[test]
+fn a_whole_collection_of_a_heap_full_of_a_dead_list_leaves_nothing() {
+    let mut test = Test::new(Settings { maximum: Some(1 << 20), ..Settings::default() });
+    test.run(|scope, types| {
+        leave_dead_list(scope, types);
+        scope.collect();
         assert_eq!((scope.heap().old_bytes(), scope.heap().held_bytes()), (0, 0));
     });
     test.end();
