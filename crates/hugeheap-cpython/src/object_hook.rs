@@ -1,14 +1,16 @@
 //! CPython's objects from hugeheap: the `mem` and `obj` domains at level `objects`.
 //!
 //! ```text
-//!   PyObject_Malloc, PyMem_Malloc ──▶ heap of the main interpreter   under its GIL
-//!                                └──▶ heap of the thread             in every other interpreter, and without one
+//!                                      up to 3.11 ──▶ heap of the interpreters        under the lock that they share
+//!   PyObject_Malloc, PyMem_Malloc ──┤  since 3.12 ──▶ heap of the thread
+//!                                                └──▶ heap of the main interpreter    under its lock, where there are many threads
 //!   PyObject_Free ──▶ ours? ──no──▶ the allocator that was there before
 //! ```
 //!
-//! Up to 3.11 all interpreters share one lock, so one heap serves them all, as pymalloc does. Since 3.12 an interpreter may have a lock of its own;
-//! which one a call runs under is asked of the interpreter, two calls that read a variable each. Subinterpreters use the heap of the thread that they
-//! run on: it belongs to nobody else, whatever lock is held.
+//! Up to 3.11 all interpreters share one lock, so one heap serves them all, as pymalloc does. Since 3.12 an interpreter may have a lock of its own, and which one a
+//! call runs under takes three calls to find out: with one heap for the main interpreter, and that question before each use of it, a loop over numbers took 1.4 times
+//! as long as on stock. The heap of a thread belongs to nobody else whatever lock is held, and is found without a call. But each has
+//! memory of its own, so only [`OWN_HEAPS`] have one. The main interpreter's other threads share a heap, under its lock, and have to ask.
 //!
 //! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew since. A block of
 //! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
@@ -17,11 +19,11 @@ use crate::detect::version_numbers;
 use crate::symbols::{DOMAIN_MEM, DOMAIN_OBJ, DomainAllocator, Symbols, ThreadSymbols, same_object};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::mem::{ManuallyDrop, MaybeUninit};
+use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hugeheap::complain;
-use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap};
+use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap, thread_heap_at_hand};
 
 /// What the hook needs: written once, before the hook is visible.
 struct State {
@@ -29,7 +31,7 @@ struct State {
     previous: [DomainAllocator; 2],
     /// How to find out which interpreter runs; for versions in which it matters.
     threads: Option<ThreadSymbols>,
-    /// The heap of the main interpreter.
+    /// The heap under a lock: that of all interpreters, or of the main one.
     main: MaybeUninit<ProcessHeap>,
 }
 
@@ -47,7 +49,10 @@ static STATE: Once = Once(UnsafeCell::new(State {
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The heap of the main interpreter.
+/// Heaps in use from which on a thread of the main interpreter gets none of its own.
+const OWN_HEAPS: usize = 16;
+
+/// The heap under a lock.
 ///
 /// # Safety
 /// The hook is installed, and the caller holds the lock of the main interpreter.
@@ -65,15 +70,26 @@ fn in_main() -> bool {
     threads.as_ref().is_some_and(ThreadSymbols::in_main)
 }
 
-/// Works on the heap for this call. `CHECK`: the version may have several locks. `None`: no memory for a heap.
+/// Works on the heap for this call. `LOCKS`: the version may have several. `None`: no memory for a heap.
 #[inline(always)]
-fn on_heap<const CHECK: bool, R>(work: impl FnOnce(&mut ProcessHeap) -> R) -> Option<R> {
-    if !CHECK || in_main() {
-        // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held.
-        return Some(work(unsafe { main_heap() }));
+fn on_heap<const LOCKS: bool, R>(work: impl FnOnce(&mut ProcessHeap) -> R) -> Option<R> {
+    if LOCKS {
+        let heap = thread_heap_at_hand();
+        if let Some(mut heap) = heap.or_else(|| if shares() { None } else { thread_heap() }) {
+            return Some(work(&mut heap));
+        }
+        if !in_main() {
+            return None;
+        }
     }
-    let mut heap: ManuallyDrop<ProcessHeap> = thread_heap()?;
-    Some(work(&mut heap))
+    // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held, and that is the only one or that of the main interpreter.
+    Some(work(unsafe { main_heap() }))
+}
+
+/// Whether a thread without a heap uses the one under the main interpreter's lock.
+#[inline(always)]
+fn shares() -> bool {
+    space().heaps_in_use() >= OWN_HEAPS && in_main()
 }
 
 /// Index in `State::previous`. A constant of the hook functions, and not their context: a free that has to remember its context as well needs a register
@@ -93,24 +109,41 @@ fn pointer(block: Option<Option<NonNull<u8>>>) -> *mut c_void {
     block.flatten().map_or(null_mut(), |block| block.as_ptr().cast())
 }
 
-unsafe extern "C" fn malloc<const CHECK: bool, const DOMAIN: Domain>(
+unsafe extern "C" fn malloc<const LOCKS: bool, const DOMAIN: Domain>(
     _: *mut c_void,
     bytes: usize,
 ) -> *mut c_void {
     // What most calls need has to save no registers: the rest is a function of its own, and the last thing called.
-    if !CHECK || in_main() {
+    let block = if !LOCKS {
         // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held.
-        if let Some(block) = unsafe { main_heap() }.allocate_near(bytes) {
-            return block.as_ptr().cast();
-        }
+        unsafe { main_heap() }.allocate_near(bytes)
+    } else if let Some(mut heap) = thread_heap_at_hand() {
+        heap.allocate_near(bytes)
+    } else {
+        // SAFETY: the same request.
+        return unsafe { malloc_shared::<DOMAIN>(bytes) };
+    };
+    match block {
+        Some(block) => block.as_ptr().cast(),
+        // SAFETY: the same request.
+        None => unsafe { malloc_far::<LOCKS, DOMAIN>(bytes) },
+    }
+}
+
+/// A thread without a heap.
+#[inline(never)]
+unsafe extern "C" fn malloc_shared<const DOMAIN: Domain>(bytes: usize) -> *mut c_void {
+    // SAFETY: with the lock of the main interpreter held.
+    if let Some(block) = shares().then(|| unsafe { main_heap() }.allocate_near(bytes)).flatten() {
+        return block.as_ptr().cast();
     }
     // SAFETY: the same request.
-    unsafe { malloc_far::<CHECK, DOMAIN>(bytes) }
+    unsafe { malloc_far::<true, DOMAIN>(bytes) }
 }
 
 #[inline(never)]
-unsafe extern "C" fn malloc_far<const CHECK: bool, const DOMAIN: Domain>(bytes: usize) -> *mut c_void {
-    let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate_far(bytes)));
+unsafe extern "C" fn malloc_far<const LOCKS: bool, const DOMAIN: Domain>(bytes: usize) -> *mut c_void {
+    let block = pointer(on_heap::<LOCKS, _>(|heap| heap.allocate_far(bytes)));
     if block.is_null() {
         // SAFETY: the allocator before may still have memory; its own context.
         return unsafe { previous::<DOMAIN>().malloc(bytes) };
@@ -118,12 +151,12 @@ unsafe extern "C" fn malloc_far<const CHECK: bool, const DOMAIN: Domain>(bytes: 
     block
 }
 
-unsafe extern "C" fn calloc<const CHECK: bool, const DOMAIN: Domain>(
+unsafe extern "C" fn calloc<const LOCKS: bool, const DOMAIN: Domain>(
     _: *mut c_void,
     count: usize,
     size: usize,
 ) -> *mut c_void {
-    let block = pointer(on_heap::<CHECK, _>(|heap| heap.allocate_array(count, size)));
+    let block = pointer(on_heap::<LOCKS, _>(|heap| heap.allocate_array(count, size)));
     if block.is_null() {
         // SAFETY: as in `malloc`; overflow is refused there as well.
         return unsafe { previous::<DOMAIN>().calloc(count, size) };
@@ -136,7 +169,7 @@ fn is_previous(mistake: Mistake) -> bool {
     matches!(mistake, Mistake::Foreign | Mistake::Interior { bytes: 0 })
 }
 
-unsafe extern "C" fn realloc<const CHECK: bool, const DOMAIN: Domain>(
+unsafe extern "C" fn realloc<const LOCKS: bool, const DOMAIN: Domain>(
     context: *mut c_void,
     old: *mut c_void,
     bytes: usize,
@@ -144,20 +177,20 @@ unsafe extern "C" fn realloc<const CHECK: bool, const DOMAIN: Domain>(
     if old.is_null() {
         // A request like any other, and a frequent one: it has to save no registers either.
         // SAFETY: the same request.
-        return unsafe { malloc::<CHECK, DOMAIN>(context, bytes) };
+        return unsafe { malloc::<LOCKS, DOMAIN>(context, bytes) };
     }
     // SAFETY: the same request.
-    unsafe { realloc_far::<CHECK, DOMAIN>(old, bytes) }
+    unsafe { realloc_far::<LOCKS, DOMAIN>(old, bytes) }
 }
 
 #[inline(never)]
-unsafe extern "C" fn realloc_far<const CHECK: bool, const DOMAIN: Domain>(
+unsafe extern "C" fn realloc_far<const LOCKS: bool, const DOMAIN: Domain>(
     old: *mut c_void,
     bytes: usize,
 ) -> *mut c_void {
     let Some(address) = NonNull::new(old.cast::<u8>()) else { return null_mut() };
     // SAFETY: CPython gives the old block up when the answer is not null.
-    match on_heap::<CHECK, _>(|heap| unsafe { heap.try_reallocate(address, bytes) }) {
+    match on_heap::<LOCKS, _>(|heap| unsafe { heap.try_reallocate(address, bytes) }) {
         Some(Ok(block)) => pointer(Some(block)),
         // SAFETY: a block of the allocator before.
         Some(Err(mistake)) if is_previous(mistake) => unsafe { previous::<DOMAIN>().realloc(old, bytes) },
@@ -166,20 +199,39 @@ unsafe extern "C" fn realloc_far<const CHECK: bool, const DOMAIN: Domain>(
     }
 }
 
-unsafe extern "C" fn free<const CHECK: bool, const DOMAIN: Domain>(_: *mut c_void, block: *mut c_void) {
-    // SAFETY: CPython gives the block up. Null is not near, so it is looked for only where it does not cost.
-    if (!CHECK || in_main()) && unsafe { main_heap().free_near(block as usize) } {
-        return;
+unsafe extern "C" fn free<const LOCKS: bool, const DOMAIN: Domain>(_: *mut c_void, block: *mut c_void) {
+    // Null is not near, so it is looked for only where it does not cost.
+    let is_freed = if !LOCKS {
+        // SAFETY: CPython gives the block up, with the interpreter's lock held.
+        unsafe { main_heap().free_near(block as usize) }
+    } else if let Some(mut heap) = thread_heap_at_hand() {
+        // SAFETY: CPython gives the block up.
+        unsafe { heap.free_near(block as usize) }
+    } else {
+        // SAFETY: as above.
+        return unsafe { free_shared::<DOMAIN>(block) };
+    };
+    if !is_freed {
+        // SAFETY: as above.
+        unsafe { free_far::<LOCKS, DOMAIN>(block) };
     }
-    // SAFETY: as above.
-    unsafe { free_far::<CHECK, DOMAIN>(block) };
+}
+
+/// A thread without a heap.
+#[inline(never)]
+unsafe extern "C" fn free_shared<const DOMAIN: Domain>(block: *mut c_void) {
+    // SAFETY: as in `free`; with the lock of the main interpreter held.
+    if !shares() || unsafe { !main_heap().free_near(block as usize) } {
+        // SAFETY: as above.
+        unsafe { free_far::<true, DOMAIN>(block) };
+    }
 }
 
 /// `extern "C"`, because a hook of another language jumps only to what never unwinds.
 #[inline(never)]
-unsafe extern "C" fn free_far<const CHECK: bool, const DOMAIN: Domain>(block: *mut c_void) {
+unsafe extern "C" fn free_far<const LOCKS: bool, const DOMAIN: Domain>(block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
-    match on_heap::<CHECK, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
+    match on_heap::<LOCKS, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
         Some(Ok(())) => {}
         // SAFETY: a block of the allocator before.
         Some(Err(mistake)) if is_previous(mistake) => unsafe { previous::<DOMAIN>().free(block) },
@@ -190,14 +242,14 @@ unsafe extern "C" fn free_far<const CHECK: bool, const DOMAIN: Domain>(block: *m
     }
 }
 
-/// `CHECK`: the version may have several locks. The context is not used, but others tell wrapped allocators by it (see [`is_plain`]).
-fn allocator<const CHECK: bool, const DOMAIN: Domain>() -> DomainAllocator {
+/// `LOCKS`: the version may have several. The context is not used, but others tell wrapped allocators by it (see [`is_plain`]).
+fn allocator<const LOCKS: bool, const DOMAIN: Domain>() -> DomainAllocator {
     DomainAllocator {
         context: core::ptr::from_ref(previous::<DOMAIN>()).cast_mut().cast(),
-        malloc: Some(malloc::<CHECK, DOMAIN>),
-        calloc: Some(calloc::<CHECK, DOMAIN>),
-        realloc: Some(realloc::<CHECK, DOMAIN>),
-        free: Some(free::<CHECK, DOMAIN>),
+        malloc: Some(malloc::<LOCKS, DOMAIN>),
+        calloc: Some(calloc::<LOCKS, DOMAIN>),
+        realloc: Some(realloc::<LOCKS, DOMAIN>),
+        free: Some(free::<LOCKS, DOMAIN>),
     }
 }
 

@@ -30,7 +30,8 @@
 //! of the branches that were not foreseen, one in two allocations, for a twelfth more instructions.
 //!
 //! The interpreters' hooks ask the current window first ([`Heap::allocate_near`](super::Heap::allocate_near)): they are called for objects that are mostly made
-//! one after the other, and have no register to spare. They never leave it for that, nor does C, which has the window inline.
+//! one after the other, and have no register to spare. They never leave it for that, nor does C, which has the window inline. But it follows where blocks are taken and
+//! freed in turn ([`recent`](super::recent)).
 
 use super::class::{CLASSES, SHAPES, WINDOWS};
 use super::space::Mark;
@@ -183,6 +184,8 @@ pub(crate) struct Bin {
     /// modulo its length; of more than that the oldest are overwritten, and what is found in their place is looked at like any other. The upper half: those that
     /// were freed. In one word, because a free has one addition for both then. (After 65,536 frees without an allocation the lower half is 0: none is remembered.)
     remembered: u32,
+    /// The number of the window of the block that was retaken last, for who asks the current window first.
+    pub(super) last: u32,
     /// Granules of freed blocks in the first region; 0: none, or one of a page that left the bin. 32 bits hold those of its first 64 GiB. Blocks beyond are not
     /// remembered: 64 bits for all would be half as many.
     pub(super) recent: [u32; RECENT],
@@ -200,8 +203,15 @@ const _: () = assert!(
 );
 
 impl Bin {
-    const EMPTY: Self =
-        Self { current: Window::NONE, page: 0, windows: 0, nothing: 0, remembered: 0, recent: [0; RECENT] };
+    const EMPTY: Self = Self {
+        current: Window::NONE,
+        page: 0,
+        windows: 0,
+        nothing: 0,
+        remembered: 0,
+        last: u32::MAX,
+        recent: [0; RECENT],
+    };
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {

@@ -7,10 +7,14 @@
 //!                                                                                          no: the current window
 //! ```
 //!
+//! Who asks the current window first ([`Heap::allocate_near`]) finds it full as long as blocks are taken and freed in turn somewhere else: then each pair comes here, for 70
+//! instructions more (`tests/instructions/test_interpreters.py`). So a window from which two blocks in a row are retaken, and which is one of the page at hand, becomes the current one. With every such
+//! window opened, a program that replaces blocks at random would open one for each.
+//!
 //! A remembered block is free in its page's bitmap, and the page's mark has a bit for its window, like any other: it may be taken, or its page leave the bin,
 //! without `recent` being told. So what is gathered is lost to nobody when it is forgotten.
 
-use super::bin::without_bit;
+use super::bin::{Window, without_bit};
 use super::class::{Class, MEDIUM_SHIFT, SHAPES, SMALL_SHIFT, WINDOWS};
 use super::heap::{Core, Heap, Own};
 use super::space::Source;
@@ -32,7 +36,11 @@ impl<S: Source> Heap<S> {
         if own.bins[class].remembers() {
             // SAFETY: the class is one of small blocks.
             let retaken = unsafe { own.retake(class) };
-            if retaken.is_some() {
+            if let Some(block) = retaken {
+                let granule = own.granule_of(block.as_ptr() as usize);
+                if own.returns_to(class, granule) {
+                    return Self::follow(core, class, granule);
+                }
                 return retaken;
             }
         }
@@ -48,6 +56,17 @@ impl<S: Source> Heap<S> {
             return Self::gather(core, class);
         }
         Self::refill_from_windows(core, class)
+    }
+
+    /// Answers the block itself, because what it is given tells the compiler nothing of it: so this is the last thing called.
+    #[inline(never)]
+    fn follow(core: NonNull<Core<S>>, class: Class, granule: usize) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        // A child forked meanwhile would miss the window.
+        let _busy = heap.busy();
+        let own = heap.own();
+        own.follow(class, granule);
+        NonNull::new((own.base as *mut u8).wrapping_add(granule << SMALL_SHIFT))
     }
 
     #[inline(always)]
@@ -79,6 +98,31 @@ impl<S: Source> Own<S> {
     pub(super) unsafe fn retake(&mut self, class: Class) -> Option<NonNull<u8>> {
         // SAFETY: by the contract.
         unsafe { self.retake_at(class, |granule| (granule / 64, granule % 64)) }
+    }
+
+    /// Whether the block that was retaken lies in the same window as the one before, while the current window has no free block.
+    #[inline(always)]
+    fn returns_to(&mut self, class: Class, granule: usize) -> bool {
+        let number = (granule / 64) as u32;
+        let bin = &mut self.bins[class];
+        core::mem::replace(&mut bin.last, number) == number && bin.current.free() == 0
+    }
+
+    /// Makes the window of a block that was just retaken the current one, if it is one of the page at hand. The one before is full, so nothing is written back.
+    fn follow(&mut self, class: Class, granule: usize) {
+        let number = granule / 64;
+        if self.page_near(class) != Some(number / WINDOWS) {
+            return;
+        }
+        self.bins[class].last = u32::MAX;
+        // SAFETY: a window of the first region.
+        let (mark, word, remote) = unsafe {
+            (&*self.marks.add(number / WINDOWS), &*self.vacant.add(number), &*self.remote.add(number))
+        };
+        mark.remove_free(number % WINDOWS);
+        let base = self.base + (number << (SMALL_SHIFT + 6));
+        self.bins[class].current =
+            Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base, number);
     }
 
     /// # Safety

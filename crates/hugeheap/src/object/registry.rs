@@ -110,6 +110,12 @@ impl<S: Source> Space<S> {
         self.make_heap(hardened)
     }
 
+    /// Heaps that somebody owns. Others may acquire and leave some meanwhile.
+    pub fn heaps_in_use(&self) -> usize {
+        let made = self.registry.count.load(Ordering::Relaxed) - 1;
+        made.saturating_sub(self.registry.waiting.load(Ordering::Relaxed))
+    }
+
     /// Whether heap `number` is a hardened one.
     pub(super) fn is_hardened(&self, number: u32) -> bool {
         self.registry.shared::<S>(number).is_some_and(|shared| shared.hardened)

@@ -121,14 +121,19 @@ impl Machine {
         let (wide, heap) = (usize::from(a) << 8 | usize::from(b), usize::from(c));
         self.world.kernel.advance(Duration::from_micros(10));
         match operation % 32 {
-            0..=3 => self.allocate(wide % 577, heap, Kind::Plain),
+            0 | 1 => self.allocate(wide % 577, heap, Kind::Plain),
+            2 => self.allocate(wide % 577, heap, Kind::Near),
+            3 => self.allocate(wide % 577, heap, Kind::AfterWindow),
             4 => self.allocate(577 + wide % (MAX_BLOCK - 576), heap, Kind::Plain),
             5 => self.allocate(pages_bytes(a, b), heap, Kind::Plain),
             6 => self.allocate(wide % 600 * (1 + usize::from(c) % 20), heap, Kind::Zeroed),
             7 => self.allocate(wide % 20_000, heap, Kind::Aligned(1 << (c % 22))),
-            8 | 9 => (0..2 + b % 64).for_each(|_| self.allocate(usize::from(a) * 4, heap, Kind::Plain)),
+            8 => (0..2 + b % 64).for_each(|_| self.allocate(usize::from(a) * 4, heap, Kind::Plain)),
+            9 => (0..2 + b % 64).for_each(|_| self.allocate(usize::from(a) * 4, heap, Kind::Near)),
             10 => (0..2 + b % 16).for_each(|_| self.allocate(usize::from(a) * 64, heap, Kind::Plain)),
-            11..=15 => self.free(wide, heap, Way::Plain),
+            11..=13 => self.free(wide, heap, Way::Plain),
+            14 => self.free(wide, heap, Way::Near),
+            15 => self.pairs(wide, heap, 2 + c % 8),
             16 => self.free(wide, heap, Way::Sized),
             17 => self.free(wide, heap, Way::NoHeap),
             18..=20 => self.free_many(wide, heap),
@@ -159,6 +164,8 @@ impl Machine {
         let Some(heap) = self.heap(number) else { return };
         let block = match kind {
             Kind::Plain => heap.allocate(bytes),
+            Kind::Near => heap.allocate_near(bytes).or_else(|| heap.allocate_far(bytes)),
+            Kind::AfterWindow => heap.allocate_after_window(bytes),
             Kind::Zeroed => heap.allocate_zeroed(bytes),
             Kind::Aligned(align) => heap.allocate_aligned(bytes, align),
         };
@@ -168,7 +175,7 @@ impl Machine {
         assert!(usable >= bytes.max(1), "{usable} bytes for {bytes}");
         assert_eq!(address % 16, 0);
         match kind {
-            Kind::Plain => {}
+            Kind::Plain | Kind::Near | Kind::AfterWindow => {}
             Kind::Zeroed => self.check_zero(address, bytes),
             Kind::Aligned(align) => assert_eq!(address % align, 0, "{bytes} bytes aligned to {align}"),
         }
@@ -221,9 +228,31 @@ impl Machine {
         unsafe {
             match (way, self.heap(number)) {
                 (Way::Plain, Some(heap)) => heap.try_free(pointer(address)).expect("live"),
+                (Way::Near, Some(heap)) => {
+                    if !heap.free_near(address) {
+                        heap.free_far(address).expect("live");
+                    }
+                }
                 // An aligned block has more than its size asks for: what it can be used for always fits.
                 (Way::Sized, Some(heap)) => heap.free_sized(pointer(address), live.usable),
                 _ => space.free(pointer(address)),
+            }
+        }
+    }
+
+    /// Frees a block, and takes and frees one of its size several times, as an interpreter does for each number in a loop.
+    fn pairs(&mut self, picked: usize, number: usize, times: u8) {
+        let Some((_, live)) = self.pick(picked) else { return };
+        self.free(picked, number, Way::Near);
+        let Some(heap) = self.heap(number) else { return };
+        for _ in 0..times {
+            let Some(block) = heap.allocate_near(live.bytes).or_else(|| heap.allocate_far(live.bytes)) else {
+                return self.refused();
+            };
+            let taken = block.as_ptr() as usize;
+            // SAFETY: nobody uses it.
+            if unsafe { !heap.free_near(taken) } {
+                heap.free_far(taken).expect("live");
             }
         }
     }
@@ -311,6 +340,10 @@ impl Machine {
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,
+    /// As the interpreters' hooks ask.
+    Near,
+    /// As C's inline functions do.
+    AfterWindow,
     Zeroed,
     Aligned(usize),
 }
@@ -318,6 +351,8 @@ enum Kind {
 #[derive(Clone, Copy)]
 enum Way {
     Plain,
+    /// As the interpreters' hooks do.
+    Near,
     Sized,
     /// By a thread without a heap.
     NoHeap,

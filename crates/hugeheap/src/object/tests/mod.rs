@@ -102,6 +102,12 @@ impl Heap<World> {
         unsafe { self.try_free(address) }
     }
 
+    /// Frees a block of the test as the interpreters' hooks do.
+    fn free_as_near(&mut self, address: NonNull<u8>) -> bool {
+        // SAFETY: as in `give`.
+        unsafe { self.free_near(at(address)) }
+    }
+
     fn give_all(&mut self, blocks: impl IntoIterator<Item = NonNull<u8>>) {
         blocks.into_iter().for_each(|address| self.give(address).expect("live"));
     }

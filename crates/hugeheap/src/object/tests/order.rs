@@ -309,6 +309,63 @@ fn the_window_stays_open_for_who_asks_it_itself() {
     heap.check_empty();
 }
 
+/// Takes a block as the interpreters' hooks do.
+fn take_near(heap: &mut Heap<World>, bytes: usize) -> (NonNull<u8>, bool) {
+    match heap.allocate_near(bytes) {
+        Some(block) => (block, true),
+        None => (heap.allocate_far(bytes).expect("memory"), false),
+    }
+}
+
+#[test]
+fn a_block_that_is_taken_and_freed_in_turn_is_at_hand_for_who_asks_the_window() {
+    for bytes in [16, 48, 400] {
+        let (_, mut heap) = heap();
+        // Two windows of a page, the second one full.
+        let mut blocks = heap.take_many(2, bytes);
+        let first = page_of(blocks[0]);
+        let is_full = |heap: &mut Heap<World>| {
+            let current = heap.own().bins[small_class_of(bytes)].current;
+            current.base != first && current.free() == 0
+        };
+        while !is_full(&mut heap) {
+            blocks.push(heap.take(bytes));
+        }
+        let mut given = blocks.remove(1);
+        let mut at_hand = 0;
+        for _ in 0..8 {
+            assert!(heap.free_as_near(given), "{bytes} bytes");
+            let taken = take_near(&mut heap, bytes);
+            assert_eq!(taken.0, given, "{bytes} bytes");
+            given = taken.0;
+            at_hand += u32::from(taken.1);
+            heap.check();
+        }
+        // Once to see it, once to be sure.
+        assert_eq!(at_hand, 6, "{bytes} bytes");
+        heap.give(given).expect("live");
+        heap.give_all(blocks);
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn blocks_of_many_windows_taken_in_turn_open_none() {
+    let (_, mut heap) = heap();
+    let blocks = heap.take_many(BLOCKS, BYTES);
+    let base = heap.own().bins[small_class_of(BYTES)].current.base;
+    for number in 1..200 {
+        // A window has 16 of them, and the next one is 37 further on.
+        let block = blocks[number * 37 % BLOCKS];
+        assert!(heap.free_as_near(block));
+        assert_eq!(take_near(&mut heap, BYTES).0, block);
+        assert_eq!(heap.own().bins[small_class_of(BYTES)].current.base, base);
+    }
+    heap.check();
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
 #[test]
 fn a_page_without_live_blocks_is_handed_out_from_its_beginning_to_its_end() {
     for bytes in [16, 48, 64, 144, 576] {
