@@ -49,7 +49,9 @@ static STATE: Once = Once(UnsafeCell::new(State {
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Heaps in use from which on a thread of the main interpreter gets none of its own.
+/// Heaps in use from which on a thread of the main interpreter gets none of its own. A hundred threads that build things of all sizes and go on waiting hold 20 MiB with
+/// it, 31 on stock, and 110 with a heap for each; the processor time of those without is that of the version in which all had to ask, 1.2 times stock's
+/// (`test_many_threads_free_what_each_other_made_and_hold_little`).
 const OWN_HEAPS: usize = 16;
 
 /// The heap under a lock.
