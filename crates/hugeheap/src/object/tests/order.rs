@@ -343,6 +343,10 @@ fn a_block_that_is_taken_and_freed_in_turn_is_at_hand_for_who_asks_the_window() 
         }
         // Once to see it, once to be sure.
         assert_eq!(at_hand, 6, "{bytes} bytes");
+        let own = heap.own();
+        let mark = own.space.page(first).expect("it has blocks").mark();
+        assert_eq!(own.bins[small_class_of(bytes)].current.base, first, "{bytes} bytes");
+        assert_eq!(mark.free() & 1, 0, "{bytes} bytes: nobody else has to find an open window");
         heap.give(given).expect("live");
         heap.give_all(blocks);
         heap.check_empty();
