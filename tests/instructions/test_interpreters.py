@@ -4,7 +4,6 @@ Each step makes two objects and frees them at once: the pair that most programs 
 under which lock it ran.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -42,4 +41,4 @@ def test_an_object_that_is_freed_at_once_costs_no_more_than_on_stock(version):
 
     stock, ours = step(testbed.clean()), step(testbed.preloaded(level="objects"))
     print(f"{version}: {ours:.0f} instructions for a step, stock {stock:.0f}")
-    assert 50 < ours <= 1.02 * stock, os.fspath(python)
+    assert 50 < ours <= 1.02 * stock, python

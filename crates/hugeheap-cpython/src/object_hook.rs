@@ -1,9 +1,9 @@
 //! CPython's objects from hugeheap: the `mem` and `obj` domains at level `objects`.
 //!
 //! ```text
-//!                                      up to 3.11 ──▶ heap of the interpreters        under the lock that they share
-//!   PyObject_Malloc, PyMem_Malloc ──┤  since 3.12 ──▶ heap of the thread
-//!                                                └──▶ heap of the main interpreter    under its lock, where there are many threads
+//!   PyObject_Malloc, PyMem_Malloc ─┬─ up to 3.11 ──▶ heap of the interpreters       under the lock that they share
+//!                                  └─ since 3.12 ─┬▶ heap of the thread
+//!                                                 └▶ heap of the main interpreter   under its lock, where there are many threads
 //!   PyObject_Free ──▶ ours? ──no──▶ the allocator that was there before
 //! ```
 //!
@@ -50,8 +50,7 @@ static STATE: Once = Once(UnsafeCell::new(State {
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Heaps in use from which on a thread of the main interpreter gets none of its own. A hundred threads that build things of all sizes and go on waiting hold 20 MiB with
-/// it, 31 on stock, and 110 with a heap for each; the processor time of those without is that of the version in which all had to ask, 1.2 times stock's
-/// (`test_many_threads_free_what_each_other_made_and_hold_little`).
+/// it, 31 on stock, and 110 with a heap for each (the program of `test_many_threads_free_what_each_other_made_and_hold_little`).
 const OWN_HEAPS: usize = 16;
 
 /// The heap under a lock.

@@ -184,16 +184,13 @@ unsafe extern "C" fn leave(core: *mut libc::c_void) {
 /// The heap of this thread, not to be dropped by the caller; `None` when there is no memory for its metadata.
 #[inline(always)]
 pub fn thread_heap() -> Option<ManuallyDrop<ProcessHeap>> {
-    match NonNull::new(slot::get()) {
-        // The thread owns the heap through its slot, and has no other handle in use: every function below takes one for one call.
-        Some(core) => Some(ManuallyDrop::new(Heap { core })),
-        None => acquire(),
-    }
+    thread_heap_at_hand().or_else(acquire)
 }
 
 /// The same if the thread has one by now: without a call, for what has to save no registers.
 #[inline(always)]
 pub fn thread_heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
+    // The thread owns the heap through its slot, and has no other handle in use: every function here takes one for one call.
     NonNull::new(slot::get()).map(|core| ManuallyDrop::new(Heap { core }))
 }
 
@@ -211,7 +208,7 @@ fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
 
 /// The number of this thread's heap, if it has one.
 pub(crate) fn thread_number() -> Option<u32> {
-    NonNull::new(slot::get()).map(|core| ManuallyDrop::new(Heap::<Runtime> { core }).number())
+    thread_heap_at_hand().map(|mut heap| heap.number())
 }
 
 /// hugeheap as the allocator of a Rust program:

@@ -27,6 +27,19 @@ unsafe impl Send for Parcel {}
 const SIZES: [usize; 8] = [16, 48, 200, 512, 1000, 5000, 30_000, 2_500_000];
 
 #[test]
+fn heaps_in_use_are_those_that_somebody_owns() {
+    let (space, heap) = heap();
+    let other = space.acquire().expect("memory");
+    assert_eq!(space.heaps_in_use(), 2);
+    drop(heap);
+    assert_eq!(space.heaps_in_use(), 1, "it waits");
+    let adopted = space.acquire().expect("memory");
+    assert_eq!(space.heaps_in_use(), 2);
+    drop((other, adopted));
+    assert_eq!(space.heaps_in_use(), 0);
+}
+
+#[test]
 fn what_others_freed_is_used_again() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
