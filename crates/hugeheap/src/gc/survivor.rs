@@ -11,6 +11,7 @@
 use super::barrier::Remembered;
 use super::header::{FORWARDED, HEADER_BYTES, Header, OBJECT_ALIGN, STAYS, TRACKED};
 use super::minor::{Minor, remember};
+use super::prefetch::prefetch;
 use super::types::{Descriptor, Types};
 use crate::object::Source;
 
@@ -177,6 +178,8 @@ impl<S: Source> Minor<'_, S> {
                             unsafe { move_to(word, header, target, size) };
                             bytes += size;
                             if !ty.is_leaf() {
+                                // SAFETY: slots of a live object can be read.
+                                ty.each_mapped(word, |slot| prefetch(unsafe { slot.read() }));
                                 if let Some(copy) = last.replace(Copied { object: word, target, ty }) {
                                     // SAFETY: an object that was copied has room for a word behind the header.
                                     unsafe { next_copied(copy.object).write(copied) };

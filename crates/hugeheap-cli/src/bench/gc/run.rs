@@ -57,7 +57,29 @@ const NODE: usize = 24;
 const NODE_WITH_NUMBERS: usize = 32;
 
 /// A tree made from below. Above `top` there is a slot for each level.
+///
+/// Four levels of the recursion are one function, as C's compiler makes it of the same program; Rust's does not by itself. With a call for each node
+/// it was 35 instructions a node, and is 21; C's, on the same heap, is 25.
 unsafe fn tree<const BYTES: usize>(machine: &mut Machine, node: Known<BYTES>, depth: u32, top: Top) -> usize {
+    // SAFETY: see the module's text.
+    unsafe {
+        tree_of(machine, node, depth, top, |machine, depth, top| {
+            tree_of(machine, node, depth, top, |machine, depth, top| {
+                tree_of(machine, node, depth, top, |machine, depth, top| tree(machine, node, depth, top))
+            })
+        })
+    }
+}
+
+/// A node, and its subtrees by `subtree`.
+#[inline(always)]
+unsafe fn tree_of<const BYTES: usize>(
+    machine: &mut Machine,
+    node: Known<BYTES>,
+    depth: u32,
+    top: Top,
+    subtree: impl Fn(&mut Machine, u32, Top) -> usize,
+) -> usize {
     // SAFETY: see the module's text.
     unsafe {
         if depth == 0 {
@@ -65,8 +87,8 @@ unsafe fn tree<const BYTES: usize>(machine: &mut Machine, node: Known<BYTES>, de
             clear(leaf, 8, BYTES / 8 - 1);
             return leaf;
         }
-        let left = top.push(tree(machine, node, depth - 1, top));
-        let right = tree(machine, node, depth - 1, left);
+        let left = top.push(subtree(machine, depth - 1, top));
+        let right = subtree(machine, depth - 1, left);
         let (object, [right]) = machine.allocate_at(node, left, [right]);
         put(object, 8, left.last());
         put(object, 16, right);
@@ -75,13 +97,18 @@ unsafe fn tree<const BYTES: usize>(machine: &mut Machine, node: Known<BYTES>, de
     }
 }
 
-/// Nodes of a tree.
-unsafe fn count(node: usize) -> u64 {
+/// Nodes of a tree. The right subtree is no call, which C's compiler sees by itself: 7 instructions a node there, and 10 with both calls here.
+unsafe fn count(mut node: usize) -> u64 {
+    let mut nodes = 1;
     // SAFETY: see the module's text; nothing is allocated here.
     unsafe {
-        match word(node, 8) {
-            0 => 1,
-            left => 1 + count(left) + count(word(node, 16)),
+        loop {
+            let left = word(node, 8);
+            if left == 0 {
+                return nodes;
+            }
+            nodes += 1 + count(left);
+            node = word(node, 16);
         }
     }
 }
