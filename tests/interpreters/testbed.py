@@ -90,8 +90,8 @@ def find_command():
 def find_interpreters():
     """One interpreter for each installed version from 3.10 on that has CPython's `test` package: {(3, 11): path}."""
     found = {}
-    places = [os.path.expanduser("~/.pyenv/versions/*/bin/python3.[0-9]*"), "/usr/local/bin/python3.[0-9]*"]
-    for place in [*places, "/usr/bin/python3.[0-9]*"]:
+    places = ["~/.pyenv/versions/*/bin", "/usr/local/bin", "/usr/bin", str(ROOT / "target" / "interpreters" / "*" / "bin")]
+    for place in (os.path.expanduser(f"{place}/python3.[0-9]*") for place in places):
         for path in sorted(glob.glob(place)):
             match = re.fullmatch(r"python3\.(\d+)", os.path.basename(path))
             version = (3, int(match[1])) if match else None

@@ -173,6 +173,7 @@ impl Plan<'_> {
             status: ended.status,
             elapsed,
             found: &found,
+            asked: self.arguments.level.0,
             hindrance: self
                 .hindrance
                 .as_ref()

@@ -25,6 +25,8 @@ pub(crate) struct Summary<'a> {
     /// Seconds from start to end.
     pub(crate) elapsed: f64,
     pub(crate) found: &'a Found,
+    /// The level that was asked for.
+    pub(crate) asked: Level,
     /// Why the library cannot be in the main process, found before the start.
     pub(crate) hindrance: Option<Hindered>,
 }
@@ -110,7 +112,7 @@ impl Summary<'_> {
             let _ = writeln!(text, "  {name:<11}{value}");
         };
         match self.main() {
-            Some(main) => process(main, &mut line),
+            Some(main) => process(main, self.asked, &mut line),
             None => line("state", &self.absence()),
         }
         let children = self.children();
@@ -145,6 +147,7 @@ impl Summary<'_> {
             "exit_status": self.status.code(),
             "signal": self.status.signal(),
             "seconds": self.elapsed,
+            "asked_level": self.asked.name(),
             "hindrance": self.hindrance.as_ref().map(|hindrance| json!({
                 "name": hindrance.name, "explanation": hindrance.text,
             })),
@@ -172,13 +175,16 @@ fn explanation(snapshot: &Snapshot) -> Option<&'static str> {
 }
 
 /// The lines about one process.
-fn process(main: &Snapshot, line: &mut dyn FnMut(&str, &str)) {
+fn process(main: &Snapshot, asked: Level, line: &mut dyn FnMut(&str, &str)) {
     let state = main.hook_state();
     let explanation = explanation(main).unwrap_or("a state this version does not know");
     // The interpreter says more than its number: build date and compiler.
     match main.version_text().split_whitespace().next() {
         None => line("state", explanation),
         Some(version) => line("state", &format!("{explanation} (CPython {version})")),
+    }
+    if is_less(main, asked) {
+        line("level", LESS);
     }
     // Without arenas there is nothing more to say, unless they were wanted and refused.
     if main.arenas_peak == 0 && main.fallbacks.iter().all(|&count| count == 0) {
@@ -213,6 +219,16 @@ fn process(main: &Snapshot, line: &mut dyn FnMut(&str, &str)) {
     for (reason, count) in fallbacks(&main.fallbacks) {
         line("fallback", &format!("{} × {}: {}", grouped(count), reason.name(), reason.hint()));
     }
+}
+
+/// What is to be said where level `objects` was asked for and pymalloc kept its job.
+const LESS: &str = "arenas, not objects as asked: the interpreter sets allocators of its own when it starts \
+     (PYTHONMALLOC is set, -X dev, a debug build), or the memory for a heap was missing";
+
+/// Whether a process is hooked at level `arenas` though `objects` was asked for.
+fn is_less(snapshot: &Snapshot, asked: Level) -> bool {
+    let hooked = snapshot.hook_state() == Some(HookState::Hooked);
+    hooked && asked == Level::Objects && Level::from_number(snapshot.level) == Some(Level::Arenas)
 }
 
 /// The line about all children.
@@ -358,7 +374,8 @@ mod tests {
     };
 
     fn summary<'a>(found: &'a Found, command: &'a [String]) -> Summary<'a> {
-        Summary { command, pid: 10, status: ExitStatus::from_raw(0), elapsed: 1.5, found, hindrance: None }
+        let status = ExitStatus::from_raw(0);
+        Summary { command, pid: 10, status, elapsed: 1.5, found, asked: Level::Arenas, hindrance: None }
     }
 
     #[test]
@@ -387,6 +404,26 @@ mod tests {
         let objects = Snapshot { level: Level::Objects as u32, ..HOOKED };
         assert_eq!(policy(&objects), "hugetlb, in force at the end: thp; level objects");
         assert_eq!(snapshot_json(&objects)["level"], "objects");
+    }
+
+    #[test]
+    fn a_level_that_was_asked_for_and_is_not_in_force_has_a_reason() {
+        let command = ["python3-dbg".to_owned()];
+        let text = |asked, snapshot| {
+            let found = Found { snapshots: vec![snapshot], unreadable: vec![] };
+            let summary = Summary { asked, ..summary(&found, &command) };
+            (summary.text(), summary.json()["asked_level"].clone())
+        };
+        let (less, json) = text(Level::Objects, HOOKED);
+        assert!(less.contains("  level      arenas, not objects as asked: the interpreter sets"), "{less}");
+        assert_eq!(json, "objects");
+        let objects = Snapshot { level: Level::Objects as u32, ..HOOKED };
+        let none = Snapshot { state: HookState::NotPython as u32, ..HOOKED };
+        for (asked, snapshot) in [(Level::Objects, objects), (Level::Arenas, HOOKED), (Level::Objects, none)]
+        {
+            let (text, _) = text(asked, snapshot);
+            assert!(!text.contains("as asked"), "{text}");
+        }
     }
 
     #[test]
