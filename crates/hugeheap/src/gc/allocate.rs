@@ -68,18 +68,18 @@ impl<S: Source> Heap<S> {
             self.before_old(window, frame, bytes);
             return self.place_old(window, ty, length, bytes, frame);
         }
-        let object = self.room(window, bytes, frame)?;
+        if self.crowded {
+            self.before_old(window, frame, bytes);
+        }
+        // As if it were known to live long: it is remembered, so that what is written into it needs no barrier until the next collection.
+        let room = if self.crowded { None } else { self.room(window, bytes, frame) };
+        let Some(object) = room else { return self.place_old(window, ty, length, bytes, frame) };
         self.initialise(object, ty, length, ty.header())?;
         Ok(object)
     }
 
-    /// Room in the nursery: what the window has, the next gap, or a collection.
-    fn room(
-        &mut self,
-        window: &mut Window,
-        bytes: usize,
-        frame: &mut [usize],
-    ) -> Result<NonNull<u8>, Exhausted> {
+    /// Room in the nursery: what the window has, the next gap, or a collection. `None`: what stays leaves none.
+    fn room(&mut self, window: &mut Window, bytes: usize, frame: &mut [usize]) -> Option<NonNull<u8>> {
         let mut rounds = Rounds::NONE;
         for attempt in 0_u32.. {
             let mut own = Window::EMPTY;
@@ -99,13 +99,15 @@ impl<S: Source> Heap<S> {
                 self.window = own;
             }
             match (taken, attempt) {
-                (Some(object), _) => return Ok(object),
+                (Some(object), _) => return Some(object),
                 (None, 0) => self.collect_some(window, frame),
-                (None, _) if rounds.another(self) => self.collect_all(window, frame),
+                // Where all that stays is pinned a whole collection makes no room in the nursery.
+                (None, _) if self.not_moved && rounds.another(self) => self.collect_all(window, frame),
                 _ => break,
             }
         }
-        Err(Exhausted { bytes })
+        self.crowded = true;
+        None
     }
 
     fn initialise(

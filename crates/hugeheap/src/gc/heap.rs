@@ -142,6 +142,8 @@ pub struct Heap<S: Source> {
     pub(super) added: usize,
     /// Allocations since the last collection, where each is counted.
     pub(super) allocations: u32,
+    /// Objects that stay left no room in the nursery at the last collection: until the next one objects begin in the old generation.
+    pub(super) crowded: bool,
 }
 
 impl<S: Source> Heap<S> {
@@ -195,6 +197,7 @@ impl<S: Source> Heap<S> {
             not_moved: false,
             added: 0,
             allocations: 0,
+            crowded: false,
         };
         heap.nursery.part = heap.pacing.first_part();
         heap.watch();
@@ -301,7 +304,7 @@ impl<S: Source> Heap<S> {
             if heap.measured {
                 let all = heap.nursery.part == heap.nursery.bytes();
                 let took = heap.work();
-                heap.pacing.minor(survived, took);
+                let took = heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
                 let part = heap.pacing.part(heap.nursery.part, took);
                 heap.nursery.part = heap.part_for_ready(survived, part);
@@ -368,7 +371,7 @@ impl<S: Source> Heap<S> {
             self.before_collection();
         }
         collect(self);
-        (self.added, self.allocations) = (0, 0);
+        (self.added, self.allocations, self.crowded) = (0, 0, false);
         if self.watched {
             self.checked("a collection");
             self.set_protections();

@@ -34,7 +34,7 @@ pub(crate) struct Nursery<S: Source> {
     space: &'static Space<S>,
     start: usize,
     bytes: usize,
-    /// How much of it is handed out until the next collection.
+    /// How many bytes of it are handed out until the next collection.
     pub(crate) part: usize,
     /// Where the next gap is looked for.
     next: usize,
@@ -292,7 +292,7 @@ impl<S: Source> Nursery<S> {
     /// window empty, when there are none.
     pub(crate) fn refill(&mut self, types: &Types, window: &mut Window, least: usize) -> bool {
         if window.limit == self.next {
-            if let Some(piece) = self.next_piece(types) {
+            if let Some(piece) = self.next_piece(types, OBJECT_ALIGN) {
                 self.handed_out += piece.room();
                 window.limit = piece.limit;
             }
@@ -301,7 +301,7 @@ impl<S: Source> Nursery<S> {
             }
         }
         self.retire(window);
-        while let Some(piece) = self.next_piece(types) {
+        while let Some(piece) = self.next_piece(types, least) {
             if piece.room() >= least {
                 if let Some(gaps) = &mut self.gaps {
                     if !super::barrier::push(gaps, (piece.cursor, piece.cursor), usize::MAX) {
@@ -316,19 +316,25 @@ impl<S: Source> Nursery<S> {
         false
     }
 
-    /// The next gap, or as much of it as is handed out at once. It may be empty.
-    fn next_piece(&mut self, types: &Types) -> Option<Window> {
-        let mut gap = self.next_gap(types, self.start + self.part)?;
-        if gap.room() > PIECE {
-            gap.limit = gap.cursor + PIECE;
+    /// The next gap, or as much of it as is handed out at once, of the part of the nursery that has at least `least` bytes left. It may be empty.
+    fn next_piece(&mut self, types: &Types, least: usize) -> Option<Window> {
+        // Of what is free, wherever it lies: objects that stay at the beginning once filled the part, and allocations were refused in an empty nursery.
+        let left = self.part.saturating_sub(self.handed_out);
+        if left < least {
+            return None;
+        }
+        let mut gap = self.next_gap(types)?;
+        let most = PIECE.min(left & !(OBJECT_ALIGN - 1));
+        if gap.room() > most {
+            gap.limit = gap.cursor + most;
             self.next = gap.limit;
         }
         Some(gap)
     }
 
     /// The next gap, which may be empty.
-    fn next_gap(&mut self, types: &Types, end: usize) -> Option<Window> {
-        let cursor = self.next;
+    fn next_gap(&mut self, types: &Types) -> Option<Window> {
+        let (cursor, end) = (self.next, self.end());
         if cursor >= end {
             return None;
         }
@@ -383,7 +389,7 @@ impl<S: Source> Nursery<S> {
 
     /// Overwrites what is free. Only directly after [`empty`](Self::empty).
     pub(crate) fn poison(&mut self, types: &Types, word: u64) {
-        while let Some(gap) = self.next_gap(types, self.end()) {
+        while let Some(gap) = self.next_gap(types) {
             fill(gap.cursor, gap.limit, word);
         }
         self.next = self.start;
