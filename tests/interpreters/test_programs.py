@@ -354,5 +354,95 @@ def test_the_warning_would_be_noticed(stock, version):
     assert "multi-threaded" in result.stderr
 
 
+# Workers build, somebody else drops what they built, and they wait for work that does not come, or have ended.
+RESULTS = """
+import gc, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+count, ends = int(sys.argv[1]), sys.argv[2] == "ends"
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def build(_):
+    barrier.wait()
+    return [(number, number + 1) for number in range(1000, 1000 + 2_000_000 // count)]
+barrier = threading.Barrier(count)
+before = resident()
+pool = ThreadPoolExecutor(count)
+results = list(pool.map(build, range(count)))
+if ends:
+    pool.shutdown()
+built = resident() - before
+del results
+gc.collect()
+end = time.monotonic() + 60
+while resident() - before > built // 4 and time.monotonic() < end:
+    time.sleep(0.1)
+print(built > 150 << 20, (resident() - before) * 100 // built)
+pool.shutdown()
+"""
+
+
+@pytest.mark.any_host
+@pytest.mark.parametrize("end", ["waits", "ends"])
+@pytest.mark.parametrize("count", [4, 24])
+@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda one: f"3.{one[1]}")
+def test_what_a_worker_built_is_given_back_though_it_does_nothing_more(version, count, end, tmp_path):
+    """With four workers that wait, all of it stayed with their heaps; with 24 that had ended, what they had built in the heap that many threads share."""
+    program = tmp_path / "results.py"
+    program.write_text(RESULTS)
+    env = testbed.preloaded(level="objects", HUGEHEAP_DECAY="0.2")
+    result = testbed.run([INTERPRETERS[version], program, count, end], env=env)
+    assert (result.returncode, result.stderr) == (0, "")
+    large, percent = result.stdout.split()
+    assert large == "True" and int(percent) <= 25, result.stdout
+
+
+# A thread of a sub-interpreter for which there is no memory for a heap: heaps are made eight at a time, and as many as argv says were made before.
+WITHOUT_HEAPS = """
+import os, resource, sys, threading
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+end, ready, go, done = threading.Event(), threading.Semaphore(0), threading.Event(), threading.Event()
+def wait(interpreter=None):
+    if interpreter is not None:
+        interpreters.run_string(interpreter, "pass")
+    kept = [object()]
+    ready.release()
+    end.wait()
+for number in range(16 + int(sys.argv[1])):
+    interpreter = (interpreters.create(),) if number >= 16 else ()
+    threading.Thread(target=wait, args=interpreter, daemon=True).start()
+    ready.acquire()
+last = interpreters.create()
+def work():
+    go.wait()
+    try:
+        interpreters.run_string(last, "rows = [str(number) for number in range(1000)]; del rows")
+    except BaseException as error:
+        print(type(error).__name__)
+    done.set()
+threading.Thread(target=work).start()
+size = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 10), resource.RLIM_INFINITY))
+go.set()
+done.wait()
+print("ended", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.any_host
+@pytest.mark.parametrize("version", COUNTING, ids=lambda one: f"3.{one[1]}")
+def test_a_thread_for_which_there_is_no_heap_frees_what_it_got_elsewhere(version, tmp_path):
+    """The allocator before had the memory, and freeing it there ended the process as a mistake."""
+    program = tmp_path / "heaps.py"
+    program.write_text(WITHOUT_HEAPS)
+    for count in range(5, 13):
+        result = testbed.run([INTERPRETERS[version], program, count], env=testbed.preloaded(level="objects"))
+        assert (result.returncode, result.stderr) == (0, ""), count
+        assert result.stdout.endswith("ended\n")
+
+
 def test_there_is_an_interpreter():
     assert INTERPRETERS, "no CPython from 3.10 on with its `test` package found"

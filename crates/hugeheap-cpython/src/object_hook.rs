@@ -12,6 +12,9 @@
 //! as long as on stock. The heap of a thread belongs to nobody else whatever lock is held, and is found without a call. But each has
 //! memory of its own, so only [`OWN_HEAPS`] have one. The main interpreter's other threads share a heap, under its lock, and have to ask.
 //!
+//! What a thread frees of another's waits until its owner needs blocks. A worker that handed out what it built and now waits needs none: as long as there is one
+//! interpreter, whoever holds its lock [visits](visit_due) the worker's heap. Nothing else in a process uses the heaps of threads in this library.
+//!
 //! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew since. A block of
 //! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
 
@@ -49,7 +52,7 @@ static STATE: Once = Once(UnsafeCell::new(State {
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Heaps in use from which on a thread of the main interpreter gets none of its own. A hundred threads that build things of all sizes and go on waiting hold 20 MiB with
+/// Threads that have a heap of their own, beside the one under the lock; more of the main interpreter's get none. A hundred threads that build things of all sizes and go on waiting hold 20 MiB with
 /// it, 31 on stock, and 110 with a heap for each (the program of `test_many_threads_free_what_each_other_made_and_hold_little`).
 const OWN_HEAPS: usize = 16;
 
@@ -90,7 +93,7 @@ fn on_heap<const LOCKS: bool, R>(work: impl FnOnce(&mut ProcessHeap) -> R) -> Op
 /// Whether a thread without a heap uses the one under the main interpreter's lock.
 #[inline(always)]
 fn shares() -> bool {
-    space().heaps_in_use() >= OWN_HEAPS && in_main()
+    space().heaps_in_use() > OWN_HEAPS && in_main()
 }
 
 /// Index in `State::previous`. A constant of the hook functions, and not their context: a free that has to remember its context as well needs a register
@@ -192,11 +195,37 @@ unsafe extern "C" fn realloc_far<const LOCKS: bool, const DOMAIN: Domain>(
     let Some(address) = NonNull::new(old.cast::<u8>()) else { return null_mut() };
     // SAFETY: CPython gives the old block up when the answer is not null.
     match on_heap::<LOCKS, _>(|heap| unsafe { heap.try_reallocate(address, bytes) }) {
-        Some(Ok(block)) => pointer(Some(block)),
+        Some(Ok(Some(block))) => block.as_ptr().cast(),
         // SAFETY: a block of the allocator before.
         Some(Err(mistake)) if is_previous(mistake) => unsafe { previous::<DOMAIN>().realloc(old, bytes) },
         Some(Err(mistake)) => complain::abort(format_args!("realloc of {old:p}: {mistake}")),
-        None => null_mut(),
+        // SAFETY: as above.
+        Some(Ok(None)) | None => unsafe { realloc_without::<DOMAIN>(address, bytes) },
+    }
+}
+
+/// hugeheap has no memory for a larger block, or for a heap: the allocator before may still have some.
+///
+/// # Safety
+/// As for `realloc`.
+#[cold]
+#[inline(never)]
+unsafe fn realloc_without<const DOMAIN: Domain>(old: NonNull<u8>, bytes: usize) -> *mut c_void {
+    let before = previous::<DOMAIN>();
+    let usable = match space().usable_size(old.as_ptr() as usize) {
+        Ok(usable) => usable,
+        // SAFETY: a block of the allocator before.
+        Err(mistake) if is_previous(mistake) => return unsafe { before.realloc(old.as_ptr().cast(), bytes) },
+        Err(mistake) => complain::abort(format_args!("realloc of {old:p}: {mistake}")),
+    };
+    // SAFETY: a request like any other; the new block is apart from the old one, which has so many bytes and is given up afterwards.
+    unsafe {
+        let moved = before.malloc(bytes);
+        if !moved.is_null() {
+            core::ptr::copy_nonoverlapping(old.as_ptr(), moved.cast(), usable.min(bytes));
+            space().free(old);
+        }
+        moved
     }
 }
 
@@ -233,13 +262,52 @@ unsafe extern "C" fn free_shared<const DOMAIN: Domain>(block: *mut c_void) {
 unsafe extern "C" fn free_far<const LOCKS: bool, const DOMAIN: Domain>(block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
     match on_heap::<LOCKS, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
-        Some(Ok(())) => {}
+        Some(Ok(())) => {
+            if LOCKS && space().has_due() {
+                visit_due();
+            }
+        }
         // SAFETY: a block of the allocator before.
         Some(Err(mistake)) if is_previous(mistake) => unsafe { previous::<DOMAIN>().free(block) },
         Some(Err(mistake)) => complain::abort(format_args!("free of {block:p}: {mistake}")),
-        // A thread without a heap of its own frees in those of others.
         // SAFETY: as above.
-        None => unsafe { space().free(address) },
+        None => unsafe { free_without::<DOMAIN>(address) },
+    }
+}
+
+/// A thread without a heap of its own frees in those of others, and what it got from the allocator before.
+///
+/// # Safety
+/// As for `free`.
+#[cold]
+#[inline(never)]
+unsafe fn free_without<const DOMAIN: Domain>(address: NonNull<u8>) {
+    // SAFETY: by the contract. A block of the allocator before is that one's.
+    unsafe {
+        match space().usable_size(address.as_ptr() as usize) {
+            Err(mistake) if is_previous(mistake) => previous::<DOMAIN>().free(address.as_ptr().cast()),
+            _ => space().free(address),
+        }
+    }
+}
+
+/// Collects for a thread that does not come for what others freed in its heap.
+#[cold]
+#[inline(never)]
+fn visit_due() {
+    // SAFETY: `threads` is not changed after installation.
+    let Some(threads) = (unsafe { &(*STATE.0.get()).threads }) else { return };
+    let Some(number) = space().take_due() else { return };
+    if !threads.in_main() {
+        return;
+    }
+    // SAFETY: with the lock of the main interpreter held.
+    let shared = unsafe { main_heap() };
+    if shared.number() == number {
+        shared.collect_for_visit();
+    } else if threads.is_alone() {
+        // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held. That is this one, and the caller holds it.
+        unsafe { space().visit(number) };
     }
 }
 

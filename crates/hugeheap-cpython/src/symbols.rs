@@ -142,6 +142,8 @@ pub(crate) struct ThreadSymbols {
     thread: unsafe extern "C" fn() -> *mut c_void,
     interpreter: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
     main: unsafe extern "C" fn() -> *mut c_void,
+    first: unsafe extern "C" fn() -> *mut c_void,
+    next: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
 }
 
 impl ThreadSymbols {
@@ -153,6 +155,8 @@ impl ThreadSymbols {
                     .or_else(|| function(c"_PyThreadState_UncheckedGet"))?,
                 interpreter: function(c"PyThreadState_GetInterpreter")?,
                 main: function(c"PyInterpreterState_Main")?,
+                first: function(c"PyInterpreterState_Head")?,
+                next: function(c"PyInterpreterState_Next")?,
             })
         }
     }
@@ -165,6 +169,12 @@ impl ThreadSymbols {
             let thread = (self.thread)();
             !thread.is_null() && (self.interpreter)(thread) == (self.main)()
         }
+    }
+
+    /// Whether it does, and there is no other interpreter: then its lock, which the caller holds, is the only one. A second interpreter is made with that lock held.
+    pub(crate) fn is_alone(&self) -> bool {
+        // SAFETY: as above; the list of interpreters is changed with the main interpreter's lock held.
+        self.in_main() && unsafe { (self.first)() == (self.main)() && (self.next)((self.main)()).is_null() }
     }
 }
 

@@ -87,13 +87,15 @@ mod slot {
     #[inline(always)]
     fn offset() -> usize {
         let offset;
-        // SAFETY: the sequence of the x86-64 TLS descriptor ABI, in the exact form that linkers know: it changes rax and flags only.
+        // SAFETY: the sequence of the x86-64 TLS descriptor ABI, in the exact form that linkers know: it changes rax and flags only. It pushes a return address, so the compiler may
+        // not keep anything below the stack pointer: with `nostack` a function that calls nothing else did, and found that address in its place. Some of the
+        // C library's own resolvers change flags.
         unsafe {
             core::arch::asm!(
                 "lea rax, [rip + hugeheap_thread_heap@TLSDESC]",
                 "call qword ptr [rax + hugeheap_thread_heap@TLSCALL]",
                 out("rax") offset,
-                options(pure, readonly, nostack, preserves_flags),
+                options(pure, readonly),
             );
         }
         offset
@@ -177,7 +179,9 @@ fn leave_at_end(core: NonNull<Core<Runtime>>) {
 unsafe extern "C" fn leave(core: *mut libc::c_void) {
     slot::set(null_mut());
     if let Some(core) = NonNull::new(core.cast()) {
-        drop(Heap::<Runtime> { core });
+        let mut heap = Heap::<Runtime> { core };
+        heap.end_visits();
+        drop(heap);
     }
 }
 

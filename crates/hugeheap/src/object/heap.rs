@@ -60,6 +60,9 @@ pub(crate) struct Own<S: Source> {
     pub(super) pending: Queues,
     /// Of a hardened heap.
     pub(super) preset: Option<NonNull<Preset>>,
+    /// A block of another heap whose page the owner marked as pending and perhaps has not put into that heap's inbox yet; 0: none. For a forked child, where
+    /// nobody goes on.
+    pub(super) announcing: AtomicUsize,
     pub(crate) space: &'static Space<S>,
 }
 
@@ -73,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) busy: AtomicU32,
     /// First page in which other threads freed, as an address.
     pub(crate) inbox: AtomicUsize,
+    /// How often a page was put there. See `visit`.
+    pub(crate) announced: AtomicU32,
     /// See `hardened`. Never changed.
     pub(crate) hardened: bool,
 }
@@ -362,15 +367,19 @@ impl<S: Source> Heap<S> {
         }
         if tag::heap(tag) == tag::heap(own.tag) {
             let busy = heap.busy();
-            if tag::is_pending(tag) {
-                own.collect(shared);
-                drop(busy);
-                // The page may be the arenas' since then, or another heap's.
+            if !tag::is_pending(tag) {
+                return own.free_in(page, address);
+            }
+            own.collect(shared);
+            drop(busy);
+            let now = page.tag();
+            // The page may be the arenas' since then, or another heap's. If nothing changed, whoever announced it has not put it into the inbox. To wait for that
+            // was to spin as long as it was stopped there, and in a forked child without end. What everybody does in a pending page can be done here, too.
+            if now != tag {
                 return Self::free_farther(core, address);
             }
-            return own.free_in(page, address);
         }
-        own.space.free_remote(page, tag, address)
+        own.space.free_remote(page, tag, address, &own.announcing)
     }
 
     /// Marks the heap busy until the guard is dropped, for a fork by another thread.
@@ -426,6 +435,7 @@ impl<S: Source> Own<S> {
             runs: RunCache::EMPTY,
             pending: Queues::EMPTY,
             preset: None,
+            announcing: AtomicUsize::new(0),
             space,
         }
     }

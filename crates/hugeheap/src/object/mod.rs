@@ -57,6 +57,7 @@ mod tag;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod visit;
 mod walk;
 mod windows;
 

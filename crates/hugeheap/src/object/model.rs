@@ -69,7 +69,7 @@ impl Heap {
         if !remote::free(&page.remote, bit) {
             return false;
         }
-        if remote::announce(&page.tag, tag) {
+        if remote::announce(&page.tag, tag, || {}) {
             remote::push(&self.inbox, address, &page.link);
             fence(Ordering::SeqCst);
             self.collect_ownerless();

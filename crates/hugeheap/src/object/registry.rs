@@ -19,8 +19,10 @@
 //! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
 
 use super::heap::{Core, Heap, Own, Shared};
-use super::space::{Source, Space, map_metadata};
+use super::remote;
+use super::space::{Page, Source, Space, map_metadata};
 use super::tag;
+use super::visit::Visits;
 use crate::lock::Lock;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -54,6 +56,7 @@ pub(super) struct Registry {
     pub(super) os_page: AtomicUsize,
     /// Held while heaps are made: the room that is left in the last mapping.
     making: Lock<(usize, usize)>,
+    pub(super) visits: Visits,
 }
 
 impl Registry {
@@ -64,6 +67,7 @@ impl Registry {
             waiting: AtomicUsize::new(0),
             os_page: AtomicUsize::new(0),
             making: Lock::new((0, 0)),
+            visits: Visits::new(),
         }
     }
 
@@ -76,7 +80,7 @@ impl Registry {
         Some(unsafe { &*table.add(number as usize) })
     }
 
-    fn core<S: Source>(&self, number: u32) -> Option<NonNull<Core<S>>> {
+    pub(super) fn core<S: Source>(&self, number: u32) -> Option<NonNull<Core<S>>> {
         NonNull::new(self.slot(number)?.load(Ordering::Acquire).cast())
     }
 
@@ -179,6 +183,10 @@ impl<S: Source> Space<S> {
 
     /// In a forked child: the heaps of threads that do not exist here. `own`: the heaps that are still owned.
     pub(crate) fn after_fork_in_child(&self, own: &[Option<u32>]) {
+        // First, while it still says whose heaps these are.
+        for number in self.registry.numbers().filter(|&number| !own.contains(&Some(number))) {
+            self.finish_announcement(number);
+        }
         for number in self.registry.numbers() {
             let Some(shared) = self.registry.shared::<S>(number) else { continue };
             let state = shared.state.load(Ordering::Relaxed);
@@ -194,8 +202,41 @@ impl<S: Source> Space<S> {
         }
     }
 
+    /// In a forked child: puts the page that the missing owner of a heap was announcing into the inbox it was for, unless it got there. A page that is pending and in no inbox is
+    /// collected by nobody: what others free there afterwards would be lost, and the page with it.
+    fn finish_announcement(&self, number: u32) {
+        let Some(core) = self.registry.core::<S>(number) else { return };
+        // SAFETY: cores are never unmapped; the owner does not exist in this process, and an atomic can be read whatever it was doing.
+        let address = unsafe { (*core.as_ptr()).own.announcing.swap(0, Ordering::Relaxed) };
+        let Some(page) = self.page(address) else { return };
+        let tag = page.tag();
+        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
+        if !tag::is_pending(tag) || self.is_in_inbox(page, tag::heap(tag)) {
+            return;
+        }
+        remote::push(&shared.inbox, page.address(), &page.links().inbox);
+    }
+
+    /// In a forked child: whether a pending page is in the inbox of its heap, or in a queue that its owner sorted the inbox into.
+    fn is_in_inbox(&self, page: Page, number: u32) -> bool {
+        let Some(core) = self.registry.core::<S>(number) else { return false };
+        // SAFETY: as above. The queues are the owner's: read only where it is not in the middle of changing them, which `busy` tells; then the heap is lost anyway.
+        let (own, shared) = unsafe { (&raw const (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        let first = shared.inbox.load(Ordering::Relaxed);
+        let mut listed = core::iter::successors(self.page(first), |page| {
+            self.page(page.links().inbox.load(Ordering::Relaxed))
+        });
+        if listed.any(|other| other.address() == page.address()) {
+            return true;
+        }
+        // SAFETY: as above.
+        shared.busy.load(Ordering::Relaxed) != 0
+            || unsafe { &*own }.queued_pages().any(|other| other.address() == page.address())
+    }
+
     /// Before a fork: keeps the locks of this layer, so that the child finds them free.
     pub(crate) fn lock_for_fork(&self) {
+        self.registry.visits.lock_for_fork();
         core::mem::forget(self.registry.making.lock());
         self.lock_regions();
     }
@@ -209,13 +250,14 @@ impl<S: Source> Space<S> {
         unsafe {
             self.unlock_regions();
             self.registry.making.unlock_leaked();
+            self.registry.visits.unlock_after_fork();
         }
     }
 }
 
 impl<S: Source> Heap<S> {
-    /// The heap's number.
-    pub(crate) fn number(&mut self) -> u32 {
+    /// The heap's number, by which [`Space::visit`] and walks know it.
+    pub fn number(&mut self) -> u32 {
         tag::heap(self.own().tag)
     }
 
@@ -225,7 +267,7 @@ impl<S: Source> Heap<S> {
         self.shared().state.store(THREAD, Ordering::SeqCst);
     }
 
-    fn collect_all(&mut self) {
+    pub(super) fn collect_all(&mut self) {
         let _busy = self.busy();
         let core = self.core;
         // SAFETY: two fields, and `&mut self` makes this the only use of `own`.
@@ -257,7 +299,13 @@ impl<S: Source> Heap<S> {
 
 impl Shared {
     fn new(state: u32, hardened: bool) -> Self {
-        Self { state: AtomicU32::new(state), busy: AtomicU32::new(0), inbox: AtomicUsize::new(0), hardened }
+        Self {
+            state: AtomicU32::new(state),
+            busy: AtomicU32::new(0),
+            inbox: AtomicUsize::new(0),
+            announced: AtomicU32::new(0),
+            hardened,
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Setting the pending bit is a compare-and-swap. It fails when the owner changed it since: then the bit was taken, and the page may be
-//! somebody else's by now. A page that is pending stays in its heap, because it is in the inbox: the owner's own
+//! somebody else's by now. A page that is pending stays in its heap, because it is in the inbox, or is about to be: the owner's own
 //! compare-and-swap to the spare tag fails, and the next collection releases it.
 //!
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
@@ -23,7 +23,7 @@ use super::tag::{self, RUN, SPARE};
 use super::windows::bit_of;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What came of freeing a block of another heap.
 enum Elsewhere {
@@ -177,7 +177,8 @@ impl<S: Source> Own<S> {
         let (number, bit) = bit_of(class, granule);
         // SAFETY: windows of the first region have words.
         let words = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
-        self.space.free_for_owner(words, 1 << bit, (mark, tag), self.base + (granule << SMALL_SHIFT))
+        let address = self.base + (granule << SMALL_SHIFT);
+        self.space.free_for_owner(words, 1 << bit, (mark, tag), address, &self.announcing)
     }
 
     /// Frees a block; says no, with nothing changed, if it is not live.
@@ -208,8 +209,14 @@ impl<S: Source> Own<S> {
 }
 
 impl<S: Source> Space<S> {
-    /// Frees a block in a page of another heap, or of a heap that has no owner now.
-    pub(super) fn free_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
+    /// Frees a block in a page of another heap, or of a heap that has no owner now. `announcing`: the caller's.
+    pub(super) fn free_remote(
+        &self,
+        page: Page,
+        tag: u32,
+        address: usize,
+        announcing: &AtomicUsize,
+    ) -> Result<(), Mistake> {
         let class = tag::class(tag);
         if class == SPARE {
             return Err(Mistake::NotLive { bytes: 0 });
@@ -220,7 +227,7 @@ impl<S: Source> Space<S> {
         let bytes = SHAPES[class].bytes as usize;
         let place = Place::of(page, class, address)?;
         let words = (&page.vacant()[place.window], &page.remote()[place.window]);
-        match self.free_for_owner(words, place.bits, (page.mark(), tag), address) {
+        match self.free_for_owner(words, place.bits, (page.mark(), tag), address, announcing) {
             Elsewhere::Freed => Ok(()),
             Elsewhere::Refused => Err(Mistake::NotLive { bytes }),
             Elsewhere::Twice => Err(Mistake::TwoThreads { bytes }),
@@ -235,6 +242,7 @@ impl<S: Source> Space<S> {
         bit: u64,
         (mark, tag): (&Mark, u32),
         address: usize,
+        announcing: &AtomicUsize,
     ) -> Elsewhere {
         // Where no live block begins it is 1, also inside of blocks.
         if vacant.load(Ordering::Relaxed) & bit != 0 {
@@ -243,8 +251,9 @@ impl<S: Source> Space<S> {
         if !remote::free(freed, bit) {
             return Elsewhere::Twice;
         }
-        if remote::announce(&mark.tag, tag) {
+        if remote::announce(&mark.tag, tag, || announcing.store(address, Ordering::Relaxed)) {
             self.put_into_inbox(address, tag);
+            announcing.store(0, Ordering::Relaxed);
         }
         Elsewhere::Freed
     }
@@ -256,6 +265,7 @@ impl<S: Source> Space<S> {
         let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
         remote::push(&shared.inbox, page.address(), &page.links().inbox);
         self.collect_ownerless(tag::heap(tag));
+        self.count_announced(tag::heap(tag), shared);
     }
 
     /// Frees a run of another heap: it leaves the heap, back to the arenas.
@@ -282,7 +292,8 @@ impl<S: Source> Space<S> {
         let start = address.as_ptr() as usize;
         let result = match self.page(start).map(|page| (page, page.tag())) {
             None | Some((_, 0)) => self.free_pages(start),
-            Some((page, tag)) => self.free_remote(page, tag, start),
+            // Who has no heap cannot be missed in a forked child: what is not announced there is used by nobody again, and no more.
+            Some((page, tag)) => self.free_remote(page, tag, start, &AtomicUsize::new(0)),
         };
         if let Err(mistake) = result {
             mistake::abort("free", start, mistake);

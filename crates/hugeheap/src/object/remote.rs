@@ -7,6 +7,9 @@
 //! What must hold, and is model-checked in `model`: every bit that was set is taken exactly once; a page is in an inbox at most once; a bit
 //! set after the owner took a page's bits brings the page into the inbox again.
 //!
+//! Between announce and push a page is pending and in no inbox. Its owner does not wait for that: the thread may be stopped there for long, or may not exist, in a
+//! forked child. There what it was about to push is pushed by the fork handler ([`Own::announcing`](super::heap::Own)).
+//!
 //! The atomics come from the module around this one: the model has its own copy of this file, on loom's.
 
 use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, written_before_look};
@@ -22,8 +25,9 @@ pub(super) fn free(word: &AtomicU64, bit: u64) -> bool {
 ///
 /// A look is enough where the page is pending already, which is nearly always: this side sets the bit and then looks at the tag, the owner clears the
 /// pending bit and then looks at the bits, so one of them sees the other. A read-modify-write in place of the look was a second one for every block,
-/// on a line that the owner writes.
-pub(super) fn announce(tag: &AtomicU32, seen: u32) -> bool {
+/// on a line that the owner writes. `note` is called before each attempt to set the pending bit.
+#[inline(always)]
+pub(super) fn announce(tag: &AtomicU32, seen: u32, note: impl Fn()) -> bool {
     written_before_look();
     let mut now = tag.load(Ordering::SeqCst);
     loop {
@@ -31,6 +35,7 @@ pub(super) fn announce(tag: &AtomicU32, seen: u32) -> bool {
         if now & !PENDING != seen & !PENDING || now & PENDING != 0 {
             return false;
         }
+        note();
         match tag.compare_exchange(now, now | PENDING, Ordering::AcqRel, Ordering::SeqCst) {
             Ok(_) => return true,
             Err(changed) => now = changed,

@@ -2,7 +2,9 @@
 //!
 //! The functions that the fork handlers call are called here as they call them, without a child: what they see is the same.
 
+use super::super::heap::Place;
 use super::super::registry::{LOST, OWNED, VISITED, WAITING};
+use super::super::{remote, tag};
 use super::*;
 use core::sync::atomic::Ordering;
 
@@ -136,4 +138,64 @@ fn children_of_children() {
     own.give_all(blocks);
     let mut adopted = space.acquire().expect("memory");
     adopted.check_empty();
+}
+
+/// Frees a block of another heap up to the moment at which its page is pending and in no inbox.
+fn free_without_push(space: &Space<World>, freeing: &mut Heap<World>, block: NonNull<u8>) {
+    let page = space.page(at(block)).expect("ours");
+    let tag = page.tag();
+    let place = Place::of(page, tag::class(tag), at(block)).expect("a block");
+    assert!(remote::free(&page.remote()[place.window], place.bits));
+    let own = freeing.own();
+    assert!(remote::announce(&page.mark().tag, tag, || own.announcing.store(at(block), Ordering::Relaxed)));
+}
+
+/// The owner's next free in such a page collected and found nothing, again and again: as long as the other thread was stopped there, and in a forked child, where
+/// it does not exist, for ever.
+#[test]
+fn an_owner_does_not_wait_for_a_thread_that_is_about_to_push() {
+    let (space, mut own) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = own.take_many(3, 64);
+    free_without_push(space, &mut other, blocks[0]);
+    own.give(blocks[1]).expect("live");
+    for freed in [blocks[0], blocks[1]] {
+        assert_eq!(own.give(freed), Err(Mistake::TwoThreads { bytes: 64 }), "still checked");
+    }
+    // The other thread goes on.
+    let page = space.page(at(blocks[0])).expect("ours");
+    remote::push(&own.shared().inbox, page.address(), &page.links().inbox);
+    own.give(blocks[2]).expect("live");
+    own.check_empty();
+}
+
+#[test]
+fn a_child_collects_what_a_missing_thread_was_about_to_push() {
+    let (space, mut own) = heap();
+    let mut gone = space.acquire().expect("memory");
+    gone.owned_by_thread();
+    let blocks = own.take_many(1000, 64);
+    free_without_push(space, &mut gone, blocks[0]);
+    core::mem::forget(gone);
+    fork(space, Some(1));
+    own.give_all(blocks[1..].iter().copied());
+    own.check_empty();
+}
+
+/// A page that did get there is not put there twice.
+#[test]
+fn a_child_leaves_pages_where_they_are() {
+    let (space, mut own) = heap();
+    let mut gone = space.acquire().expect("memory");
+    gone.owned_by_thread();
+    let blocks = own.take_many(1000, 64);
+    gone.give(blocks[0]).expect("live");
+    let last = *blocks.last().expect("some");
+    gone.give(last).expect("live");
+    // Between push and the note that it is over.
+    gone.own().announcing.store(at(blocks[0]), Ordering::Relaxed);
+    core::mem::forget(gone);
+    fork(space, Some(1));
+    own.give_all(blocks[1..999].iter().copied());
+    own.check_empty();
 }

@@ -11,6 +11,7 @@ mod order;
 mod regions;
 mod resizing;
 mod threads;
+mod visits;
 mod walk;
 
 use super::*;
