@@ -179,3 +179,17 @@ def test_many_processes_are_listed_within_the_budget(hugeheap):
         for process in many:
             process.wait()
     assert {process.pid for process in many} <= {process["id"] for process in report["processes"]}
+
+
+def test_a_name_does_nothing_to_the_terminal(hugeheap, python):
+    named = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\x1b[2J\\x9bx\\x7f', 0, 0, 0);"
+    target = Target(python, "-c", named + WAIT)
+    try:
+        for words in ("ps", "map", "collapse --dry-run", "release --dry-run", "doctor --pid", "top --batch 1"):
+            result = hugeheap(*words.split(), target.pid)
+            said = result.stdout + result.stderr
+            assert "?[2J" in said, (words, said)
+            assert not any(ord(character) in (0x1B, 0x7F, 0x9B) for character in said), (words, said)
+        assert listed(hugeheap, target.pid)[target.pid]["name"].startswith("\x1b[2J")
+    finally:
+        target.end()

@@ -3,6 +3,7 @@
 //! Nothing here panics when the reader is gone: a closed pipe silences a message, and `run` must still pass its
 //! command's status on.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 /// Where messages go and how many of them.
@@ -97,6 +98,7 @@ impl Output {
     }
 
     fn line(&self, colour: &str, kind: &str, text: &str) {
+        let text = &printable(text);
         let mut stderr = std::io::stderr().lock();
         let _ = if self.colour {
             writeln!(stderr, "\x1b[{colour}mhugeheap: {kind}:\x1b[0m {text}")
@@ -104,6 +106,25 @@ impl Output {
             writeln!(stderr, "hugeheap: {kind}: {text}")
         };
     }
+}
+
+/// Text that others chose (the name of a process, a path, a control group), as it may be shown to people: a control character is
+/// a `?`.
+///
+/// A process names itself (`PR_SET_NAME`) and files are called what their owners like, so a terminal would do what the name says: clear
+/// the screen, change its title, hide a line. JSON escapes them by itself.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    visible(text, |_| false)
+}
+
+/// The same of text in lines.
+fn printable(text: &str) -> Cow<'_, str> {
+    visible(text, |character| matches!(character, '\n' | '\t'))
+}
+
+fn visible(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let replaced = |character: char| character.is_control() && !stays(character);
+    if text.contains(replaced) { text.replace(replaced, "?").into() } else { text.into() }
 }
 
 /// Bytes for people: three digits that matter and a binary unit.
@@ -177,6 +198,13 @@ mod tests {
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(124 << 20), "124 MiB");
         assert_eq!(bytes(3 << 29), "1.5 GiB");
+    }
+
+    #[test]
+    fn names_do_nothing_to_the_terminal() {
+        assert_eq!(shown("a\x1b[2Jb\x7f\u{9b}31m\n\t\0"), "a?[2Jb??31m???");
+        assert_eq!(shown("größe \u{fffd}"), "größe \u{fffd}");
+        assert_eq!(printable("first\n  second\x1b]0;x\x07"), "first\n  second?]0;x?");
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod rules_target;
 mod situation;
 mod target;
 
-use crate::output::{bytes, counted};
+use crate::output::{bytes, counted, shown};
 use crate::{Context, exit};
 use arguments::{DoctorArguments, ExplainArguments};
 use codes::{Code, Finding, Level};
@@ -152,7 +152,7 @@ fn verdict(situation: &Situation, findings: &[Finding]) -> String {
         let huge = process.huge.map_or("unknown".to_owned(), bytes);
         subject = format!(
             "{} ({}), {huge} on huge pages of {},",
-            process.name,
+            shown(&process.name),
             process.id,
             bytes(process.anonymous)
         );

@@ -4,7 +4,7 @@ use super::codes::{Code, Finding};
 use super::rules::add;
 use super::situation::Situation;
 use super::target::Runtime;
-use crate::output::bytes;
+use crate::output::{bytes, shown};
 use hugeheap_os::ThpDisabled;
 
 /// Anonymous memory from which on huge pages can pay: the second-level TLB of current CPUs reaches 6 to 8 MiB with OS pages, and a process of this
@@ -19,7 +19,7 @@ const OWN_OPTION: [u64; 2] = [3, 15];
 
 pub(super) fn process(situation: &Situation, found: &mut Vec<Finding>) {
     let Some(process) = &situation.process else { return };
-    let (id, name) = (process.id, &process.name);
+    let (id, name) = (process.id, shown(&process.name));
     let is_off = process.switch == Some(ThpDisabled::Completely);
     if is_off {
         let ruby = if name.starts_with("ruby") { "; CRuby does that at its start" } else { "" };

@@ -3,7 +3,7 @@
 use super::text::mode;
 use super::view::{Piece, Row, State, View, pieces};
 use crate::figure::{Content, Figure, Kind, Square, Squares, Stretch};
-use crate::output::bytes;
+use crate::output::{self, bytes};
 use crate::process::{named, words};
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ fn stretch(view: &View, row: &Row, states: &[State]) -> Stretch {
     let it = &row.mapping;
     let resident = row.pages(|cell| cell.unit.resident()) * view.os_page as u64;
     let huge = row.pages(|cell| cell.unit.huge) * view.os_page as u64;
-    let name = if it.name.is_empty() { it.kind.name() } else { it.name.as_str() };
+    let name = if it.name.is_empty() { it.kind.name().into() } else { output::shown(&it.name) };
     let pieces: Vec<Piece> =
         pieces(row, view.unit, view.os_page, Squares::ACROSS, LINES).into_iter().flatten().collect();
     let scale = pieces.iter().find_map(|piece| match piece {

@@ -1,7 +1,7 @@
 //! The map as text: what is in memory and why it is not huge, then a line of characters per mapping, one for each 2 MiB.
 
 use super::view::{Piece, Row, State, View, pieces};
-use crate::output::{bytes, counted, seconds};
+use crate::output::{bytes, counted, seconds, shown};
 use crate::process::{named, words};
 use hugeheap_os::ThpMode;
 use std::fmt::Write;
@@ -102,7 +102,7 @@ fn mapping(text: &mut String, view: &View, row: &Row, lines: usize, colours: boo
     let resident = row.pages(|cell| cell.unit.resident()) * view.os_page as u64;
     let huge = row.pages(|cell| cell.unit.huge) * view.os_page as u64;
     let access = if mapping.writable { "rw" } else { "r-" };
-    let name = if mapping.name.is_empty() { mapping.kind.name() } else { mapping.name.as_str() };
+    let name = if mapping.name.is_empty() { mapping.kind.name().into() } else { shown(&mapping.name) };
     let _ = writeln!(
         text,
         "\n{:012x}  {} {access} {name}: {} in memory, {} huge",

@@ -11,7 +11,7 @@ pub(crate) mod words;
 
 pub(crate) use refusal::{Doing, refuse};
 
-use crate::output::Output;
+use crate::output::{Output, shown};
 use crate::{Context, exit};
 use hugeheap_os::linux::LinuxProcess;
 use hugeheap_os::process::{ProcessStatus, Stop};
@@ -22,9 +22,9 @@ pub(crate) struct Opened {
     pub(crate) status: ProcessStatus,
 }
 
-/// `python3 (1234)`.
+/// `python3 (1234)`, as it may be shown.
 pub(crate) fn named(id: u32, name: &str) -> String {
-    if name.is_empty() { format!("process {id}") } else { format!("{name} ({id})") }
+    if name.is_empty() { format!("process {id}") } else { format!("{} ({id})", shown(name)) }
 }
 
 /// Opens a process, or says why not and answers the exit code.

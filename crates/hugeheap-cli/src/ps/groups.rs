@@ -5,7 +5,7 @@ use super::arguments::{PsArguments, Sort};
 use super::gather::statuses;
 use crate::cgroup::{Charge, DERIVATION, slack};
 use crate::columns::{Align, columns};
-use crate::output::{bytes, counted};
+use crate::output::{bytes, counted, shown};
 use crate::{Context, exit};
 use hugeheap_os::linux::LinuxProcess;
 use hugeheap_os::{CgroupVersion, Facts, Result};
@@ -112,7 +112,7 @@ fn text(groups: &Groups) -> String {
             bytes(charge.file),
             bytes(charge.kernel),
             charge.stranded.map_or(NONE.to_owned(), bytes),
-            path.clone(),
+            shown(path).into_owned(),
         ]
     }));
     columns(&[Align::Right; 8], &rows)

@@ -12,7 +12,7 @@ mod groups;
 pub(crate) mod row;
 
 use crate::columns::{Align, columns};
-use crate::output::{bytes, counted, seconds};
+use crate::output::{bytes, counted, seconds, shown};
 use crate::process::words;
 use crate::{Context, exit};
 use arguments::PsArguments;
@@ -79,7 +79,7 @@ pub(crate) fn cells(row: &Row, bytes: impl Fn(u64) -> String) -> Vec<String> {
         of(|sums| sums.eligible),
         row.stranded.map_or(NONE.to_owned(), |(count, _)| bytes(count)),
         row.thp.text(),
-        row.status.name.clone(),
+        shown(&row.status.name).into_owned(),
     ]
 }
 

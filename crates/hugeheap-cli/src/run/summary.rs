@@ -4,7 +4,7 @@
 //! back; what went wrong and what can I do. Each question has one line, and lines without news are left out.
 
 use super::records::Found;
-use crate::output::{bytes, counted, grouped, seconds};
+use crate::output::{bytes, counted, grouped, seconds, shown};
 use hugeheap::arena::Policy;
 use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
 use serde_json::{Map, Value, json};
@@ -345,6 +345,7 @@ pub(crate) fn snapshot_json(snapshot: &Snapshot) -> Value {
 fn short(command: &[String]) -> String {
     const LIMIT: usize = 60;
     let text = command.join(" ").replace('\n', " ");
+    let text = shown(&text).into_owned();
     if text.chars().count() <= LIMIT {
         return text;
     }
@@ -460,5 +461,6 @@ mod tests {
         let command = ["python".to_owned(), "-c".to_owned(), "x = 1\n".repeat(50)];
         assert!(short(&command).chars().count() <= 60);
         assert!(!short(&command).contains('\n'));
+        assert_eq!(short(&["a\x1b[2J".to_owned()]), "a?[2J");
     }
 }

@@ -5,7 +5,7 @@
 use super::{cut, flow, split};
 use crate::map::text::{character, mode};
 use crate::map::view::{Piece, State as CellState, View, pieces};
-use crate::output::{bytes, counted};
+use crate::output::{bytes, counted, shown};
 use crate::process::{named, words};
 use crate::top::history::Point;
 use crate::top::look::Look;
@@ -199,7 +199,11 @@ fn map_lines<'a>(view: &View, width: usize, look: Look) -> Vec<Line<'a>> {
             continue;
         }
         let huge = row.pages(|cell| cell.unit.huge) * view.os_page as u64;
-        let name = if row.mapping.name.is_empty() { row.mapping.kind.name() } else { &row.mapping.name };
+        let name = if row.mapping.name.is_empty() {
+            row.mapping.kind.name().into()
+        } else {
+            shown(&row.mapping.name)
+        };
         let cut_into = pieces(row, view.unit, view.os_page, marks, LINES);
         let scale = cut_into.iter().flatten().find_map(|piece| match piece {
             Piece::Mark { len, .. } if *len > view.unit => {
