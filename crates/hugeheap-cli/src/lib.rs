@@ -89,8 +89,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         Err(error) => {
             // Help and version go to standard output and are no failure. A closed pipe is not worth a message.
             let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
-            let _ = error.print();
-            return code;
+            return match error.print() {
+                Err(lost) if !error.use_stderr() && lost.kind() != std::io::ErrorKind::BrokenPipe => {
+                    let out = Output::new(false, false, true);
+                    out.error(&format!("standard output could not be written: {lost}"));
+                    exit::UNSUPPORTED
+                }
+                _ => code,
+            };
         }
     };
     let out = Output::new(cli.global.quiet, cli.global.verbose, cli.global.no_color);
@@ -104,6 +110,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
     };
     let root = cli.global.root.is_some();
     let context = Context { out, facts, root, library: library.map(Path::to_path_buf) };
+    let out = context.out.clone();
+    out.finish(carried_out(context, cli))
+}
+
+fn carried_out(context: Context, cli: Cli) -> u8 {
     match cli.command {
         Command::Run(mut arguments) => {
             arguments.json |= cli.json;

@@ -3,8 +3,12 @@
 //! Nothing here panics when the reader is gone: a closed pipe silences a message, and `run` must still pass its
 //! command's status on.
 
+use crate::exit;
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
 
 /// Where messages go and how many of them.
 #[derive(Clone, Debug)]
@@ -18,6 +22,8 @@ pub struct Output {
     terminal: bool,
     /// Data goes nowhere: it is written to files.
     mute: bool,
+    /// Why data could not be written, the first time. Of all copies.
+    lost: Arc<OnceLock<io::Error>>,
 }
 
 impl Output {
@@ -29,7 +35,15 @@ impl Output {
             || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let colour_on_stdout = std::io::stdout().is_terminal() && !refused;
-        Self { quiet, verbose, colour: terminal && !refused, colour_on_stdout, terminal, mute: false }
+        Self {
+            quiet,
+            verbose,
+            colour: terminal && !refused,
+            colour_on_stdout,
+            terminal,
+            mute: false,
+            lost: Arc::default(),
+        }
     }
 
     /// The same, but data goes nowhere: for a command that another runs for the files it writes.
@@ -88,13 +102,29 @@ impl Output {
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
 
-    /// Data on standard output. `false` when the reader is gone: stop producing.
+    /// Data on standard output. `false` when the reader is gone, or there is no room: stop producing. What was lost is told by
+    /// [`finish`](Self::finish), so that no command has to ask.
     pub fn data(&self, text: &str) -> bool {
-        if self.mute {
-            return true;
+        self.mute || self.written(write(text))
+    }
+
+    fn written(&self, written: io::Result<()>) -> bool {
+        match written {
+            Ok(()) => true,
+            // A reader that has enough (head) is no failure.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
+            Err(error) => {
+                let _ = self.lost.set(error);
+                false
+            }
         }
-        let mut stdout = std::io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
+    }
+
+    /// The exit code of a command that ended with `code`: data that could not be written is told, and no success.
+    pub fn finish(&self, code: u8) -> u8 {
+        let Some(error) = self.lost.get() else { return code };
+        self.error(&format!("standard output could not be written: {error}; what there is of it is not all"));
+        if code == exit::OK { exit::UNSUPPORTED } else { code }
     }
 
     fn line(&self, colour: &str, kind: &str, text: &str) {
@@ -106,6 +136,13 @@ impl Output {
             writeln!(stderr, "hugeheap: {kind}: {text}")
         };
     }
+}
+
+/// Writes to standard output, past the standard library's: that takes one that is open only for reading for a success.
+fn write(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.flush()?;
+    File::from(stdout.as_fd().try_clone_to_owned()?).write_all(text.as_bytes())
 }
 
 /// Text that others chose (the name of a process, a path, a control group), as it may be shown to people: a control character is
@@ -198,6 +235,20 @@ mod tests {
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(124 << 20), "124 MiB");
         assert_eq!(bytes(3 << 29), "1.5 GiB");
+    }
+
+    #[test]
+    fn data_that_could_not_be_written_is_no_success_unless_the_reader_has_enough() {
+        let lost = |code: i32| {
+            let out = Output::new(true, false, true);
+            assert!(!out.written(Err(io::Error::from_raw_os_error(code))));
+            assert!(out.written(Ok(())));
+            (out.without_data().finish(exit::OK), out.finish(exit::USAGE))
+        };
+        assert_eq!(lost(libc::EPIPE), (exit::OK, exit::USAGE));
+        for code in [libc::ENOSPC, libc::EIO, libc::EBADF] {
+            assert_eq!(lost(code), (exit::UNSUPPORTED, exit::USAGE));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(crate) mod view;
 pub(crate) mod why;
 
 use crate::figure::svg;
+use crate::file;
 use crate::process::{self, Doing};
 use crate::{Context, exit};
 use arguments::MapArguments;
@@ -32,12 +33,12 @@ pub(crate) fn map(context: &Context, arguments: &MapArguments, json: bool) -> u8
         Ok(view) => view,
         Err(error) => return process::refuse(out, id, Some(&opened.status), Doing::Look, error),
     };
-    if let Some(file) = &arguments.svg {
-        if let Err(error) = std::fs::write(file, svg::document(&[picture::figure(&view, arguments.all)])) {
-            out.error(&format!("{}: {error}", file.display()));
+    if let Some(path) = &arguments.svg {
+        if let Err(error) = file::replace(path, &svg::document(&[picture::figure(&view, arguments.all)])) {
+            out.error(&format!("{} cannot be written: {error}", path.display()));
             return exit::USAGE;
         }
-        out.detail(&format!("{} written", file.display()));
+        out.detail(&format!("{} written", path.display()));
     }
     if json {
         out.data(&format!("{:#}\n", data::data(&view, arguments.all)));

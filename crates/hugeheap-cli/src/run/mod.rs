@@ -23,6 +23,7 @@ pub(crate) mod supervise;
 pub(crate) mod target;
 
 use crate::cli::RunArguments;
+use crate::file::replace;
 use crate::{Context, exit};
 use environment::Environment;
 use hugeheap::telemetry::Level;
@@ -188,7 +189,7 @@ impl Plan<'_> {
     fn tell(&self, summary: &Summary<'_>) {
         let out = &self.context.out;
         if let Some(file) = &self.arguments.summary_file {
-            if let Err(error) = std::fs::write(file, format!("{:#}\n", summary.json())) {
+            if let Err(error) = replace(file, &format!("{:#}\n", summary.json())) {
                 out.error(&format!("the summary could not be written to {}: {error}", file.display()));
             }
         }

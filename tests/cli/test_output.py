@@ -1,0 +1,43 @@
+"""Standard output that cannot be written is no success, whatever the command; files are whole or not there."""
+
+import os
+import subprocess
+
+import pytest
+
+COMMANDS = ["status --json", "ps", "thp get", "pool list", "export --once", "bench list", "man", "completions bash", "--help"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_full_disk_is_told(program, words):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([program, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 3
+    assert "standard output could not be written: No space left on device" in result.stderr
+
+
+def test_output_open_only_for_reading_is_told(program):
+    with open("/dev/null") as closed:
+        result = subprocess.run([program, "status"], stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, "could not be written" in result.stderr) == (3, True)
+
+
+def test_a_reader_that_has_enough_is_no_failure(program):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as gone:
+        result = subprocess.run([program, "man"], stdout=gone, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_picture_is_not_cut(program, tmp_path):
+    picture = tmp_path / "map.svg"
+    picture.write_text("the one of yesterday")
+    # Files may have no more than a few bytes: the limit stands for a disk that is full.
+    limited = f"ulimit -f 1; trap '' XFSZ; exec '{program}' \"$@\""
+    result = subprocess.run(
+        ["sh", "-c", limited, "sh", "map", str(os.getpid()), "--all", "--svg", str(picture)], capture_output=True, text=True
+    )
+    assert result.returncode == 2 and "cannot be written" in result.stderr
+    assert picture.read_text() == "the one of yesterday"
+    assert os.listdir(tmp_path) == ["map.svg"]
