@@ -257,6 +257,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_ended_meanwhile_has_nothing_after() {
+        let kernel = kernel();
+        let process = RemoteProcess::new(&kernel).ending_after(1).staying();
+        let options = CollapseOptions::default();
+        let report = collapse(&process, &options, &mut |_| {}).unwrap();
+        assert_eq!(report.stop, Some(Stop::Gone));
+        let value: Value = serde_json::from_str(&data(7, "app", &options, &report)).unwrap();
+        assert_eq!((&value["heap"]["after"], &value["charge"]["after"]), (&Value::Null, &Value::Null));
+        let text = text(7, "app", &options, &report);
+        assert!(!text.contains("coverage "), "{text}");
+        assert!(text.contains("made         1 huge page in"), "{text}");
+    }
+
+    #[test]
     fn nothing_to_do_has_a_reason() {
         let (text, _) =
             said(&kernel(), &CollapseOptions { max_growth: Some(0), min_density: 1.0, ..Default::default() });

@@ -217,7 +217,7 @@ pub struct CollapseReport {
     pub elapsed: Duration,
     /// Why it ended early; `None` when all steps had their turn.
     pub stop: Option<Stop>,
-    /// The cgroup's charge before and after, where it can be read.
+    /// The cgroup's charge before and after, where it can be read; none after when the process has ended.
     pub charge: (Option<u64>, Option<u64>),
 }
 
@@ -258,9 +258,16 @@ pub fn collapse(
     let Work { pace, report: counts, .. } = work;
     let stop = stop.or_else(|| (!before.complete || !in_time).then_some(Stop::Budget));
     let look = process.now() + LAST_LOOK.max(deadline.saturating_sub(process.now()));
-    let after = if options.dry_run { None } else { Picture::gather(process, is_heap, look).ok() };
+    let (mut after, mut charge_after) = (None, None);
+    if !options.dry_run {
+        after = Picture::gather(process, is_heap, look).ok();
+        charge_after = process.memory_limits().ok().map(|limits| limits.charge);
+        // Looked at when it ended, it has no memory, and the kernel shows it in the root group: neither is an answer.
+        if !process.status().is_ok_and(|status| status.has_memory) {
+            (after, charge_after) = (None, None);
+        }
+    }
     let charge = limits.map(|limits| limits.charge);
-    let charge_after = if options.dry_run { None } else { process.memory_limits().ok().map(|l| l.charge) };
     Ok(CollapseReport {
         collapsed: counts.calls.count(0),
         changed: counts.changed,

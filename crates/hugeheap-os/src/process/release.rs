@@ -138,7 +138,7 @@ pub struct ReleaseReport {
     pub after: Option<Stranded>,
     /// The cgroup's limits and charge before.
     pub limits: Option<MemoryLimits>,
-    /// The cgroup's charge after.
+    /// The cgroup's charge after; `None` for a dry run, and when the process has ended.
     pub charge_after: Option<u64>,
     /// Resident memory before and after.
     pub resident: (Option<u64>, Option<u64>),
@@ -194,6 +194,10 @@ pub fn release(
                 let huge_pages = plan.steps.len() as u64 + plan.shared;
                 Stranded { huge_pages, bytes: plan.stranded + plan.shared_stranded }
             });
+        }
+        // Looked at when it ended, it has no memory, and the kernel shows it in the root group: neither is an answer.
+        if !process.status().is_ok_and(|status| status.has_memory) {
+            (report.after, report.charge_after, report.resident.1) = (None, None, None);
         }
     }
     Ok(report)

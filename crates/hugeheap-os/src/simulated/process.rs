@@ -23,6 +23,7 @@ pub struct RemoteProcess<'a> {
     tells_huge: bool,
     refusal: Option<i32>,
     gone_after: Cell<u64>,
+    stays: bool,
     running: Box<dyn Fn(&Kernel) + 'a>,
 }
 
@@ -35,6 +36,7 @@ impl<'a> RemoteProcess<'a> {
             tells_huge: true,
             refusal: None,
             gone_after: Cell::new(u64::MAX),
+            stays: false,
             running: Box::new(|_| {}),
         }
     }
@@ -64,6 +66,12 @@ impl<'a> RemoteProcess<'a> {
         self
     }
 
+    /// When it has ended, nobody has waited for it: there is a process without memory, in the root group.
+    #[must_use]
+    pub fn staying(self) -> Self {
+        Self { stays: true, ..self }
+    }
+
     /// What the process does each time the observer waits.
     #[must_use]
     pub fn running(self, run: impl Fn(&Kernel) + 'a) -> Self {
@@ -71,7 +79,16 @@ impl<'a> RemoteProcess<'a> {
     }
 
     fn alive(&self, call: &'static str) -> Result<()> {
-        if self.gone_after.get() == 0 { Err(Error::new(call, libc::ESRCH)) } else { Ok(()) }
+        if self.has_ended() { Err(Error::new(call, libc::ESRCH)) } else { Ok(()) }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.gone_after.get() == 0
+    }
+
+    /// Whether it has ended and can still be looked at.
+    fn is_left(&self) -> bool {
+        self.stays && self.has_ended()
     }
 
     /// One change takes one of the calls the process lives for.
@@ -109,7 +126,9 @@ impl Process for RemoteProcess<'_> {
     }
 
     fn status(&self) -> Result<ProcessStatus> {
-        self.alive("read(/proc/PID/status)")?;
+        if !self.is_left() {
+            self.alive("read(/proc/PID/status)")?;
+        }
         Ok(ProcessStatus {
             name: "simulated".to_owned(),
             resident: self.kernel.rss(),
@@ -118,14 +137,17 @@ impl Process for RemoteProcess<'_> {
             swapped: 0,
             page_tables: 0,
             thp_disabled: self.kernel.thp_disabled().ok(),
-            has_memory: true,
-            ended: false,
+            has_memory: !self.is_left(),
+            ended: self.is_left(),
             user: 0,
             parent: 0,
         })
     }
 
     fn mappings(&self) -> Result<Vec<ProcessMapping>> {
+        if self.is_left() {
+            return Ok(Vec::new());
+        }
         self.alive("read(/proc/PID/maps)")?;
         let mut list: Vec<_> = self
             .kernel
