@@ -127,6 +127,40 @@ pub struct MemoryLimits {
     pub anonymous: Option<u64>,
 }
 
+impl MemoryLimits {
+    /// The group's own level, where it has a limit.
+    pub fn level(&self) -> Option<MemoryLevel> {
+        let limit = self.max.into_iter().chain(self.high).min()?;
+        Some(MemoryLevel { limit, charge: self.charge, kept: self.anonymous })
+    }
+}
+
+/// A limit on memory and what is charged against it: of a memory cgroup, or of one above it. In bytes.
+///
+/// The room of a group is that of its tightest level. The least limit of all levels says nothing beside the group's own charge: the
+/// groups beside it are charged against the limit of their parent, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLevel {
+    /// The lesser of the level's limits (`max` and `high`).
+    pub limit: u64,
+    /// What the level is charged, with all groups below it.
+    pub charge: u64,
+    /// Of that, what cannot be dropped: anonymous memory and shared memory. `None` where the statistics do not tell.
+    pub kept: Option<u64>,
+}
+
+impl MemoryLevel {
+    /// What can still be charged.
+    pub const fn room(&self) -> u64 {
+        self.limit.saturating_sub(self.charge)
+    }
+
+    /// What can be charged when all that can be dropped is.
+    pub fn room_at_most(&self) -> u64 {
+        self.limit.saturating_sub(self.kept.unwrap_or(self.charge).min(self.charge))
+    }
+}
+
 /// Pressure stall information: share of time, in percent, over the last 10 seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
@@ -208,6 +242,15 @@ pub trait Facts {
     /// # Errors
     /// `Missing` where the process is in no memory cgroup or its files cannot be found.
     fn memory_limits(&self) -> Result<MemoryLimits>;
+
+    /// The levels that limit this process's memory: its cgroup and those above it, as far as they have limits and can be seen, the
+    /// group first. May allocate.
+    ///
+    /// # Errors
+    /// As [`memory_limits`](Facts::memory_limits).
+    fn memory_levels(&self) -> Result<Vec<MemoryLevel>> {
+        Ok(self.memory_limits()?.level().into_iter().collect())
+    }
 
     /// Memory pressure of the host. Does not allocate.
     fn pressure(&self) -> Result<Pressure>;

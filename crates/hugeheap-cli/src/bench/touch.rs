@@ -38,10 +38,8 @@ pub fn touch_and_free(len: u64) -> io::Result<()> {
 /// How much of the free memory may be touched at once without getting in anyone's way.
 pub fn touchable(facts: &impl Facts) -> u64 {
     let mut free = facts.available_memory().unwrap_or(0);
-    if let Ok(limits) = facts.memory_limits() {
-        for limit in [limits.max, limits.high].into_iter().flatten() {
-            free = free.min(limit.saturating_sub(limits.charge));
-        }
+    for level in facts.memory_levels().unwrap_or_default() {
+        free = free.min(level.room());
     }
     free.saturating_sub(MARGIN.max(free / 10))
 }

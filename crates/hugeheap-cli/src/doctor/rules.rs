@@ -310,22 +310,19 @@ fn memory(situation: &Situation, found: &mut Vec<Finding>) {
 }
 
 fn container(situation: &Situation, found: &mut Vec<Finding>) {
-    if let Some(limits) = situation.limits {
-        let huge = situation.huge_page.unwrap_or(2 << 20);
-        let used = limits.anonymous.unwrap_or(limits.charge);
-        let least = limits.max.into_iter().chain(limits.high).min();
-        if let Some(limit) = least.filter(|limit| limit.saturating_sub(used) < ROOM * huge) {
-            add(
-                found,
-                Code::CgroupTight,
-                format!(
-                    "{} of the memory limit of {} are used: a huge page hardly fits",
-                    bytes(used),
-                    bytes(limit)
-                ),
-                "raise memory.max (pod: limits: memory), or use less; hugeheap release frees what is stranded",
-            );
-        }
+    let huge = situation.huge_page.unwrap_or(2 << 20);
+    let tightest = situation.levels.iter().min_by_key(|level| level.room_at_most());
+    if let Some(level) = tightest.filter(|level| level.room_at_most() < ROOM * huge) {
+        add(
+            found,
+            Code::CgroupTight,
+            format!(
+                "{} of the memory limit of {} are used: a huge page hardly fits",
+                bytes(level.kept.unwrap_or(level.charge)),
+                bytes(level.limit)
+            ),
+            "raise memory.max (pod: limits: memory), or use less; hugeheap release frees what is stranded",
+        );
     }
     if situation.sys_read_only {
         add(
@@ -412,6 +409,7 @@ fn machine(situation: &Situation, found: &mut Vec<Finding>) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use hugeheap_os::MemoryLevel;
     use hugeheap_os::{Capabilities, Khugepaged, Thp};
     use std::time::Duration;
 
@@ -436,7 +434,7 @@ pub(super) mod tests {
             pools: Vec::new(),
             node_pools: Vec::new(),
             pool_limits: Vec::new(),
-            limits: None,
+            levels: Vec::new(),
             sys_read_only: false,
             capabilities: Some(u64::MAX),
             calls: Capabilities {
@@ -483,6 +481,16 @@ pub(super) mod tests {
             host.capabilities = Some(CAP_SYS_NICE | CAP_SYS_PTRACE);
         });
         assert_eq!(denied, [Code::CountersDenied]);
+    }
+
+    #[test]
+    fn a_level_above_that_is_full_is_found_and_files_are_not_counted() {
+        let level = |limit, charge, kept| MemoryLevel { limit, charge, kept };
+        let own = level(4 << 30, 1 << 30, Some(1 << 30));
+        let of = |above| codes(|host| host.levels = vec![own, above]);
+        assert_eq!(of(level(8 << 30, 8 << 30, Some(2 << 30))), []);
+        assert_eq!(of(level(8 << 30, 8 << 30, Some((8 << 30) - 4096))), [Code::CgroupTight]);
+        assert_eq!(of(level(8 << 30, 8 << 30, None)), [Code::CgroupTight]);
     }
 
     #[test]

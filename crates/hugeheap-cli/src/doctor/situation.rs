@@ -10,8 +10,7 @@ use crate::pool::plan::Pool;
 use crate::status::facts::{self, Zone};
 use crate::thp::catalogue::{self, Named};
 use hugeheap_os::linux::{Knobs, Linux, LinuxProcess};
-use hugeheap_os::process::Process;
-use hugeheap_os::{Capabilities, Error, Facts, MemoryLimits, NumaNode, Thp, ThpDisabled};
+use hugeheap_os::{Capabilities, Error, Facts, MemoryLevel, NumaNode, Thp, ThpDisabled};
 
 /// The host, and what was asked about.
 #[derive(Clone, Debug)]
@@ -30,7 +29,8 @@ pub(crate) struct Situation {
     pub(crate) pools: Vec<Pool>,
     pub(crate) node_pools: Vec<Pool>,
     pub(crate) pool_limits: Vec<Limit>,
-    pub(crate) limits: Option<MemoryLimits>,
+    /// Of the memory cgroup and those above it.
+    pub(crate) levels: Vec<MemoryLevel>,
     /// Whether /sys is mounted read-only here.
     pub(crate) sys_read_only: bool,
     /// Effective capabilities, a bit each.
@@ -84,7 +84,7 @@ impl Situation {
             pool_limits: limits::read(&knobs, "self", pools.iter().map(|pool| pool.page)),
             pools,
             node_pools,
-            limits: linux.memory_limits().ok(),
+            levels: linux.memory_levels().unwrap_or_default(),
             sys_read_only: is_read_only(&text("/proc/self/mountinfo"), "/sys"),
             capabilities: effective(&text("/proc/self/status")),
             calls: linux.capabilities(),
@@ -107,7 +107,7 @@ impl Situation {
         let rollup = knobs.text(&format!("/proc/{id}/smaps_rollup")).ok();
         let maps = knobs.text(&format!("/proc/{id}/maps")).ok();
         // Its control group's, and not ours: unknown when it may not be looked at.
-        self.limits = LinuxProcess::open(linux, id).and_then(|process| process.memory_limits()).ok();
+        self.levels = LinuxProcess::memory_levels_of(linux, id).unwrap_or_default();
         self.pool_limits = limits::read(&knobs, &id.to_string(), self.pools.iter().map(|pool| pool.page));
         self.process = Some(ProcessFacts {
             id,

@@ -16,11 +16,11 @@
 //! `memory`; then the v2 hierarchy, should there be one (hybrid hosts), does not have it. A v1 mount is known by its
 //! options, a v2 mount by its type.
 //!
-//! Limits hold for all groups below, so the least of the group and its visible parents counts. v1 knows the least of all parents, also
+//! Limits hold for all groups below, each beside what all of them are charged together ([`levels_of`]). Where one limit is asked for, the least of the group and its visible parents counts. v1 knows the least of all parents, also
 //! those above the mount root (`hierarchical_memory_limit`).
 
 use super::read::{self, File, Line, Lines, PathBuffer, Root};
-use crate::{CgroupVersion, Error, MemoryLimits, Result};
+use crate::{CgroupVersion, Error, MemoryLevel, MemoryLimits, Result};
 
 const GROUP: &str = "read(/proc/self/cgroup)";
 const MOUNTS: &str = "read(/proc/self/mountinfo)";
@@ -52,6 +52,58 @@ pub(super) fn limits_of(root: &Root, process: &[u8]) -> Result<MemoryLimits> {
         CgroupVersion::V1 => limits_v1(place),
         CgroupVersion::V2 => limits_v2(place),
     }
+}
+
+/// The levels that limit the group of `process`, the group first: each limit with what is charged against it.
+pub(super) fn levels_of(root: &Root, process: &[u8]) -> Result<Vec<MemoryLevel>> {
+    let mut place = find(root, process)?;
+    let version = place.version;
+    // Of v1, the least limit of all levels, also of those that cannot be seen.
+    let least = match version {
+        CgroupVersion::V1 => stat(&place, [b"hierarchical_memory_limit"]).unwrap_or_default()[0],
+        CgroupVersion::V2 => None,
+    };
+    let least = least.filter(|&limit| is_limit_v1(limit));
+    let mut levels: Vec<MemoryLevel> = Vec::new();
+    loop {
+        // A level below the one where the controller ends has no files; what is charged is its parent's.
+        match level(&place) {
+            Ok(level) => levels.push(level),
+            Err(error) if error.code == libc::ENOENT => {}
+            Err(error) => return Err(error),
+        }
+        if !place.ascend() {
+            break;
+        }
+    }
+    let top = levels.last().copied();
+    // Without a hierarchy (before 5.11) parents above do not limit. That is seen from the least limit of those that do.
+    levels.retain(|level| level.limit < u64::MAX && least.is_none_or(|least| level.limit >= least));
+    if let (Some(least), Some(top)) = (least, top) {
+        if levels.iter().all(|level| level.limit > least) {
+            // That of a level above what can be seen, which is charged as much as the highest that can at least.
+            levels.push(MemoryLevel { limit: least, ..top });
+        }
+    }
+    Ok(levels)
+}
+
+/// One level; a limit of `u64::MAX` is none.
+fn level(place: &Place) -> Result<MemoryLevel> {
+    let (limit, charge, keys): (_, &[u8], [&[u8]; 2]) = match place.version {
+        CgroupVersion::V1 => {
+            let limit = limit(&place.file(b"memory.limit_in_bytes")?)?.filter(|&limit| is_limit_v1(limit));
+            (limit, b"memory.usage_in_bytes", [b"total_rss", b"total_shmem"])
+        }
+        CgroupVersion::V2 => {
+            let (max, high) = (limit(&place.file(b"memory.max")?)?, limit(&place.file(b"memory.high")?)?);
+            (least(max, high), b"memory.current", [b"anon", b"shmem"])
+        }
+    };
+    let charge = read::number(&place.file(charge)?, CHARGE)?;
+    let [anonymous, shared] = stat(place, keys).unwrap_or_default();
+    let kept = anonymous.map(|anonymous| anonymous + shared.unwrap_or(0));
+    Ok(MemoryLevel { limit: limit.unwrap_or(u64::MAX), charge, kept })
 }
 
 /// The group of `process` as the kernel names it.

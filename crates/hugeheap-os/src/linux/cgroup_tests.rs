@@ -224,3 +224,52 @@ fn another_process_has_a_group_of_its_own() {
     // It is gone.
     assert_eq!(limits_of(&fake.root(), b"78").unwrap_err().code, libc::ENOENT);
 }
+
+fn v1_group(fake: &FakeRoot, dir: &str, limit: u64, usage: u64, stat: &str) {
+    fake.write(&format!("{dir}/memory.limit_in_bytes"), &format!("{limit}\n"));
+    fake.write(&format!("{dir}/memory.usage_in_bytes"), &format!("{usage}\n"));
+    fake.write(&format!("{dir}/memory.stat"), stat);
+}
+
+#[test]
+fn v2_each_limit_stands_beside_the_charge_of_its_level() {
+    let fake = host("0::/pod/app/sub\n", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n");
+    // The pod is nearly full with what the group beside has; the group itself has much room.
+    v2_group(&fake, "sys/fs/cgroup/pod", "1000\n", "max\n", 950);
+    fake.write("sys/fs/cgroup/pod/memory.stat", "anon 600\nfile 300\nshmem 250\n");
+    v2_group(&fake, "sys/fs/cgroup/pod/app", "900\n", "800\n", 100);
+    fake.write("sys/fs/cgroup/pod/app/sub/cgroup.procs", "");
+    let levels = levels_of(&fake.root(), b"self").unwrap();
+    assert_eq!(
+        levels,
+        [
+            MemoryLevel { limit: 800, charge: 100, kept: Some(50) },
+            MemoryLevel { limit: 1000, charge: 950, kept: Some(850) },
+        ]
+    );
+    assert_eq!(levels.iter().map(MemoryLevel::room).min(), Some(50));
+    assert_eq!(levels.iter().map(MemoryLevel::room_at_most).min(), Some(150));
+}
+
+#[test]
+fn v1_each_limit_stands_beside_the_charge_of_its_level() {
+    let mounts = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+    let fake = host("4:memory:/pod/app\n", mounts);
+    let (root, pod, app) =
+        ("sys/fs/cgroup/memory", "sys/fs/cgroup/memory/pod", "sys/fs/cgroup/memory/pod/app");
+    v1_group(&fake, root, i64::MAX as u64 / 4096 * 4096, 5000, "total_rss 5000\n");
+    v1_group(&fake, pod, 1000, 950, "rss 1\ntotal_rss 600\ntotal_shmem 250\n");
+    v1_group(&fake, app, 900, 100, "rss 1\nhierarchical_memory_limit 900\ntotal_rss 50\n");
+    let own = MemoryLevel { limit: 900, charge: 100, kept: Some(50) };
+    let above = MemoryLevel { limit: 1000, charge: 950, kept: Some(850) };
+    assert_eq!(levels_of(&fake.root(), b"self"), Ok(vec![own, above]));
+    // Without a hierarchy the parent's lesser limit is none of the group's.
+    v1_group(&fake, pod, 700, 650, "total_rss 600\n");
+    assert_eq!(levels_of(&fake.root(), b"self"), Ok(vec![own]));
+    // In a container the level above cannot be seen, but its limit is known.
+    let fake = host("4:memory:/pod/app\n", &mounts.replace("0:32 /", "0:32 /pod/app"));
+    v1_group(&fake, root, 900, 100, "hierarchical_memory_limit 400\ntotal_rss 50\n");
+    let hidden = MemoryLevel { limit: 400, ..own };
+    assert_eq!(levels_of(&fake.root(), b"self"), Ok(vec![own, hidden]));
+    assert_eq!(levels_of(&host("4:memory:/\n", mounts).root(), b"self"), Ok(Vec::new()));
+}

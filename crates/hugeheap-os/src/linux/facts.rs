@@ -2,8 +2,8 @@
 
 use super::{Linux, capabilities, cgroup, hardware, host, pools, thp, vm};
 use crate::{
-    AddressSpaceLimit, Cache, Capabilities, Facts, HugetlbPool, MemoryLimits, NumaNode, PageSizes, Pressure,
-    Result, Thp, ThpDisabled,
+    AddressSpaceLimit, Cache, Capabilities, Facts, HugetlbPool, MemoryLevel, MemoryLimits, NumaNode,
+    PageSizes, Pressure, Result, Thp, ThpDisabled,
 };
 use core::time::Duration;
 
@@ -30,6 +30,10 @@ impl Facts for Linux {
 
     fn memory_limits(&self) -> Result<MemoryLimits> {
         cgroup::limits(&self.root)
+    }
+
+    fn memory_levels(&self) -> Result<Vec<MemoryLevel>> {
+        cgroup::levels_of(&self.root, b"self")
     }
 
     fn pressure(&self) -> Result<Pressure> {

@@ -21,7 +21,7 @@
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
 use super::picture::{Picture, Unit};
 use super::{Change, MappingKind, Process, ProcessMapping};
-use crate::{AddressRange, MemoryLimits, Result};
+use crate::{AddressRange, MemoryLevel, Result};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -174,13 +174,12 @@ fn growth(unit: &Unit, shared: u32, picture: &Picture) -> u64 {
 }
 
 /// The limit on growth: what is asked for, and what the cgroup has room for.
-fn growth_limit(options: &CollapseOptions, resident: u64, limits: Option<&MemoryLimits>, unit: usize) -> u64 {
+///
+/// Room is what the tightest level has, and not what the group has: one whose parent is nearly full got a group beside it killed.
+fn growth_limit(options: &CollapseOptions, resident: u64, levels: &[MemoryLevel], unit: usize) -> u64 {
     let asked = options.max_growth.unwrap_or((resident as f64 * MAX_GROWTH) as u64);
-    let room = limits.and_then(|limits| {
-        let limit = limits.max.into_iter().chain(limits.high).min()?;
-        Some(limit.saturating_sub(limits.charge).saturating_sub(ROOM * unit as u64))
-    });
-    asked.min(room.unwrap_or(u64::MAX))
+    let room = levels.iter().map(MemoryLevel::room).min();
+    asked.min(room.map_or(u64::MAX, |room| room.saturating_sub(ROOM * unit as u64)))
 }
 
 /// Which mappings are collapsed: a process's own private memory.
@@ -238,7 +237,8 @@ pub fn collapse(
     }
     let before = Picture::gather(process, is_heap, deadline)?;
     let limits = process.memory_limits().ok();
-    let max_growth = growth_limit(options, before.resident(), limits.as_ref(), before.unit);
+    let levels = process.memory_levels().unwrap_or_default();
+    let max_growth = growth_limit(options, before.resident(), &levels, before.unit);
     let mut in_time = true;
     let plan = CollapsePlan::new(&before, options, max_growth, |unit| {
         in_time = in_time && process.now() < deadline;

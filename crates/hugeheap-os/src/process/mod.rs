@@ -43,7 +43,7 @@ pub use pace::{Outcome, Pace, Stop, Tally};
 pub use picture::{MappingPicture, Picture, Unit};
 pub use release::{Partial, ReleaseOptions, ReleasePlan, ReleaseReport, Stranded, look, release};
 
-use crate::{AddressRange, Advice, MemoryLimits, PageSizes, Result, ThpDisabled};
+use crate::{AddressRange, Advice, MemoryLevel, MemoryLimits, PageSizes, Result, ThpDisabled};
 use core::time::Duration;
 
 /// What a mapping is of.
@@ -268,6 +268,14 @@ pub trait Process {
     /// # Errors
     /// `Missing` where it is in none, or it cannot be seen from here.
     fn memory_limits(&self) -> Result<MemoryLimits>;
+
+    /// The levels that limit the memory *of that process*: its cgroup and those above it, as far as they have limits and can be seen.
+    ///
+    /// # Errors
+    /// As [`memory_limits`](Process::memory_limits).
+    fn memory_levels(&self) -> Result<Vec<MemoryLevel>> {
+        Ok(self.memory_limits()?.level().into_iter().collect())
+    }
 
     /// Whether a change is possible and allowed, tried without changing anything.
     ///

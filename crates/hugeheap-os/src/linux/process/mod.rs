@@ -30,7 +30,7 @@ use super::{Linux, cgroup, host, vm};
 use crate::process::{
     Change, Derivation, MappingDetail, PageRun, PartialPage, Process, ProcessMapping, ProcessStatus,
 };
-use crate::{AddressRange, CgroupVersion, Error, Facts, MemoryLimits, PageSizes, Result};
+use crate::{AddressRange, CgroupVersion, Error, Facts, MemoryLevel, MemoryLimits, PageSizes, Result};
 use core::time::Duration;
 use folios::Folios;
 use remote::Target;
@@ -138,6 +138,14 @@ impl LinuxProcess {
         cgroup::limits_of(&linux.root, id.to_string().as_bytes())
     }
 
+    /// The levels that limit a process's memory, without opening its memory: see [`Process::memory_levels`].
+    ///
+    /// # Errors
+    /// `Missing` where it is in no group, or it cannot be seen from here.
+    pub fn memory_levels_of(linux: Linux, id: u32) -> Result<Vec<MemoryLevel>> {
+        cgroup::levels_of(&linux.root, id.to_string().as_bytes())
+    }
+
     /// The process that the thread `id` belongs to: itself, when it is a process. `None` without such a thread.
     pub fn process_of_thread(linux: Linux, id: u32) -> Option<u32> {
         files::group(&path_of(&linux.root, id, b"/status").ok()?)
@@ -232,6 +240,10 @@ impl Process for LinuxProcess {
     fn memory_limits(&self) -> Result<MemoryLimits> {
         let id = self.id.to_string();
         cgroup::limits_of(&self.root, id.as_bytes())
+    }
+
+    fn memory_levels(&self) -> Result<Vec<MemoryLevel>> {
+        cgroup::levels_of(&self.root, self.id.to_string().as_bytes())
     }
 
     fn allows(&self, change: Change) -> Result<()> {
