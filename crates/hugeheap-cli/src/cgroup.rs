@@ -12,6 +12,9 @@
 //! own counts of what they map would count pages twice that are shared after a fork, and miss processes that cannot be seen from here; the
 //! statistics do neither.
 //!
+//! The root group of v1 is charged for nothing: what the kernel shows as its charge is the sum of two of those statistics, and the
+//! difference says nothing of what is stranded.
+//!
 //! Each processor keeps a stock of charge that nothing uses yet ([`STOCK`]); a difference that the stocks can explain is nothing.
 
 use crate::status::facts::value_of;
@@ -41,7 +44,7 @@ pub(crate) struct Charge {
     pub(crate) file: u64,
     /// The kernel's own memory for the group: page tables, stacks, sockets; hugetlb pages where they are charged.
     pub(crate) kernel: u64,
-    /// Charged, and nothing of the above; `None` where the statistics do not tell enough.
+    /// Charged, and nothing of the above; `None` where the statistics do not tell enough, and for the root group of v1.
     pub(crate) stranded: Option<u64>,
 }
 
@@ -57,7 +60,12 @@ impl Charge {
     pub(crate) fn read(limits: MemoryLimits, directory: &Path, slack: u64) -> Self {
         let text = |file: &str| fs::read_to_string(directory.join(file)).unwrap_or_default();
         let kernel = text("memory.kmem.usage_in_bytes").trim().parse().ok();
-        Self::new(limits, &text("memory.stat"), kernel, slack)
+        let mut charge = Self::new(limits, &text("memory.stat"), kernel, slack);
+        // This file is in the root group alone, wherever that is mounted; the path says nothing in a container.
+        if limits.version == CgroupVersion::V1 && directory.join("release_agent").exists() {
+            charge.stranded = None;
+        }
+        charge
     }
 
     /// `kernel`: what v1 says in a file of its own.
@@ -121,6 +129,16 @@ mod tests {
         // Before 5.18.
         let stat = "anon 4194304\nfile 2097152\nkernel_stack 524288\nslab 524288\n";
         assert_eq!(Charge::new(limits(CgroupVersion::V2, 20 * MIB), stat, None, 0).stranded, Some(13 * MIB));
+    }
+
+    #[test]
+    fn what_is_stranded_in_the_root_group_of_v1_is_not_known() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("memory.stat"), "total_cache 0\ntotal_rss 4096\n").unwrap();
+        let read = |version| Charge::read(limits(version, 4096), directory.path(), 0).stranded;
+        assert_eq!(read(CgroupVersion::V1), Some(0));
+        fs::write(directory.path().join("release_agent"), "").unwrap();
+        assert_eq!(read(CgroupVersion::V1), None);
     }
 
     #[test]
