@@ -145,7 +145,7 @@ def test_memory_advised_against_is_said_to_be(hugeheap, sparse):
     result = hugeheap("collapse", process.pid)
     assert result.returncode == 0
     assert "advised against huge pages" in result.stdout
-    assert "3 × EINVAL" in result.stdout
+    assert "EINVAL" not in result.stdout, "it is not even tried"
 
 
 @root

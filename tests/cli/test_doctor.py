@@ -8,11 +8,13 @@ import os
 import re
 import resource
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 import testbed
 from fakehost import GIB, POOLS, THP, Host, buddyinfo, meminfo
+from targets import kernel_thread
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCTOR = ROOT / "crates/hugeheap-cli/src/doctor"
@@ -186,8 +188,8 @@ HEAP = "import sys; heap = [bytearray(100) for _ in range(900_000)]; print('read
 def running(program, python, environment):
     started = []
 
-    def running(*before):
-        process = subprocess.Popen([*before, python, "-c", HEAP], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def running(*before, code=HEAP):
+        process = subprocess.Popen([*before, python, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout.readline() == "ready\n"
         return process.pid
@@ -215,14 +217,46 @@ def test_a_process_with_thp_off(doctor, running, program):
 
 def test_limits_are_those_of_the_process(doctor, host):
     """Its control group's, and not those of the group that the doctor runs in."""
-    tight(host)
+    host.write("proc/self/cgroup", "0::/here")
+    for file, text in (("max", (1 << 29) + (16 << 20)), ("current", 1 << 29), ("stat", f"anon {400 << 20}\nshmem {112 << 20}")):
+        host.write(f"sys/fs/cgroup/here/memory.{file}", text)
     small_pool(host, total=100, free=50)
     host.write("proc/77/status", "Name:\tworker\nVmRSS:\t 1 kB\nRssAnon:\t 1 kB\nTHP_enabled:\t1")
     host.write("proc/77/cgroup", "0::/pod")
     host.write("sys/fs/cgroup/pod/hugetlb.2MB.max", 1 << 20)
     found = doctor("--pid", 77, root=host.root)
-    assert set(found) == {"HH-POOL-LIMIT", "HH-POOL-FORK"}, "what is not known of the process is no finding"
+    assert set(found) == {"HH-POOL-LIMIT", "HH-POOL-FORK"}
     assert set(doctor(root=host.root)) == {"HH-CGROUP-TIGHT", "HH-POOL-FORK"}
+    tight(host)
+    assert "HH-CGROUP-TIGHT" in doctor("--pid", 77, root=host.root), "a limit above holds for it, too"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to see kernel threads")
+def test_what_is_no_process_with_memory_is_refused_as_by_map(hugeheap):
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        for number, code in ((ended.pid, 5), (kernel_thread(), 3), (thread.native_id, 2), (0, 2), (1 << 40, 2), ("x", 2)):
+            if number is not None:
+                told = hugeheap("doctor", "--pid", number), hugeheap("map", number)
+                assert [result.returncode for result in told] == [code] * 2, (number, told)
+                if isinstance(number, int) and 0 < number < 1 << 22:
+                    assert len({result.stderr for result in told}) == 1, told
+    finally:
+        stop.set()
+        ended.wait()
+
+
+def test_memory_advised_against_is_not_promised(hugeheap, doctor, running):
+    code = "import mmap, sys\nm = mmap.mmap(-1, 100 << 20, flags=34)\nm.madvise(15)\nm[:] = b'x' * (100 << 20)\n"
+    pid = running(code=code + "print('ready', flush=True); sys.stdin.read()")
+    found = doctor("--pid", pid)["HH-PROCESS-NOT-HUGE"]
+    assert "hugeheap collapse" not in found["fix"] and "MADV_NOHUGEPAGE" in found["fix"]
+    plan = json.loads(hugeheap("collapse", "--dry-run", "--json", pid).stdout)
+    assert plan["refused"] >= 48 and plan["plan"]["huge_pages"] < 10
 
 
 def test_a_process_that_is_gone(hugeheap):

@@ -145,6 +145,8 @@ fn nothing_to_do(report: &CollapseReport) -> &'static str {
     let skipped = report.plan.skipped;
     if skipped.over_limit > 0 {
         "raise --max-growth to accept more memory"
+    } else if report.refused > skipped.sparse {
+        "the program advises its memory against huge pages (MADV_NOHUGEPAGE): only it can change that"
     } else if skipped.sparse > 0 {
         "lower --min-density to accept more holes"
     } else if skipped.huge > 0 {

@@ -16,7 +16,7 @@ Examples:
   hugeheap explain HH-THP-NEVER             what a finding means, how to verify and to undo it")]
 pub(crate) struct DoctorArguments {
     /// Look at this running process, too.
-    #[arg(long, value_name = "PID", conflicts_with = "command")]
+    #[arg(long, value_name = "PID", value_parser = crate::process::id, conflicts_with = "command")]
     pub(crate) pid: Option<u32>,
     /// Print JSON.
     #[arg(long)]

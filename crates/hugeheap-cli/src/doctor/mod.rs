@@ -18,11 +18,12 @@ mod rules_target;
 mod situation;
 mod target;
 
-use crate::output::{bytes, counted, shown};
+use crate::output::{bytes, counted};
+use crate::process::{self, Doing, named};
 use crate::{Context, exit};
 use arguments::{DoctorArguments, ExplainArguments};
 use codes::{Code, Finding, Level};
-use hugeheap_os::{ErrorKind, ThpDisabled};
+use hugeheap_os::ThpDisabled;
 use serde_json::{Value, json};
 use situation::Situation;
 use std::fmt::Write;
@@ -42,21 +43,9 @@ pub(crate) fn doctor(context: &Context, arguments: &DoctorArguments, json: bool)
         return exit::UNSUPPORTED;
     }
     if let Some(id) = arguments.pid {
-        if let Err(error) = situation.add_process(context.facts, id) {
-            return match error.kind() {
-                ErrorKind::Permission => {
-                    out.error(&format!(
-                        "process {id} may not be looked at ({error}): sudo, or CAP_SYS_PTRACE"
-                    ));
-                    exit::PERMISSION
-                }
-                _ => {
-                    out.error(&format!(
-                        "there is no process {id} (it ended, or is in another PID namespace)"
-                    ));
-                    exit::GONE
-                }
-            };
+        match process::status(context, id, Doing::Look) {
+            Ok(status) => situation.add_process(context.facts, id, status),
+            Err(code) => return code,
         }
     }
     if let Some(name) = arguments.command.first() {
@@ -97,8 +86,11 @@ fn document(situation: &Situation, findings: &[Finding]) -> Value {
             "name": process.name,
             "anonymous": process.anonymous,
             "huge": process.huge,
+            "hugetlb": process.hugetlb,
             "thp_off": process.switch.map(|switch| switch == ThpDisabled::Completely),
             "hooked": process.hooked,
+            "python": process.python,
+            "advised_against": process.advised_against,
         })),
         "command": situation.target.as_ref().map(|target| json!({
             "name": target.name,
@@ -148,14 +140,16 @@ fn text(situation: &Situation, findings: &[Finding], colour: bool) -> String {
 /// The answer in one line.
 fn verdict(situation: &Situation, findings: &[Finding]) -> String {
     let mut subject = "this host".to_owned();
+    let mut comma = "";
     if let Some(process) = &situation.process {
-        let huge = process.huge.map_or("unknown".to_owned(), bytes);
+        let huge = process.on_huge_pages().map_or("unknown".to_owned(), bytes);
         subject = format!(
-            "{} ({}), {huge} on huge pages of {},",
-            shown(&process.name),
-            process.id,
-            bytes(process.anonymous)
+            "{}, {huge} on huge pages of {}",
+            named(process.id, &process.name),
+            bytes(process.heap())
         );
+        // What follows it is a clause of its own.
+        comma = ",";
     }
     if let Some(target) = &situation.target {
         let levels = levels(target);
@@ -173,8 +167,8 @@ fn verdict(situation: &Situation, findings: &[Finding]) -> String {
         .collect();
     let notices = count(Level::Notice, "notice", "notices");
     match (bad.is_empty(), notices) {
-        (true, None) => format!("{subject} can get huge pages: nothing found"),
-        (true, Some(notices)) => format!("{subject} can get huge pages: {notices}, nothing worse"),
+        (true, None) => format!("{subject}{comma} can get huge pages: nothing found"),
+        (true, Some(notices)) => format!("{subject}{comma} can get huge pages: {notices}, nothing worse"),
         (false, notices) => {
             let all: Vec<_> = bad.into_iter().chain(notices).collect();
             format!("{subject}: {}", all.join(", "))

@@ -2,7 +2,7 @@
 
 use super::codes::{Code, Finding};
 use super::rules::add;
-use super::situation::Situation;
+use super::situation::{ProcessFacts, Situation};
 use super::target::Runtime;
 use crate::output::{bytes, shown};
 use hugeheap_os::ThpDisabled;
@@ -30,9 +30,9 @@ pub(super) fn process(situation: &Situation, found: &mut Vec<Finding>) {
             "start it with hugeheap thp set --for on -- COMMAND; a running process cannot be changed from outside",
         );
     }
-    if let Some(huge) = process.huge {
-        let coverage = huge as f64 / process.anonymous.max(1) as f64;
-        if !is_off && process.anonymous >= WORTH && coverage < COVERED {
+    if let Some(huge) = process.on_huge_pages() {
+        let coverage = huge as f64 / process.heap().max(1) as f64;
+        if !is_off && process.heap() >= WORTH && coverage < COVERED {
             let how = match process.hooked {
                 Some(true) => "it runs on hugeheap",
                 _ => "it does not run on hugeheap",
@@ -43,12 +43,32 @@ pub(super) fn process(situation: &Situation, found: &mut Vec<Finding>) {
                 format!(
                     "{name} ({id}) has {} on huge pages of {} ({how})",
                     bytes(huge),
-                    bytes(process.anonymous)
+                    bytes(process.heap())
                 ),
-                format!("hugeheap collapse {id} now; hugeheap run -- COMMAND at its next start"),
+                more(process),
             );
         }
     }
+}
+
+/// What makes more of a process's memory huge.
+fn more(process: &ProcessFacts) -> String {
+    let against = process.advised_against.unwrap_or(0);
+    let open = process.anonymous.saturating_sub(process.huge.unwrap_or(0)).saturating_sub(against);
+    let mut fixes = Vec::new();
+    if open >= WORTH / 4 || against == 0 {
+        fixes.push(format!("hugeheap collapse {} now", process.id));
+    }
+    if against > open {
+        fixes.push(format!(
+            "the program advises {} against huge pages (MADV_NOHUGEPAGE), which only it can change",
+            bytes(against)
+        ));
+    }
+    if process.python == Some(true) && process.hooked != Some(true) {
+        fixes.push("hugeheap run -- COMMAND at its next start".to_owned());
+    }
+    fixes.join("; ")
 }
 
 pub(super) fn target(situation: &Situation, found: &mut Vec<Finding>) {
@@ -158,6 +178,37 @@ mod tests {
             asks_huge_pages: asks,
         });
         findings(&situation).iter().map(|finding| finding.code).collect()
+    }
+
+    #[test]
+    fn a_fix_is_one_that_helps_this_process() {
+        const MIB: u64 = 1 << 20;
+        let python = ProcessFacts {
+            id: 7,
+            name: "app".into(),
+            anonymous: 200 * MIB,
+            hugetlb: 0,
+            huge: Some(0),
+            switch: Some(ThpDisabled::No),
+            hooked: Some(false),
+            python: Some(true),
+            advised_against: Some(0),
+        };
+        let found = |process: ProcessFacts| {
+            let mut situation = healthy();
+            situation.process = Some(process);
+            findings(&situation).first().map(|finding| finding.fix.clone())
+        };
+        let fix = |process| found(process).unwrap();
+        let both = "hugeheap collapse 7 now; hugeheap run -- COMMAND at its next start";
+        assert_eq!(fix(python.clone()), both);
+        assert_eq!(fix(ProcessFacts { hooked: Some(true), ..python.clone() }), "hugeheap collapse 7 now");
+        assert_eq!(fix(ProcessFacts { python: Some(false), ..python.clone() }), "hugeheap collapse 7 now");
+        let against =
+            ProcessFacts { python: Some(false), advised_against: Some(199 * MIB), ..python.clone() };
+        assert!(fix(against).starts_with("the program advises 199 MiB against"));
+        // On hugetlb pages, all of it is huge.
+        assert_eq!(found(ProcessFacts { anonymous: MIB, hugetlb: 200 * MIB, ..python }), None);
     }
 
     #[test]

@@ -9,8 +9,13 @@ use crate::pool::list::Pools;
 use crate::pool::plan::Pool;
 use crate::status::facts::{self, Zone};
 use crate::thp::catalogue::{self, Named};
+use core::time::Duration;
 use hugeheap_os::linux::{Knobs, Linux, LinuxProcess};
-use hugeheap_os::{Capabilities, Error, Facts, MemoryLevel, NumaNode, Thp, ThpDisabled};
+use hugeheap_os::process::{MappingDetail, ProcessStatus};
+use hugeheap_os::{Advice, Capabilities, Error, Facts, MemoryLevel, NumaNode, Thp, ThpDisabled};
+
+/// Longest time for the details of a process: 40 µs for 2 MiB on OS pages.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The host, and what was asked about.
 #[derive(Clone, Debug)]
@@ -53,11 +58,29 @@ pub(crate) struct ProcessFacts {
     pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) anonymous: u64,
-    /// Of that, on huge pages; `None` where it may not be looked at.
+    /// Of hugetlb pools, beside it.
+    pub(crate) hugetlb: u64,
+    /// Of the anonymous memory, on huge pages; `None` where it may not be looked at.
     pub(crate) huge: Option<u64>,
     pub(crate) switch: Option<ThpDisabled>,
     /// Whether hugeheap's library is mapped in it.
     pub(crate) hooked: Option<bool>,
+    /// Whether it is a CPython: `hugeheap run` does something for those.
+    pub(crate) python: Option<bool>,
+    /// Anonymous memory on OS pages that the program advises against huge pages: the kernel refuses to make it huge.
+    pub(crate) advised_against: Option<u64>,
+}
+
+impl ProcessFacts {
+    /// Memory without a file, of either kind.
+    pub(crate) fn heap(&self) -> u64 {
+        self.anonymous + self.hugetlb
+    }
+
+    /// Of that, on huge pages.
+    pub(crate) fn on_huge_pages(&self) -> Option<u64> {
+        Some(self.huge? + self.hugetlb)
+    }
 }
 
 impl Situation {
@@ -98,27 +121,41 @@ impl Situation {
     }
 
     /// Adds a process; the limits are those of its control group from then on.
-    ///
-    /// # Errors
-    /// `ESRCH` when it is gone.
-    pub(crate) fn add_process(&mut self, linux: Linux, id: u32) -> Result<(), Error> {
+    pub(crate) fn add_process(&mut self, linux: Linux, id: u32, status: ProcessStatus) {
         let knobs: Knobs = linux.knobs();
-        let status = LinuxProcess::status_of(linux, id)?;
         let rollup = knobs.text(&format!("/proc/{id}/smaps_rollup")).ok();
         let maps = knobs.text(&format!("/proc/{id}/maps")).ok();
         // Its control group's, and not ours: unknown when it may not be looked at.
         self.levels = LinuxProcess::memory_levels_of(linux, id).unwrap_or_default();
         self.pool_limits = limits::read(&knobs, &id.to_string(), self.pools.iter().map(|pool| pool.page));
+        let details = LinuxProcess::details_of(linux, id, linux.now() + PATIENCE);
         self.process = Some(ProcessFacts {
             id,
             name: status.name,
             anonymous: status.anonymous,
             huge: rollup.and_then(|text| facts::value_of(&text, "AnonHugePages")),
             switch: status.thp_disabled,
-            hooked: maps.map(|text| text.contains("libhugeheap")),
+            hugetlb: status.hugetlb,
+            hooked: maps.as_ref().map(|text| text.contains("libhugeheap")),
+            python: maps.map(|text| is_python(&text)),
+            advised_against: details.ok().map(|(details, _)| advised_against(&details)),
         });
-        Ok(())
     }
+}
+
+/// Whether a CPython is mapped: the program, or its library.
+fn is_python(maps: &str) -> bool {
+    let is_version = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
+    maps.lines().filter_map(|line| line.rsplit_once('/')).any(|(_, file)| {
+        let file = file.strip_prefix("lib").unwrap_or(file);
+        file.strip_prefix("python").is_some_and(|rest| rest.is_empty() || is_version(rest))
+    })
+}
+
+/// Anonymous memory on OS pages in mappings that are advised against huge pages.
+fn advised_against(details: &[MappingDetail]) -> u64 {
+    let against = details.iter().filter(|detail| detail.advice == Some(Advice::NoHuge));
+    against.map(|detail| detail.anonymous.saturating_sub(detail.huge)).sum()
 }
 
 /// The size in `…/hugepages-64kB/enabled`, in bytes.
@@ -154,6 +191,11 @@ mod tests {
         assert!(!is_read_only(mounts, "/sys/fs"));
         assert!(!is_read_only("", "/sys"));
         assert_eq!(effective("Name:\tx\nCapEff:\t00000000a80425fb\n"), Some(0xa804_25fb));
+        assert!(is_python("7f00-7f01 r-xp 0 00:0 1  /usr/bin/python3.11\n"));
+        assert!(is_python("7f00-7f01 r-xp 0 00:0 1  /usr/lib/libpython3.13t.so.1.0\n"));
+        assert!(!is_python(
+            "7f00-7f01 r-xp 0 00:0 1  /usr/lib/python3/apt.so\n7f00-7f01 rw-p 0 00:0 0 [heap]\n"
+        ));
         assert_eq!(size_of("/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled"), Some(64 << 10));
     }
 }

@@ -27,8 +27,8 @@ pub(crate) fn named(id: u32, name: &str) -> String {
     if name.is_empty() { format!("process {id}") } else { format!("{} ({id})", shown(name)) }
 }
 
-/// Opens a process, or says why not and answers the exit code.
-pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u8> {
+/// What a process with memory says about itself, or says why it is none and answers the exit code.
+pub(crate) fn status(context: &Context, id: u32, doing: Doing) -> Result<ProcessStatus, u8> {
     let out = &context.out;
     let status =
         LinuxProcess::status_of(context.facts, id).map_err(|error| refuse(out, id, None, doing, error))?;
@@ -45,8 +45,14 @@ pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u
         out.error(&format!("{} is a kernel thread: it has no memory of its own", named(id, &status.name)));
         return Err(exit::UNSUPPORTED);
     }
+    Ok(status)
+}
+
+/// Opens a process, or says why not and answers the exit code.
+pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u8> {
+    let status = status(context, id, doing)?;
     let process = LinuxProcess::open(context.facts, id)
-        .map_err(|error| refuse(out, id, Some(&status), doing, error))?;
+        .map_err(|error| refuse(&context.out, id, Some(&status), doing, error))?;
     Ok(Opened { process, status })
 }
 

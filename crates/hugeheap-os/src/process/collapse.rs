@@ -21,9 +21,9 @@
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
 use super::picture::{Picture, Unit};
 use super::{Change, MappingKind, Process, ProcessMapping};
-use crate::{AddressRange, MemoryLevel, Result};
+use crate::{AddressRange, Advice, MemoryLevel, Result};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Asks of one mapping that may answer `EINVAL` before the rest of it is left out: advised against, or watched by
 /// userfaultfd, it answers so for every unit.
@@ -182,6 +182,34 @@ fn growth_limit(options: &CollapseOptions, resident: u64, levels: &[MemoryLevel]
     asked.min(room.map_or(u64::MAX, |room| room.saturating_sub(ROOM * unit as u64)))
 }
 
+/// The picture without mappings that are advised against huge pages, and how many units of those would have been chosen. The kernel
+/// refuses them; left in, they would use up what memory may grow by, and be promised by a dry run. What cannot be told stays in, and
+/// is refused in its turn.
+fn without_closed(
+    picture: &Picture,
+    process: &impl Process,
+    options: &CollapseOptions,
+    deadline: Duration,
+) -> (Picture, u64) {
+    let (details, _) = process.details(deadline).unwrap_or_default();
+    let closed: BTreeSet<usize> = details
+        .iter()
+        .filter(|detail| detail.advice == Some(Advice::NoHuge))
+        .map(|detail| detail.start)
+        .collect();
+    let mut open = picture.clone();
+    let mut refused = 0;
+    open.mappings.retain(|it| {
+        let is_closed = closed.contains(&it.mapping.range.start);
+        if is_closed {
+            let chosen = |unit: &&Unit| refusal(unit, picture, options.min_density).is_none();
+            refused += it.units.iter().filter(chosen).count() as u64;
+        }
+        !is_closed
+    });
+    (open, refused)
+}
+
 /// Which mappings are collapsed: a process's own private memory.
 pub(super) fn is_heap(mapping: &ProcessMapping) -> bool {
     mapping.kind == MappingKind::Anonymous && mapping.writable
@@ -236,11 +264,12 @@ pub fn collapse(
         process.allows(Change::Collapse)?;
     }
     let before = Picture::gather(process, is_heap, deadline)?;
+    let (open, closed) = without_closed(&before, process, options, deadline);
     let limits = process.memory_limits().ok();
     let levels = process.memory_levels().unwrap_or_default();
     let max_growth = growth_limit(options, before.resident(), &levels, before.unit);
     let mut in_time = true;
-    let plan = CollapsePlan::new(&before, options, max_growth, |unit| {
+    let plan = CollapsePlan::new(&open, options, max_growth, |unit| {
         in_time = in_time && process.now() < deadline;
         // Past the deadline nothing more is looked at; taken for shared whole, a unit is not taken for cheap.
         if in_time { process.shared_pages(unit) } else { Ok(u32::MAX) }
@@ -271,7 +300,7 @@ pub fn collapse(
     Ok(CollapseReport {
         collapsed: counts.calls.count(0),
         changed: counts.changed,
-        refused: counts.refused,
+        refused: counts.refused + closed,
         left: counts.left,
         retries: counts.retries,
         calls: counts.calls,
