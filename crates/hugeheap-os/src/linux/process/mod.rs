@@ -101,6 +101,10 @@ impl LinuxProcess {
         let names = super::read::list(&linux.root, b"/proc", "read(/proc)")?;
         let mut ids: Vec<u32> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
         ids.sort_unstable();
+        // Without a process there is no /proc: an empty directory is where it would be mounted.
+        if ids.is_empty() {
+            let _ = File::open(&linux.root.path(b"/proc/meminfo")?, "read(/proc)")?;
+        }
         Ok(ids)
     }
 
