@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 import testbed
-from targets import Target, drop, ended
+from targets import Target, drop, ended, kernel_thread
 
 TARGETS = Path(__file__).parent
 NOBODY = 65534
@@ -193,3 +194,32 @@ def test_a_name_does_nothing_to_the_terminal(hugeheap, python):
         assert listed(hugeheap, target.pid)[target.pid]["name"].startswith("\x1b[2J")
     finally:
         target.end()
+
+
+@root
+def test_what_was_named_and_has_no_line_is_told_as_by_map(hugeheap, python):
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        for number, code in ((zombie.pid, 5), (kernel_thread(), 3), (thread.native_id, 2), (ended(), 5)):
+            if number is not None:
+                said = hugeheap("map", number).stderr
+                for words in (["ps"], ["ps", "--cgroups"], ["top", "--batch", "1"]):
+                    result = hugeheap(*words, number)
+                    assert (result.returncode, result.stderr) == (code, said), (words, number, result.stderr)
+    finally:
+        stop.set()
+        zombie.wait()
+
+
+@pytest.mark.parametrize("words", ["ps", "ps --cgroups", "top --batch 1", "export --once"])
+def test_without_proc_there_is_no_list(hugeheap, tmp_path, words):
+    """An empty directory is where /proc would be mounted."""
+    for there in (False, True):
+        (tmp_path / "bare" / ("proc" if there else "sys")).mkdir(parents=True)
+        result = hugeheap("--root", tmp_path / "bare", *words.split())
+        assert (result.returncode, result.stdout) == (3, ""), words
+        assert "no list of processes" in result.stderr

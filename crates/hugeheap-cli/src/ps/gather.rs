@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) rows: Vec<Row>,
-    /// Of the processes that were named, those that are not there.
-    pub(crate) gone: Vec<u32>,
+    /// Of the processes that were named, those that are not in it: gone, or none with memory.
+    pub(crate) missing: Vec<u32>,
     /// Processes whose stranded memory was not looked for, for lack of time.
     pub(crate) not_looked: usize,
     /// Whether this process may see physical pages.
@@ -32,7 +32,7 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
     let begin = linux.now();
     let deadline = begin + budget;
     let statuses = statuses(linux)?;
-    let gone = named.iter().copied().filter(|id| !statuses.contains_key(id)).collect();
+    let missing = missing(named, &statuses);
     let mut switches = row::switches(&statuses, linux.thp().ok().map(|thp| thp.mode));
     let mut rows: Vec<Row> = statuses
         .into_iter()
@@ -53,10 +53,16 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
         row.sums = sums;
         true
     });
-    let mut list = List { rows, gone, not_looked: 0, sees_folios: false, elapsed: Duration::ZERO };
+    let mut list = List { rows, missing, not_looked: 0, sees_folios: false, elapsed: Duration::ZERO };
     stranded(&mut list, linux, deadline, real);
     list.elapsed = linux.now() - begin;
     Ok(list)
+}
+
+/// Of the processes that were named, those that have no line.
+pub(super) fn missing(named: &[u32], statuses: &BTreeMap<u32, ProcessStatus>) -> Vec<u32> {
+    let is_shown = |id: &u32| statuses.get(id).is_some_and(|status| status.has_memory);
+    named.iter().copied().filter(|id| !is_shown(id)).collect()
 }
 
 /// What every process says about itself. One that has ended since the list was made is not in it.

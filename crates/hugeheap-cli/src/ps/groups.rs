@@ -2,7 +2,7 @@
 
 use super::NONE;
 use super::arguments::{PsArguments, Sort};
-use super::gather::statuses;
+use super::gather::{missing, statuses};
 use crate::cgroup::{Charge, DERIVATION, slack};
 use crate::columns::{Align, columns};
 use crate::output::{bytes, counted, shown};
@@ -28,7 +28,7 @@ struct Group {
 #[derive(Debug, Default)]
 struct Groups {
     all: Vec<Group>,
-    gone: Vec<u32>,
+    missing: Vec<u32>,
     /// Processes whose group cannot be seen from here.
     unseen: u64,
 }
@@ -56,10 +56,7 @@ pub(super) fn groups(context: &Context, arguments: &PsArguments, json: bool) -> 
             "the memory cgroup of {count} cannot be seen from here: mount the host's /sys/fs/cgroup, or run on the host"
         ));
     }
-    for id in &groups.gone {
-        out.error(&format!("there is no process {id}"));
-    }
-    if groups.gone.is_empty() { exit::OK } else { exit::GONE }
+    super::without_a_line(context, &groups.missing)
 }
 
 /// What is sorted by, largest first; `None`: not a column of groups.
@@ -75,10 +72,7 @@ fn key(sort: Sort) -> Option<fn(&Charge) -> Option<u64>> {
 fn gather(context: &Context, named: &[u32]) -> Result<Groups> {
     let linux = context.facts;
     let statuses = statuses(linux)?;
-    let mut groups = Groups {
-        gone: named.iter().copied().filter(|id| !statuses.contains_key(id)).collect(),
-        ..Groups::default()
-    };
+    let mut groups = Groups { missing: missing(named, &statuses), ..Groups::default() };
     // Each with one of its processes, through which its files are found.
     let mut found: BTreeMap<String, (u32, u64)> = BTreeMap::new();
     for (id, status) in statuses {

@@ -13,7 +13,7 @@ pub(crate) mod row;
 
 use crate::columns::{Align, columns};
 use crate::output::{bytes, counted, seconds, shown};
-use crate::process::words;
+use crate::process::{Doing, status, words};
 use crate::{Context, exit};
 use arguments::PsArguments;
 use core::time::Duration;
@@ -45,10 +45,13 @@ pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
     for note in notes(&list) {
         out.warning(&note);
     }
-    for id in &list.gone {
-        out.error(&format!("there is no process {id}"));
-    }
-    if list.gone.is_empty() { exit::OK } else { exit::GONE }
+    without_a_line(context, &list.missing)
+}
+
+/// Says why processes that were named have no line, as commands do that look at one. Answers the exit code: that of the first.
+fn without_a_line(context: &Context, missing: &[u32]) -> u8 {
+    let codes: Vec<u8> = missing.iter().filter_map(|id| status(context, *id, Doing::Look).err()).collect();
+    codes.first().copied().unwrap_or(exit::OK)
 }
 
 /// Heads of the columns, in their order.
@@ -157,7 +160,7 @@ mod tests {
     fn list() -> List {
         List {
             rows: vec![row(10, 64 * MIB, Some(16 * MIB), Some(0)), row(7, 2 * MIB, None, None)],
-            gone: Vec::new(),
+            missing: Vec::new(),
             not_looked: 1,
             sees_folios: true,
             elapsed: Duration::from_millis(40),

@@ -25,10 +25,10 @@ mod schedule;
 mod screen;
 mod state;
 
+use crate::process::{self, Doing};
 use crate::{Context, exit};
 use arguments::TopArguments;
 use core::time::Duration;
-use hugeheap_os::linux::LinuxProcess;
 use live::End;
 use look::Look;
 use sampler::Sampler;
@@ -43,11 +43,10 @@ pub(crate) fn top(context: &Context, arguments: &TopArguments, json: bool) -> u8
         arguments.units,
         Duration::from_secs_f64(arguments.interval),
     );
-    if let Some(gone) =
-        arguments.processes.iter().find(|id| LinuxProcess::status_of(context.facts, **id).is_err())
-    {
-        out.error(&format!("there is no process {gone}"));
-        return exit::GONE;
+    for id in &arguments.processes {
+        if let Err(code) = process::status(context, *id, Doing::Look) {
+            return code;
+        }
     }
     let limit = Duration::from_secs_f64(arguments.budget);
     let sampler = Sampler::new(context.facts, &arguments.processes, limit, !context.root);
