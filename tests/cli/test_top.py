@@ -10,6 +10,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 
@@ -280,3 +281,24 @@ def test_in_tmux(program, environment, tmp_path):
         sees("status 0 0")
     finally:
         run("kill-server")
+
+
+def test_in_the_background_it_says_so_and_ends(program, environment):
+    """It was stopped when it took the terminal, after its handlers were installed: SIGTERM did not end it."""
+    ours, theirs = os.openpty()
+    code = (
+        "import fcntl, os, subprocess, sys, termios\n"
+        "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "group = lambda: os.setpgid(0, 0)\n"
+        "top = subprocess.Popen([sys.argv[1], 'top'], preexec_fn=group, stderr=subprocess.PIPE, text=True)\n"
+        "said = top.communicate(timeout=60)[1]\n"
+        "os.write(int(sys.argv[2]), f'{top.returncode} {said}'.encode())\n"
+    )
+    reader, writer = os.pipe()
+    environment = {**environment, "TERM": "xterm"}
+    command = [sys.executable, "-c", code, program, str(writer)]
+    subprocess.run(command, stdin=theirs, stdout=theirs, pass_fds=[writer], env=environment, timeout=120, check=True)
+    said = os.read(reader, 4096).decode()
+    for descriptor in (ours, theirs, reader, writer):
+        os.close(descriptor)
+    assert said.startswith("3 hugeheap: error: top runs in the background"), said

@@ -71,6 +71,10 @@ pub(crate) fn top(context: &Context, arguments: &TopArguments, json: bool) -> u8
         out.error("this terminal (TERM) cannot be drawn on: --batch N prints text");
         return exit::UNSUPPORTED;
     }
+    if screen::is_of_others() {
+        out.error("top runs in the background, and the terminal is another program's: fg brings it to the front, --batch N prints text");
+        return exit::UNSUPPORTED;
+    }
     let look = Look { colours: out.colour_on_stdout(), ascii: arguments.ascii || !unicode };
     match live::run(sampler, state, look) {
         Ok(End::Quit) => exit::OK,

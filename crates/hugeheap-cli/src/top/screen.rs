@@ -53,6 +53,17 @@ impl Screen {
     }
 }
 
+/// Whether another process group has the terminal, as while this one is in the background.
+///
+/// Whoever takes the terminal then is stopped (`SIGTTOU`), and with handlers installed not even `SIGTERM` ends it: that waits until it is
+/// continued, and continued it takes the terminal again.
+pub(crate) fn is_of_others() -> bool {
+    // SAFETY: both calls take at most a number and answer one.
+    let (theirs, ours) = unsafe { (libc::tcgetpgrp(libc::STDIN_FILENO), libc::getpgrp()) };
+    // A terminal that does not control this session stops nobody, and answers an error.
+    theirs > 0 && theirs != ours
+}
+
 /// Makes the terminal what it was. Errors have nobody to be told to: it is gone then.
 fn give_back() {
     let _ = disable_raw_mode();
