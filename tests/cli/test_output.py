@@ -41,3 +41,9 @@ def test_a_picture_is_not_cut(program, tmp_path):
     assert result.returncode == 2 and "cannot be written" in result.stderr
     assert picture.read_text() == "the one of yesterday"
     assert os.listdir(tmp_path) == ["map.svg"]
+
+
+@pytest.mark.parametrize("words", ["run", "doctor"])
+def test_an_empty_word_is_named_as_one(program, words):
+    result = subprocess.run([program, words, "--", ""], capture_output=True, text=True)
+    assert result.returncode == 127 and "the command is an empty word" in result.stderr

@@ -205,12 +205,24 @@ def kernel():
         yield directory
 
 
-def test_when_the_second_is_refused_the_first_is_put_back(hugeheap, kernel):
-    result = hugeheap("thp", "set", "khugepaged.max_ptes_swap=63", "khugepaged.max_ptes_none=100000")
-    assert result.returncode == 2
-    assert "refused by the kernel" in result.stderr
+def test_when_the_second_is_refused_the_first_is_put_back(hugeheap, host):
+    """What the kernel refuses is refused before; a file that cannot be written shows only then."""
+    knob = host.root / THP / "khugepaged/max_ptes_none"
+    knob.unlink()
+    knob.symlink_to(Path("/") / THP / "khugepaged/max_ptes_none")
+    result = hugeheap("--root", host.root, "thp", "set", "khugepaged.max_ptes_swap=63", "khugepaged.max_ptes_none=65")
+    assert result.returncode != 0
+    assert "khugepaged.max_ptes_none=65 is refused" in result.stderr
     assert "nothing is changed: khugepaged.max_ptes_swap=64 is put back" in result.stderr
-    assert (kernel / "khugepaged/max_ptes_swap").read_text() == "64\n"
+    assert (host.root / THP / "khugepaged/max_ptes_swap").read_text().strip() == "64"
+
+
+@pytest.mark.parametrize("setting", ["max_ptes_none=512", "max_ptes_swap=99999", "max_ptes_shared=512", "pages_to_scan=0"])
+def test_a_dry_run_refuses_what_the_kernel_refuses(hugeheap, host, setting):
+    result = hugeheap("--root", host.root, "thp", "set", "--dry-run", f"khugepaged.{setting}")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "takes" in result.stderr
+    assert hugeheap("--root", host.root, "thp", "set", "--dry-run", "khugepaged.max_ptes_none=511").returncode == 0
 
 
 def test_the_kernel_takes_it_and_the_undo_line_takes_it_back(hugeheap, kernel, program):

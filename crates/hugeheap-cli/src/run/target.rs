@@ -55,6 +55,9 @@ impl NoTarget {
 impl fmt::Display for NoTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotFound { name, .. } if name.is_empty() => f.write_str(
+                "the command is an empty word ('', perhaps a variable that is not set): name a program",
+            ),
             Self::NotFound { name, search: None } => write!(f, "{}: no such file", shown(name)),
             Self::NotFound { name, search: Some(search) } => {
                 write!(f, "{}: command not found in PATH ({})", shown(name), shown(search))

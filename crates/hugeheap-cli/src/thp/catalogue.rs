@@ -3,8 +3,8 @@
 //! A name is the kernel's file name with its directory; only `enabled` is called `mode`. The knob of one size of huge page is
 //! `size.` and the size: `size.64K`, `size.2M`.
 
-use hugeheap_os::linux::{Knob, Knobs};
-use hugeheap_os::{Error, Result};
+use hugeheap_os::linux::{Knob, Knobs, Linux};
+use hugeheap_os::{Error, Facts, Result};
 use serde_json::{Value, json};
 
 pub(crate) const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -86,6 +86,13 @@ const FIXED: [(&str, &str, Kind, &str); 14] = [
 /// Knobs that only tell.
 const READ_ONLY: [&str; 2] = ["khugepaged.pages_collapsed", "khugepaged.full_scans"];
 
+/// The knob that the kernel does not take 0 for.
+const NOT_ZERO: &str = "khugepaged.pages_to_scan";
+
+/// Numbers of OS pages of one huge page: the kernel takes no more than all but one.
+const PARTS: [&str; 3] =
+    ["khugepaged.max_ptes_none", "khugepaged.max_ptes_swap", "khugepaged.max_ptes_shared"];
+
 /// One knob of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
@@ -96,6 +103,8 @@ pub(crate) struct Named {
     pub(crate) steers: &'static str,
     /// What it says, or why it cannot be read.
     pub(crate) knob: Result<Knob>,
+    /// The largest number the kernel takes, where it has a limit of its own.
+    pub(crate) most: Option<u32>,
 }
 
 impl Named {
@@ -123,6 +132,11 @@ impl Named {
                 _ => Err("takes 1 or 0".to_owned()),
             },
             Kind::Number(unit) => match value.parse::<u32>() {
+                // Refused here, because a dry run does not ask the kernel.
+                Ok(0) if self.name == NOT_ZERO => Err("takes a number from 1 on".to_owned()),
+                Ok(number) if self.most.is_some_and(|most| number > most) => {
+                    Err(format!("takes at most {} {unit}", self.most.unwrap_or(number)))
+                }
                 Ok(number) => Ok(number.to_string()),
                 Err(_) => Err(format!("takes a number of {unit}")),
             },
@@ -188,12 +202,16 @@ impl Named {
 pub(crate) fn all(knobs: &Knobs) -> Result<Vec<Named>> {
     // The first decides whether there are any.
     let _ = knobs.text(&format!("{DIRECTORY}/enabled"))?;
+    let parts = knobs.number(&format!("{DIRECTORY}/hpage_pmd_size")).ok();
+    let parts = parts.map(|huge| huge / Linux::new().page_sizes().os as u64);
+    let most = parts.and_then(|parts| u32::try_from(parts.checked_sub(1)?).ok());
     let mut found = Vec::new();
     for (name, file, kind, steers) in FIXED {
         let file = format!("{DIRECTORY}/{file}");
         let knob = knobs.read(&file);
         if !is_missing(&knob) {
-            found.push(Named { name: name.to_owned(), file, kind, steers, knob });
+            let most = most.filter(|_| PARTS.contains(&name));
+            found.push(Named { name: name.to_owned(), file, kind, steers, knob, most });
         }
     }
     let mut sizes: Vec<u64> = knobs
@@ -209,7 +227,7 @@ pub(crate) fn all(knobs: &Knobs) -> Result<Vec<Named>> {
         if !is_missing(&knob) {
             let name = format!("size.{}", short_size(size << 10));
             let steers = "which memory may have pages of this size";
-            found.push(Named { name, file, kind: Kind::Choice, steers, knob });
+            found.push(Named { name, file, kind: Kind::Choice, steers, knob, most: None });
         }
     }
     Ok(found)
@@ -256,6 +274,7 @@ mod tests {
             kind,
             steers: "something",
             knob: Ok(Knob { value: value.into(), choices }),
+            most: None,
         }
     }
 
@@ -272,6 +291,11 @@ mod tests {
         for text in ["-1", "x", "", "4294967296"] {
             assert!(number.parse(text).unwrap_err().contains("number of ms"), "{text}");
         }
+        let part = Named { most: Some(511), ..number.clone() };
+        assert_eq!(part.parse("511"), Ok("511".into()));
+        assert!(part.parse("512").unwrap_err().contains("at most 511 ms"));
+        let scanned = Named { name: NOT_ZERO.into(), ..number };
+        assert!(scanned.parse("0").is_err() && scanned.parse("1").is_ok());
     }
 
     #[test]
