@@ -72,7 +72,7 @@ pub(crate) fn top(context: &Context, arguments: &TopArguments, json: bool) -> u8
         return exit::UNSUPPORTED;
     }
     if screen::is_of_others() {
-        out.error("top runs in the background, and the terminal is another program's: fg brings it to the front, --batch N prints text");
+        out.error("top runs in the background, where the terminal is another program's: start it in the foreground, or --batch N prints text");
         return exit::UNSUPPORTED;
     }
     let look = Look { colours: out.colour_on_stdout(), ascii: arguments.ascii || !unicode };
