@@ -308,3 +308,22 @@ def test_a_process_that_ends_meanwhile(heap, start):
     report = json.loads(out)
     assert report["stopped"] == "gone"
     assert report["made"] + report["left"] + report["changed"] + report["refused"] == report["plan"]["huge_pages"]
+
+
+@root
+def test_what_was_done_until_a_signal_is_said(heap, start):
+    for _ in range(TRIES):
+        process = heap(200)
+        command = start("collapse", process.pid, "--json")
+        if caught_at_work(command, process):
+            command.send_signal(signal.SIGINT)
+            command.send_signal(signal.SIGCONT)
+        out, err = command.communicate(timeout=60)
+        assert process.end()["intact"]
+        # Unless it was caught in its last call.
+        if command.returncode == 128 + signal.SIGINT:
+            break
+    assert command.returncode == 128 + signal.SIGINT, err
+    report = json.loads(out)
+    assert report["stopped"] == "interrupted"
+    assert report["made"] > 0 and report["left"] > 0 and report["heap"]["after"]["huge"] > 0

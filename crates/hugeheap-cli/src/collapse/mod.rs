@@ -20,10 +20,13 @@ pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: b
         return exit::USAGE;
     }
     let id = arguments.process;
-    let opened = match process::open(context, id, Doing::Collapse) {
+    let mut opened = match process::open(context, id, Doing::Collapse) {
         Ok(opened) => opened,
         Err(code) => return code,
     };
+    if !arguments.dry_run {
+        opened.process = process::until_a_signal(opened.process);
+    }
     if opened.status.thp_disabled == Some(ThpDisabled::Completely) {
         out.error(&format!(
             "{}: transparent huge pages are switched off for this process (PR_SET_THP_DISABLE), by itself or by what started \

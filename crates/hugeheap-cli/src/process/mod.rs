@@ -11,6 +11,7 @@ pub(crate) mod words;
 
 pub(crate) use refusal::{Doing, refuse};
 
+use crate::bench::interrupt;
 use crate::output::{Output, shown};
 use crate::{Context, exit};
 use hugeheap_os::linux::LinuxProcess;
@@ -56,6 +57,12 @@ pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u
     Ok(Opened { process, status })
 }
 
+/// The process, work on which ends at a signal, so that what was done until then can be told.
+pub(crate) fn until_a_signal(process: LinuxProcess) -> LinuxProcess {
+    interrupt::watch();
+    process.ending_when(|| interrupt::noted().is_some())
+}
+
 /// The exit code of work on a process that ended for the reason `stop`, with `left` pieces not done.
 pub(crate) fn ended(
     out: &Output,
@@ -67,6 +74,8 @@ pub(crate) fn ended(
 ) -> u8 {
     match stop {
         Some(Stop::Gone) => exit::GONE,
+        // As a shell says it of a command that died of the signal.
+        Some(Stop::Interrupted) => interrupt::noted().map_or(exit::FINDINGS, |signal| 128 + signal as u8),
         Some(Stop::Refused(error)) => refuse(out, id, Some(&opened.status), doing, error),
         Some(Stop::Budget | Stop::NoHugePages | Stop::CgroupFull) => exit::FINDINGS,
         None if left > 0 => exit::FINDINGS,

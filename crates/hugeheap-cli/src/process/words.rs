@@ -69,6 +69,7 @@ pub(crate) fn stopped(stop: Stop) -> String {
                 .to_owned()
         }
         Stop::CgroupFull => "the memory cgroup has no room for another huge page: raise its limit".to_owned(),
+        Stop::Interrupted => "interrupted; run it again to go on".to_owned(),
         Stop::Gone => "the process has ended".to_owned(),
         Stop::Refused(error) => error.to_string(),
     }

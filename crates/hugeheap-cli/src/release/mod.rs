@@ -19,10 +19,13 @@ pub(crate) fn release(context: &Context, arguments: &ReleaseArguments, json: boo
         return exit::USAGE;
     }
     let id = arguments.process;
-    let opened = match process::open(context, id, Doing::Release) {
+    let mut opened = match process::open(context, id, Doing::Release) {
         Ok(opened) => opened,
         Err(code) => return code,
     };
+    if !arguments.dry_run {
+        opened.process = process::until_a_signal(opened.process);
+    }
     let options = ReleaseOptions {
         budget: Duration::from_secs_f64(arguments.budget),
         latency: Duration::from_millis(arguments.max_latency.into()),

@@ -340,6 +340,10 @@ impl<P: Process> Work<'_, P> {
     fn run(&mut self, plan: &CollapsePlan, progress: &mut dyn FnMut(f64)) -> Option<Stop> {
         let mut queue: VecDeque<(Step, u32)> = plan.steps.iter().map(|step| (*step, 1)).collect();
         while let Some((step, tries)) = queue.pop_front() {
+            if self.process.is_interrupted() {
+                self.report.left += 1 + queue.len() as u64;
+                return Some(Stop::Interrupted);
+            }
             if self.process.now() >= self.deadline {
                 self.report.left += 1 + queue.len() as u64;
                 return Some(Stop::Budget);

@@ -296,6 +296,11 @@ pub trait Process {
     /// When the first could not be treated: the reason. See [the trait](Process).
     fn split(&self, pages: &[usize]) -> Result<usize>;
 
+    /// Whether work on it is to end: asked before each call, and nothing is asked of the kernel after it.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+
     /// Time since an arbitrary point, never going back.
     fn now(&self) -> Duration;
 

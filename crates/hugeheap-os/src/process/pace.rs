@@ -41,6 +41,8 @@ pub enum Stop {
     CgroupFull,
     /// The process has ended.
     Gone,
+    /// Whoever asked for it wants it to end: [`Process::is_interrupted`](super::Process::is_interrupted).
+    Interrupted,
     /// The call is not allowed, or this kernel does not have it.
     Refused(Error),
 }
@@ -53,6 +55,7 @@ impl Stop {
             Self::NoHugePages => "no_huge_pages",
             Self::CgroupFull => "cgroup_full",
             Self::Gone => "gone",
+            Self::Interrupted => "interrupted",
             Self::Refused(_) => "refused",
         }
     }

@@ -246,6 +246,10 @@ impl Run {
         let mut queue: VecDeque<(usize, u32)> = plan.steps.iter().map(|step| (step.page, 1)).collect();
         let mut batch = FIRST_BATCH;
         while let Some(&(first, tries)) = queue.front() {
+            if process.is_interrupted() {
+                self.left += queue.len() as u64;
+                return Some(Stop::Interrupted);
+            }
             if process.now() >= deadline {
                 self.left += queue.len() as u64;
                 return Some(Stop::Budget);

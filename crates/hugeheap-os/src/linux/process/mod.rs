@@ -49,6 +49,7 @@ pub struct LinuxProcess {
     tables: RefCell<Tables>,
     /// `None` where the kernel does not tell physical pages to this process.
     folios: Option<RefCell<Folios>>,
+    interrupted: fn() -> bool,
 }
 
 impl LinuxProcess {
@@ -74,6 +75,12 @@ impl LinuxProcess {
             Target::open(id)?
         };
         Self::with(linux, id, target)
+    }
+
+    /// Work on it ends when `interrupted` says so: a signal came.
+    #[must_use]
+    pub fn ending_when(self, interrupted: fn() -> bool) -> Self {
+        Self { interrupted, ..self }
     }
 
     /// What a process says about itself, without opening its memory: anybody may read that.
@@ -160,7 +167,15 @@ impl LinuxProcess {
         let tables = Tables::open(&path_of(&linux.root, id, b"/pagemap")?, sizes.os)?;
         let real = linux.root.as_bytes().is_empty();
         let folios = if real { Folios::open(sizes).map(RefCell::new) } else { None };
-        let process = Self { root: linux.root, id, target, sizes, tables: RefCell::new(tables), folios };
+        let process = Self {
+            root: linux.root,
+            id,
+            target,
+            sizes,
+            tables: RefCell::new(tables),
+            folios,
+            interrupted: || false,
+        };
         process.target.check()?;
         Ok(process)
     }
@@ -260,6 +275,10 @@ impl Process for LinuxProcess {
 
     fn split(&self, pages: &[usize]) -> Result<usize> {
         self.target.split(pages, self.sizes.os)
+    }
+
+    fn is_interrupted(&self) -> bool {
+        (self.interrupted)()
     }
 
     fn now(&self) -> Duration {
