@@ -24,6 +24,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// What [`Runtime::ask_after_forks`] was given; null: nothing.
 static ASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
+/// Held over a fork: there is one at a time.
+static FORKING: Lock<()> = Lock::new(());
+
 /// Copies between the handlers. Its own lock is leaked over the fork like the heap's.
 static COPIES: Lock<ForkCopies> = Lock::new(ForkCopies::NONE);
 
@@ -37,6 +40,8 @@ pub(super) fn register() {
 
 extern "C" fn before() {
     let runtime = runtime();
+    // First, since phases are changed by one fork at a time.
+    core::mem::forget(FORKING.lock());
     runtime.thread.stop_and_hold();
     // Before the heap's lock, as on the way of a thread that needs a page.
     object::space().lock_for_fork();
@@ -68,6 +73,7 @@ extern "C" fn in_parent() {
         runtime.heap.unlock_leaked();
         object::space().unlock_after_fork();
         runtime.thread.resume();
+        FORKING.unlock_leaked();
     }
     runtime.go_on_after_fork();
 }
@@ -117,6 +123,7 @@ extern "C" fn in_child() {
         runtime.heap.unlock_leaked();
         object::space().unlock_after_fork();
         object::space().after_fork_in_child(&[object::thread_number()]);
-        runtime.thread.resume();
+        runtime.thread.resume_in_child();
+        FORKING.unlock_leaked();
     }
 }

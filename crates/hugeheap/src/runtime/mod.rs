@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Rules that everything here keeps:
-//! * Nothing allocates from the process's heap: the runtime may sit below the allocator of the process.
+//! * Nothing here allocates from the process's heap: the runtime may sit below the allocator of the process. The C library does, when it starts a thread
+//!   (the tables of its thread-local storage) and when it notes the fork handlers: so no lock is held there, and the thread's own heap is not in use ([`guest`]).
 //! * The lock is held for bit operations and for the system calls that obtain memory, never for those that give it back.
 //! * The maintenance thread is started by the first event that leaves something to do, blocks all signals, ends when nothing is left, and does
 //!   not exist during a fork. So an idle process has the threads it started itself, and CPython's warning about
@@ -15,6 +16,7 @@
 
 mod environment;
 mod forking;
+mod guest;
 mod numbers;
 mod publisher;
 mod record_file;

@@ -1,22 +1,33 @@
 //! The maintenance thread: started when something is to be done, ended when nothing is.
 //!
 //! ```text
-//!   None ──ensure──▶ Running ──nothing to do──▶ Ended ──ensure (joins the old one)──▶ Running
-//!                       │ stop (before a fork): asks, joins, waits until the kernel has forgotten it
-//!                       └──────────────────────────▶ None
+//!   None ──ensure──▶ Starting ──created──▶ Running ──nothing to do──▶ Ended ──ensure──▶ Starting: joins the old one first
+//!     ▲                 │ refused            │                          │
+//!     ├─────────────────┘                    │ before a fork            │ before a fork
+//!     │                                      ▼                          ▼
+//!     └────── after the fork ───────────── Held: asked to stop, joined, and the kernel has forgotten it
 //!
 //!   asleep ──time passes, or look_again──▶ pass
 //!          ──grow───────────────────────▶ makes arenas ahead
 //! ```
+//!
+//! Who makes the change to Starting or Held has the thread's handle to himself until he makes the next; nobody waits for him but a fork. There was a lock, held over `pthread_create`: in
+//! a process whose `malloc` is hugeheap that allocated, the arenas had an event, and the event waited for the lock of its own thread, with all signals blocked.
+//! An event that finds Starting or Held has nothing to do: a thread that starts begins with a pass, and after a fork the parent looks again.
+//!
+//! Invariant: Running becomes Ended under the heap's lock, by the thread, which has just seen there that nothing is due. So an event that leaves
+//! something to do is either seen by the thread or finds it ended.
+//!
+//! The C library is called through [`guest`](super::guest), because it may allocate and free here, in the middle of whatever the event came from.
 //!
 //! It sleeps for as long as its last pass said. What makes that wrong has to say so with `look_again`: other settings, and a fall of
 //! demand while recurring memory is kept. Otherwise, with a decay time of an hour that was lowered to a second, memory stayed for an hour.
 //!
 //! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only.
 
-use super::{Linux, Runtime};
+use super::{Linux, Runtime, guest};
 use crate::arena::Wait;
-use crate::lock::Lock;
+use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -26,17 +37,16 @@ const STACK: usize = 128 << 10;
 /// Longest sleep, in nanoseconds: an hour, so that arithmetic with time stays in range.
 const LONGEST_SLEEP: u64 = 3600 * 1_000_000_000;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    None,
-    Running,
-    Ended,
-}
+/// Phases: see the module's text.
+const NONE: u32 = 0;
+const STARTING: u32 = 1;
+const RUNNING: u32 = 2;
+const ENDED: u32 = 3;
+const HELD: u32 = 4;
 
-struct Handle {
-    phase: Phase,
-    thread: MaybeUninit<libc::pthread_t>,
-}
+/// How long a fork waits for a thread that is being started, in steps of a tenth of a millisecond: a second. It takes a tenth of one; who takes longer waits in its
+/// allocator for a lock that the forking thread has taken for the fork.
+const START_WAITS: u32 = 10_000;
 
 /// The thread is asked to end.
 const STOP: u32 = 1;
@@ -49,7 +59,9 @@ const GROW: u32 = 4;
 
 /// See the module's text.
 pub(super) struct MaintenanceThread {
-    handle: Lock<Handle>,
+    phase: AtomicU32,
+    /// Written in the phase Starting; read by who ended the phases Running or Ended.
+    thread: UnsafeCell<MaybeUninit<libc::pthread_t>>,
     /// What the thread is asked: `STOP`, `LOOK` and `GROW`. A futex word.
     asked: AtomicU32,
     /// Until when it sleeps, in nanoseconds of the system's clock; 0: it does not. Written under the heap's lock, or by who wakes it.
@@ -58,54 +70,79 @@ pub(super) struct MaintenanceThread {
     number: AtomicI32,
 }
 
+// SAFETY: `thread` belongs to one thread at a time, by the phase; everything else is atomic.
+unsafe impl Sync for MaintenanceThread {}
+
 impl MaintenanceThread {
     pub(super) const fn new() -> Self {
         Self {
-            handle: Lock::new(Handle { phase: Phase::None, thread: MaybeUninit::uninit() }),
+            phase: AtomicU32::new(NONE),
+            thread: UnsafeCell::new(MaybeUninit::uninit()),
             asked: AtomicU32::new(0),
             wakes_at: AtomicU64::new(0),
             number: AtomicI32::new(0),
         }
     }
 
-    /// Starts the thread unless it runs. False when the system refuses one.
+    /// Starts the thread unless it runs or somebody else starts it. False when the system refuses one.
     pub(super) fn ensure(&self, runtime: &'static Runtime) -> bool {
-        let mut handle = self.handle.lock();
-        match handle.phase {
-            Phase::Running => return true,
-            Phase::Ended => join(&mut handle),
-            Phase::None => {}
+        let before = self.phase.load(Ordering::Acquire);
+        if !matches!(before, NONE | ENDED) || !self.change(before, STARTING) {
+            return true;
         }
-        self.asked.store(0, Ordering::Relaxed);
-        if spawn(&mut handle, runtime) {
-            handle.phase = Phase::Running;
-            true
-        } else {
-            handle.phase = Phase::None;
-            false
+        let started = guest::call(|| {
+            if before == ENDED {
+                self.join();
+            }
+            self.asked.store(0, Ordering::Relaxed);
+            self.spawn(runtime)
+        });
+        match started {
+            Some(started) => {
+                self.change(STARTING, if started { RUNNING } else { NONE });
+                started
+            }
+            // Nothing was done: not even joined.
+            None => {
+                self.change(STARTING, before);
+                false
+            }
         }
     }
 
-    /// Ends the thread and waits until it is gone, also from the kernel's count of threads. Keeps the handle locked, so that no new one
-    /// starts, until [`resume`](Self::resume).
-    pub(super) fn stop_and_hold(&self) {
-        let mut handle = self.handle.lock();
-        if handle.phase != Phase::None {
-            self.ask(STOP);
-            join(&mut handle);
-            wait_until_gone(self.number.load(Ordering::Acquire));
-            handle.phase = Phase::None;
-        }
-        core::mem::forget(handle);
+    fn change(&self, from: u32, to: u32) -> bool {
+        self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Allows threads again, in the parent or in the child.
+    /// Ends the thread and waits until it is gone, also from the kernel's count of threads; no new one starts until [`resume`](Self::resume).
     ///
-    /// # Safety
-    /// `stop_and_hold` was called by this thread, or by the one that forked this process.
-    pub(super) unsafe fn resume(&self) {
-        // SAFETY: the guard was leaked there.
-        unsafe { self.handle.unlock_leaked() };
+    /// For one fork at a time. A thread that is still being started after [`START_WAITS`] is left to that: the parent has it then, and the child does not.
+    pub(super) fn stop_and_hold(&self) {
+        let mut waits = START_WAITS;
+        while waits > 0 {
+            let before = self.phase.load(Ordering::Acquire);
+            if before == STARTING {
+                waits -= 1;
+                nap(100_000);
+            } else if self.change(before, HELD) {
+                if before != NONE {
+                    self.ask(STOP);
+                    self.join();
+                    wait_until_gone(self.number.load(Ordering::Acquire));
+                }
+                return;
+            }
+        }
+    }
+
+    /// Allows threads again, in the parent.
+    pub(super) fn resume(&self) {
+        self.change(HELD, NONE);
+    }
+
+    /// Allows threads again, in the child, which has none, whatever the phase was.
+    pub(super) fn resume_in_child(&self) {
+        self.phase.store(NONE, Ordering::Release);
     }
 
     /// Sees to it that a pass is made now, if the thread runs. Without it there is nothing to wake: one that starts begins with a pass.
@@ -178,16 +215,18 @@ impl MaintenanceThread {
                     }
                 }
                 Wait::Idle => {
-                    // The handle's lock is what `ensure` takes: an event either sees the thread running and its own
-                    // work is seen here, or finds it ended and starts another.
                     if self.is_stopped() {
                         return;
                     }
-                    // Whoever stops the thread holds that lock while it waits, so it must not be waited for here.
-                    let Some(mut handle) = self.handle.try_lock() else { continue };
-                    if !runtime.heap.lock().maintenance_due() {
-                        handle.phase = Phase::Ended;
+                    // Under the heap's lock: see the invariant.
+                    let heap = runtime.heap.lock();
+                    if !heap.maintenance_due() && self.change(RUNNING, ENDED) {
                         return;
+                    }
+                    drop(heap);
+                    if self.phase.load(Ordering::Acquire) == STARTING {
+                        // Who started it has not noted that yet.
+                        nap(10_000);
                     }
                 }
             }
@@ -209,6 +248,36 @@ impl MaintenanceThread {
             if asked & GROW == 0 || asked & LOOK != 0 || left == 0 {
                 return true;
             }
+        }
+    }
+
+    /// Creates the thread. In the phase Starting.
+    fn spawn(&self, runtime: &'static Runtime) -> bool {
+        // SAFETY: plain C library calls on objects of this frame; `thread` is this caller's in its phase; the thread gets a reference that lives forever.
+        unsafe {
+            let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+            if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
+                return false;
+            }
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+            let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+            let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            let argument = core::ptr::from_ref(runtime).cast_mut().cast();
+            let thread = self.thread.get().cast();
+            let result = libc::pthread_create(thread, attributes.as_ptr(), entry, argument);
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut());
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            result == 0
+        }
+    }
+
+    /// Joins a thread that ran. By who ended the phase Running or Ended.
+    fn join(&self) {
+        // SAFETY: `thread` was written by pthread_create before those phases and not joined since, and is this caller's now.
+        unsafe {
+            libc::pthread_join((*self.thread.get()).assume_init(), core::ptr::null_mut());
         }
     }
 }
@@ -254,33 +323,6 @@ extern "C" fn entry(argument: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-fn spawn(handle: &mut Handle, runtime: &'static Runtime) -> bool {
-    // SAFETY: plain C library calls on objects of this frame; the thread gets a reference that lives forever.
-    unsafe {
-        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
-            return false;
-        }
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
-        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let argument = core::ptr::from_ref(runtime).cast_mut().cast();
-        let result = libc::pthread_create(handle.thread.as_mut_ptr(), attributes.as_ptr(), entry, argument);
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut());
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        result == 0
-    }
-}
-
-fn join(handle: &mut Handle) {
-    // SAFETY: called only in the phases Running and Ended, in which `thread` was written by pthread_create and not joined yet.
-    unsafe {
-        libc::pthread_join(handle.thread.assume_init(), core::ptr::null_mut());
-    }
-}
-
 fn wake(word: &AtomicU32) {
     // SAFETY: the futex word lives in a static.
     unsafe {
@@ -296,8 +338,12 @@ fn wait_until_gone(number: i32) {
         if unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) } != 0 {
             return;
         }
-        let time = libc::timespec { tv_sec: 0, tv_nsec: 10_000 };
-        // SAFETY: the kernel reads the time before it returns.
-        unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
+        nap(10_000);
     }
+}
+
+fn nap(nanoseconds: libc::c_long) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    // SAFETY: the kernel reads the time before it returns.
+    unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
 }
