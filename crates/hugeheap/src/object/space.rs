@@ -253,7 +253,8 @@ pub struct Space<S: 'static> {
     source: &'static S,
     regions: UnsafeCell<[Region; MAX_REGIONS]>,
     count: AtomicUsize,
-    /// Held while a region is added.
+    /// Held while a region is added, or metadata made writable. Taken with the arenas locked, or alone; nothing else is locked under it, and nobody calls the
+    /// source: what follows an event of the arenas may start a thread, for which the C library allocates, which may be us.
     adding: Lock<()>,
     metadata: AtomicUsize,
     pub(super) registry: super::registry::Registry,
@@ -315,10 +316,7 @@ impl<S: Source> Space<S> {
     /// The same for all pages of a range that was just taken; returns the first.
     pub(crate) fn pages_or_add(&self, address: usize, bytes: usize) -> Option<Page> {
         let page = self.page(address).or_else(|| {
-            let _adding = self.adding.lock();
-            if self.page(address).is_none() {
-                self.add(address)?;
-            }
+            self.add(address)?;
             self.page(address)
         })?;
         let used = &page.mark().used;
@@ -402,27 +400,36 @@ impl<S: Source> Space<S> {
         unsafe { self.adding.unlock_leaked() };
     }
 
-    /// Adds the region of an address. Under `adding`.
+    /// Adds the region of an address, unless it is known by now.
+    ///
+    /// In the order arenas, `adding`. The other way round the maintenance thread was started under `adding`: a fork by another thread held the lock of that start and
+    /// waited for `adding`.
     fn add(&self, address: usize) -> Option<()> {
-        let count = self.count.load(Ordering::Relaxed);
-        if count == MAX_REGIONS {
-            return None;
-        }
-        let (range, beside) = self.source.with(|arenas| arenas.region_of(address))?;
-        let tables = Tables::make(self.source.os(), range.len, beside)?;
-        let region = Region {
-            start: range.start,
-            bytes: range.len,
-            marks: tables.marks as *const Mark,
-            vacant: tables.vacant as *const Bitmap,
-            remote: tables.remote as *const Bitmap,
-            links: tables.links as *const Links,
-            tables: Some(tables),
-        };
-        // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.
-        unsafe { self.regions.get().cast::<Region>().add(count).write(region) };
-        self.count.store(count + 1, Ordering::Release);
-        Some(())
+        self.source.with(|arenas| {
+            let _adding = self.adding.lock();
+            if self.page(address).is_some() {
+                return Some(());
+            }
+            let count = self.count.load(Ordering::Relaxed);
+            if count == MAX_REGIONS {
+                return None;
+            }
+            let (range, beside) = arenas.region_of(address)?;
+            let tables = Tables::make(self.source.os(), range.len, beside)?;
+            let region = Region {
+                start: range.start,
+                bytes: range.len,
+                marks: tables.marks as *const Mark,
+                vacant: tables.vacant as *const Bitmap,
+                remote: tables.remote as *const Bitmap,
+                links: tables.links as *const Links,
+                tables: Some(tables),
+            };
+            // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.
+            unsafe { self.regions.get().cast::<Region>().add(count).write(region) };
+            self.count.store(count + 1, Ordering::Release);
+            Some(())
+        })
     }
 }
 
@@ -440,4 +447,50 @@ pub(super) fn map_metadata<P: Pages>(os: &P, bytes: usize) -> Option<AddressRang
     // Only helps to find it in /proc/PID/maps.
     let _ = os.name(range, c"hugeheap metadata");
     Some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Settings;
+    use core::sync::atomic::AtomicBool;
+    use hugeheap_os::simulated::{Config, Kernel};
+
+    /// Arenas after each event of which another thread could fork.
+    struct Forks {
+        arenas: Lock<Arenas<Kernel>>,
+        kernel: Kernel,
+        space: AtomicUsize,
+        under: AtomicBool,
+    }
+
+    impl Source for Forks {
+        type Os = Kernel;
+        fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
+            let result = work(&mut self.arenas.lock());
+            let space = self.space.load(Ordering::Relaxed) as *const Space<Self>;
+            // SAFETY: the space is leaked below.
+            if let Some(space) = unsafe { space.as_ref() } {
+                self.under.fetch_or(space.adding.try_lock().is_none(), Ordering::Relaxed);
+            }
+            result
+        }
+        fn os(&self) -> &Kernel {
+            &self.kernel
+        }
+    }
+
+    /// What follows an event starts the maintenance thread, which allocates and may have to wait for a fork: not under a lock of this layer.
+    #[test]
+    fn no_event_happens_while_a_region_is_added() {
+        let kernel = Kernel::new(Config { enforce_access: true, ..Config::default() });
+        let arenas = Lock::new(Arenas::new(kernel.clone(), Settings::DEFAULT));
+        let (space, under) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let forks: &'static Forks = Box::leak(Box::new(Forks { arenas, kernel, space, under }));
+        let space: &'static Space<Forks> = Box::leak(Box::new(Space::new(forks)));
+        forks.space.store(core::ptr::from_ref(space) as usize, Ordering::Relaxed);
+        let mut heap = space.acquire().expect("memory");
+        assert!(heap.allocate(48).is_some() && space.regions().len() == 1);
+        assert!(!forks.under.load(Ordering::Relaxed), "the source was called under the lock");
+    }
 }

@@ -1,7 +1,7 @@
 //! What happens around `fork`.
 //!
 //! ```text
-//!   before: end the maintenance thread ─▶ lock blocks, and heap while nobody gives back ─▶ copy hugetlb arenas
+//!   before: lock forks ─▶ end the maintenance thread ─▶ lock heap while nobody gives back, and blocks ─▶ copy hugetlb arenas
 //!   parent: drop the copies ─▶ unlock            child: copies into place ─▶ own record ─▶ unlock
 //!           ─▶ maintenance goes on, now or soon
 //! ```
@@ -12,8 +12,18 @@
 //!
 //! In the child maintenance begins with its first event: threads cannot be started here, and what it has not changed it shares.
 //!
-//! The order of the locks (thread, then heap) is that of the maintenance thread itself. The child's handler makes system calls only:
-//! no allocation, no lock that another thread could have held.
+//! The order of the locks, on all paths:
+//!
+//! ```text
+//!   forks ─▶ (thread: phase Held) ─▶ heap ─▶ new heaps (`making`) ─▶ new regions (`adding`) ─▶ copies
+//! ```
+//!
+//! Whoever holds one takes only those to its right. The thread's phase is no lock, and only a fork waits for it, with nothing but its own lock in hand; so a thread may be started
+//! wherever no lock is held, and an event of the arenas, which starts it, happens under none. Before, a thread that
+//! added a region held `adding` and had such an event, which took the lock of the thread's handle; a fork held that and waited for `adding`.
+//!
+//! The child's handler makes system calls only, and allocates nothing. Each lock that it takes or finds held was taken by `before`, in the thread that is the child's only one: a lock
+//! that another thread may have held at the moment of the fork would be held there for good.
 
 use super::{Runtime, runtime};
 use crate::arena::ForkCopies;
@@ -43,9 +53,8 @@ extern "C" fn before() {
     // First, since phases are changed by one fork at a time.
     core::mem::forget(FORKING.lock());
     runtime.thread.stop_and_hold();
-    // Before the heap's lock, as on the way of a thread that needs a page.
-    object::space().lock_for_fork();
     let mut heap = runtime.lock_at_rest();
+    object::space().lock_for_fork();
     let mut copies = COPIES.lock();
     *copies = heap.before_fork();
     if copies.failed > 0 {
@@ -70,8 +79,8 @@ extern "C" fn in_parent() {
         let copies = core::mem::take(COPIES.leaked_mut());
         runtime.heap.leaked_mut().after_fork_in_parent(copies);
         COPIES.unlock_leaked();
-        runtime.heap.unlock_leaked();
         object::space().unlock_after_fork();
+        runtime.heap.unlock_leaked();
         runtime.thread.resume();
         FORKING.unlock_leaked();
     }
@@ -120,8 +129,8 @@ extern "C" fn in_child() {
         // At once: a child that ends by `_exit` before its first event should be seen all the same. No system call that allocates.
         runtime.publisher.publish(runtime.heap.leaked_mut(), 0, true);
         COPIES.unlock_leaked();
-        runtime.heap.unlock_leaked();
         object::space().unlock_after_fork();
+        runtime.heap.unlock_leaked();
         object::space().after_fork_in_child(&[object::thread_number()]);
         runtime.thread.resume_in_child();
         FORKING.unlock_leaked();
