@@ -15,7 +15,7 @@
 //! The order of the locks, on all paths:
 //!
 //! ```text
-//!   forks ─▶ (thread: phase Held) ─▶ heap ─▶ new heaps (`making`) ─▶ new regions (`adding`) ─▶ copies
+//!   forks ─▶ (thread: phase Held) ─▶ heap ─▶ new heaps (`making`) ─▶ new regions (`adding`) ─▶ publisher ─▶ copies
 //! ```
 //!
 //! Whoever holds one takes only those to its right. The thread's phase is no lock, and only a fork waits for it, with nothing but its own lock in hand; so a thread may be started
@@ -55,6 +55,7 @@ extern "C" fn before() {
     runtime.thread.stop_and_hold();
     let mut heap = runtime.lock_at_rest();
     object::space().lock_for_fork();
+    runtime.publisher.lock_for_fork();
     let mut copies = COPIES.lock();
     *copies = heap.before_fork();
     if copies.failed > 0 {
@@ -79,6 +80,7 @@ extern "C" fn in_parent() {
         let copies = core::mem::take(COPIES.leaked_mut());
         runtime.heap.leaked_mut().after_fork_in_parent(copies);
         COPIES.unlock_leaked();
+        runtime.publisher.unlock_after_fork();
         object::space().unlock_after_fork();
         runtime.heap.unlock_leaked();
         runtime.thread.resume();
@@ -125,6 +127,7 @@ extern "C" fn in_child() {
         runtime.heap.leaked_mut().after_fork_in_child(copies);
         // Whoever was giving back for longer than the fork waited is not in this process.
         runtime.performing.store(0, Ordering::Relaxed);
+        runtime.publisher.unlock_after_fork();
         runtime.publisher.reopen_in_child();
         // At once: a child that ends by `_exit` before its first event should be seen all the same. No system call that allocates.
         runtime.publisher.publish(runtime.heap.leaked_mut(), 0, true);
@@ -134,5 +137,75 @@ extern "C" fn in_child() {
         object::space().after_fork_in_child(&[object::thread_number()]);
         runtime.thread.resume_in_child();
         FORKING.unlock_leaked();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Settings;
+    use core::time::Duration;
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    /// Longer than any host needs.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// How long the lock that a test is about is held after the fork began. A fork that does not wait for it is over by then.
+    const HELD: Duration = Duration::from_millis(300);
+
+    /// Forks while another thread is within `hold`, and says whether the child came to its end with `work`. A child that hangs is killed.
+    fn forked_within(hold: impl FnOnce(&dyn Fn()) + Send, work: impl FnOnce()) -> bool {
+        runtime().start(Settings::DEFAULT);
+        let (inside, is_inside) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                hold(&|| {
+                    inside.send(()).expect("somebody waits");
+                    std::thread::sleep(HELD);
+                });
+            });
+            is_inside.recv().expect("it says so");
+            // SAFETY: the child calls `work`, which takes locks of the runtime, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                work();
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) };
+            }
+            assert!(child > 0, "fork failed");
+            ends(child)
+        })
+    }
+
+    fn ends(child: libc::pid_t) -> bool {
+        let began = Instant::now();
+        let mut status = -1;
+        // SAFETY: waits for a child of this process.
+        while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+            if began.elapsed() > PATIENCE {
+                // SAFETY: it was not waited for, so the number is still the child's.
+                unsafe {
+                    libc::kill(child, libc::SIGKILL);
+                    libc::waitpid(child, &raw mut status, 0);
+                }
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        status == 0
+    }
+
+    /// As while the record is opened, on a slow file system.
+    #[test]
+    fn a_fork_waits_for_who_opens_the_record() {
+        let hold = |wait: &dyn Fn()| {
+            runtime().publisher.lock_for_fork();
+            wait();
+            // SAFETY: locked above, by this thread.
+            unsafe { runtime().publisher.unlock_after_fork() };
+        };
+        // The handler in the child publishes.
+        assert!(forked_within(hold, || ()));
     }
 }

@@ -73,11 +73,25 @@ impl Publisher {
         self.record.store(record_file::map(&state.directory), Ordering::Release);
     }
 
-    /// In a forked child: a record of its own. System calls only.
+    /// Before a fork: nobody opens a record, or says what this process is, at its moment. Who does that holds the lock here without the heap's, and opening may take long:
+    /// in a child that was forked meanwhile it was held for good, and the child's first record waited for it inside `fork`.
+    pub(super) fn lock_for_fork(&self) {
+        core::mem::forget(self.state.lock());
+    }
+
+    /// After a fork, in parent and child.
     ///
     /// # Safety
-    /// The caller is the only thread of a process that was just forked with the heap's lock held, under which this
-    /// publisher's lock is taken: nobody else holds it.
+    /// [`lock_for_fork`](Self::lock_for_fork) was called by this thread, or by the one that forked this process.
+    pub(super) unsafe fn unlock_after_fork(&self) {
+        // SAFETY: the guard was leaked there.
+        unsafe { self.state.unlock_leaked() };
+    }
+
+    /// In a forked child, after [`unlock_after_fork`](Self::unlock_after_fork): a record of its own. System calls only.
+    ///
+    /// # Safety
+    /// The caller is the only thread of a process that was just forked: nobody writes the record that is unmapped here.
     pub(super) unsafe fn reopen_in_child(&self) {
         self.numbers.leave();
         let old = self.record.swap(core::ptr::null_mut(), Ordering::AcqRel);
