@@ -106,6 +106,7 @@ pub use layout::{BadLayout, Layout, MAX_PART};
 pub use log::{BadLog, LOG_VARIABLE};
 pub use mark::Phase;
 pub use nursery_size::{LEAST_NURSERY, MOST_NURSERY, nursery_bytes};
+pub(crate) use process::space_at_hand;
 pub use process::{ProcessHeap, space};
 pub use protect::{CannotProtect, Forbid};
 pub use roots::{Global, RootCallback};

@@ -9,6 +9,11 @@ pub type ProcessHeap = Heap<Runtime>;
 
 static SPACE: Space<Runtime> = Space::new(runtime());
 
+/// The same without a start of the runtime: for the fork handlers, which hold its locks like those of [`crate::object::space`].
+pub(crate) fn space_at_hand() -> &'static Space<Runtime> {
+    &SPACE
+}
+
 /// The metadata of the heap pages of all garbage-collected heaps over this process's runtime.
 pub fn space() -> &'static Space<Runtime> {
     runtime().ensure_started();

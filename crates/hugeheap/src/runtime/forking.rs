@@ -18,6 +18,9 @@
 //!   forks ─▶ (thread: phase Held) ─▶ heap ─▶ new heaps (`making`) ─▶ new regions (`adding`) ─▶ publisher ─▶ copies
 //! ```
 //!
+//! There are two spaces with locks for heaps and regions, that of blocks and that of the garbage collector. Nobody has locks of both but a fork, which takes them in that
+//! order. (A child found the collector's lock for regions held, and hung at the first page that its heap had no metadata for.)
+//!
 //! Whoever holds one takes only those to its right. The thread's phase is no lock, and only a fork waits for it, with nothing but its own lock in hand; so a thread may be started
 //! wherever no lock is held, and an event of the arenas, which starts it, happens under none. Before, a thread that
 //! added a region held `adding` and had such an event, which took the lock of the thread's handle; a fork held that and waited for `adding`.
@@ -27,6 +30,7 @@
 
 use super::{Runtime, runtime};
 use crate::arena::ForkCopies;
+use crate::gc;
 use crate::lock::Lock;
 use crate::object;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -55,6 +59,7 @@ extern "C" fn before() {
     runtime.thread.stop_and_hold();
     let mut heap = runtime.lock_at_rest();
     object::space().lock_for_fork();
+    gc::space_at_hand().lock_for_fork();
     runtime.publisher.lock_for_fork();
     let mut copies = COPIES.lock();
     *copies = heap.before_fork();
@@ -81,6 +86,7 @@ extern "C" fn in_parent() {
         runtime.heap.leaked_mut().after_fork_in_parent(copies);
         COPIES.unlock_leaked();
         runtime.publisher.unlock_after_fork();
+        gc::space_at_hand().unlock_after_fork();
         object::space().unlock_after_fork();
         runtime.heap.unlock_leaked();
         runtime.thread.resume();
@@ -132,6 +138,7 @@ extern "C" fn in_child() {
         // At once: a child that ends by `_exit` before its first event should be seen all the same. No system call that allocates.
         runtime.publisher.publish(runtime.heap.leaked_mut(), 0, true);
         COPIES.unlock_leaked();
+        gc::space_at_hand().unlock_after_fork();
         object::space().unlock_after_fork();
         runtime.heap.unlock_leaked();
         object::space().after_fork_in_child(&[object::thread_number()]);
@@ -207,5 +214,19 @@ mod tests {
         };
         // The handler in the child publishes.
         assert!(forked_within(hold, || ()));
+    }
+
+    /// As while a region is added.
+    #[test]
+    fn a_fork_waits_for_who_adds_a_region() {
+        for space in [object::space(), gc::space()] {
+            let hold = |wait: &dyn Fn()| {
+                space.lock_for_fork();
+                wait();
+                // SAFETY: locked above, by this thread.
+                unsafe { space.unlock_after_fork() };
+            };
+            assert!(forked_within(hold, || space.lock_for_fork()));
+        }
     }
 }
