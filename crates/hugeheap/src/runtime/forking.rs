@@ -33,7 +33,7 @@ use crate::arena::ForkCopies;
 use crate::gc;
 use crate::lock::Lock;
 use crate::object;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// What [`Runtime::ask_after_forks`] was given; null: nothing.
 static ASK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
@@ -44,12 +44,55 @@ static FORKING: Lock<()> = Lock::new(());
 /// Copies between the handlers. Its own lock is leaked over the fork like the heap's.
 static COPIES: Lock<ForkCopies> = Lock::new(ForkCopies::NONE);
 
-/// Registers the handlers. Once per process.
-pub(super) fn register() {
-    // SAFETY: the handlers are functions of this library, which is never unloaded once it is in use.
-    unsafe {
-        libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+/// Whether the handlers are registered: nobody did ([`NOBODY`](Self::NOBODY)), a thread of a process is at it (their numbers), or they are
+/// ([`DONE`](Self::DONE)).
+struct Registration(AtomicU64);
+
+static REGISTRATION: Registration = Registration(AtomicU64::new(Registration::NOBODY));
+
+impl Registration {
+    const NOBODY: u64 = 0;
+    const DONE: u64 = u64::MAX;
+
+    /// Calls `register` unless that was done; when it returns it is, whoever did it. Two see it otherwise: a request of the C library from within `register`, which cannot wait for
+    /// itself; and a child that was forked within it, by another thread, which has no handlers and registers its own.
+    fn ensure(&self, register: impl FnOnce()) {
+        let (process, thread) = numbers();
+        let me = u64::from(process) << 32 | u64::from(thread);
+        loop {
+            let state = self.0.load(Ordering::Acquire);
+            if state == Self::DONE || state == me {
+                return;
+            }
+            if state != Self::NOBODY && (state >> 32) as u32 == process {
+                super::thread::nap(100_000);
+            } else if self.0.compare_exchange(state, me, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                register();
+                return self.is_done();
+            }
+        }
     }
+
+    fn is_done(&self) {
+        self.0.store(Self::DONE, Ordering::Release);
+    }
+}
+
+/// The kernel's numbers of this process and thread.
+fn numbers() -> (u32, u32) {
+    // SAFETY: these calls have no preconditions.
+    unsafe { (libc::getpid() as u32, libc::gettid() as u32) }
+}
+
+/// Registers the handlers, or waits until they are: who begins to use the heap while another thread was only about to register them would fork without, when that
+/// thread holds the heap's lock perhaps.
+pub(super) fn register() {
+    REGISTRATION.ensure(|| {
+        // SAFETY: the handlers are functions of this library, which is never unloaded once it is in use.
+        unsafe {
+            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+        }
+    });
 }
 
 extern "C" fn before() {
@@ -127,6 +170,8 @@ impl Runtime {
 
 extern "C" fn in_child() {
     let runtime = runtime();
+    // Also when the thread that registered this had not noted it yet.
+    REGISTRATION.is_done();
     // SAFETY: `before` leaked the guards in the thread that is this process's only one.
     unsafe {
         let copies = core::mem::take(COPIES.leaked_mut());
@@ -201,6 +246,38 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         status == 0
+    }
+
+    #[test]
+    fn whoever_starts_meanwhile_waits_until_the_handlers_are_registered() {
+        let registration = Registration(AtomicU64::new(Registration::NOBODY));
+        let (registered, inside) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                registration.ensure(|| {
+                    inside.store(1, Ordering::SeqCst);
+                    // As when the C library allocates for it.
+                    registration.ensure(|| panic!("nested"));
+                    std::thread::sleep(HELD);
+                    registered.store(1, Ordering::SeqCst);
+                });
+            });
+            while inside.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            registration.ensure(|| panic!("twice"));
+            assert_eq!(registered.load(Ordering::SeqCst), 1, "it did not wait");
+        });
+    }
+
+    #[test]
+    fn a_child_forked_while_the_handlers_were_registered_registers_its_own() {
+        let (process, thread) = numbers();
+        let registration = Registration(AtomicU64::new(u64::from(process + 1) << 32 | u64::from(thread)));
+        let mut own = 0;
+        registration.ensure(|| own += 1);
+        registration.ensure(|| own += 1);
+        assert_eq!(own, 1);
     }
 
     /// As while the record is opened, on a slow file system.

@@ -72,9 +72,10 @@ pub const fn runtime() -> &'static Runtime {
 impl Runtime {
     /// Applies the settings and, the first time, registers the fork handlers and opens the published record if the environment asks for one.
     pub fn start(&'static self, settings: Settings) {
+        // Before the heap's lock is taken for the first time, and before anybody is told that this has started.
+        forking::register();
         self.set(|now| *now = settings);
         if !self.started.swap(true, Ordering::AcqRel) {
-            forking::register();
             self.publisher.numbers.want();
             self.listen();
         }

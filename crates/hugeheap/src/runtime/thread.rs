@@ -342,7 +342,8 @@ fn wait_until_gone(number: i32) {
     }
 }
 
-fn nap(nanoseconds: libc::c_long) {
+/// Sleeps, by a system call only.
+pub(super) fn nap(nanoseconds: libc::c_long) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
     // SAFETY: the kernel reads the time before it returns.
     unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
