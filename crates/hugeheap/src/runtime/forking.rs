@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::arena::Settings;
     use core::time::Duration;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, PoisonError, mpsc};
     use std::time::Instant;
 
     /// Longer than any host needs.
@@ -206,8 +206,13 @@ mod tests {
     /// How long the lock that a test is about is held after the fork began. A fork that does not wait for it is over by then.
     const HELD: Duration = Duration::from_millis(300);
 
+    /// One at a time: a fork that waits for what another test holds does not come while its own is held.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     /// Forks while another thread is within `hold`, and says whether the child came to its end with `work`. A child that hangs is killed.
     fn forked_within(hold: impl FnOnce(&dyn Fn()) + Send, work: impl FnOnce()) -> bool {
+        // Another test's failure is its own.
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         runtime().start(Settings::DEFAULT);
         let (inside, is_inside) = mpsc::channel();
         std::thread::scope(|scope| {
