@@ -198,6 +198,14 @@ pub fn thread_heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     NonNull::new(slot::get()).map(|core| ManuallyDrop::new(Heap { core }))
 }
 
+/// Makes another heap this thread's, until it is set back.
+///
+/// # Safety
+/// The thread owns the heap, and nobody else uses it.
+pub(crate) unsafe fn set_thread_heap(heap: &ProcessHeap) {
+    slot::set(heap.core.as_ptr());
+}
+
 #[cold]
 #[inline(never)]
 fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {

@@ -72,8 +72,8 @@ mod atomic {
 }
 
 pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};
-pub(crate) use global::thread_number;
 pub use global::{GlobalHeap, ProcessHeap, space, thread_heap, thread_heap_at_hand};
+pub(crate) use global::{set_thread_heap, thread_number};
 pub use heap::Heap;
 pub use mistake::Mistake;
 pub use space::{Source, Space};

@@ -236,7 +236,6 @@ impl<S: Source> Space<S> {
 
     /// Before a fork: keeps the locks of this layer, so that the child finds them free.
     pub(crate) fn lock_for_fork(&self) {
-        self.registry.visits.lock_for_fork();
         core::mem::forget(self.registry.making.lock());
         self.lock_regions();
     }
@@ -250,7 +249,6 @@ impl<S: Source> Space<S> {
         unsafe {
             self.unlock_regions();
             self.registry.making.unlock_leaked();
-            self.registry.visits.unlock_after_fork();
         }
     }
 }

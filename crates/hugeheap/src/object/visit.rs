@@ -39,21 +39,23 @@ impl Visits {
     pub(super) const fn new() -> Self {
         Self { due: AtomicU32::new(0), visiting: Lock::new(()) }
     }
-
-    /// See [`Space::lock_for_fork`].
-    pub(super) fn lock_for_fork(&self) {
-        core::mem::forget(self.visiting.lock());
-    }
-
-    /// # Safety
-    /// See [`Space::unlock_after_fork`].
-    pub(super) unsafe fn unlock_after_fork(&self) {
-        // SAFETY: by the contract.
-        unsafe { self.visiting.unlock_leaked() };
-    }
 }
 
 impl<S: Source> Space<S> {
+    /// Before a fork, and before the arenas are locked for it, which a visit does while it is under way.
+    pub(crate) fn hold_visits(&self) {
+        core::mem::forget(self.registry.visits.visiting.lock());
+    }
+
+    /// After a fork, in parent and child.
+    ///
+    /// # Safety
+    /// [`hold_visits`](Self::hold_visits) was called by this thread, or by the one that forked this process.
+    pub(crate) unsafe fn release_visits(&self) {
+        // SAFETY: by the contract above.
+        unsafe { self.registry.visits.visiting.unlock_leaked() };
+    }
+
     /// A page was put into the inbox of a heap.
     pub(super) fn count_announced(&self, number: u32, shared: &Shared) {
         let announced = shared.announced.fetch_add(1, Ordering::Relaxed) + 1;

@@ -15,14 +15,14 @@
 //! The order of the locks, on all paths:
 //!
 //! ```text
-//!   forks ─▶ (thread: phase Held) ─▶ heap ─▶ new heaps (`making`) ─▶ new regions (`adding`) ─▶ publisher ─▶ copies
+//!   forks ─▶ (thread: phase Held) ─▶ visits ─▶ heap ─▶ new heaps (`making`) ─▶ new regions (`adding`) ─▶ publisher ─▶ copies
 //! ```
 //!
 //! There are two spaces with locks for heaps and regions, that of blocks and that of the garbage collector. Nobody has locks of both but a fork, which takes them in that
 //! order. (A child found the collector's lock for regions held, and hung at the first page that its heap had no metadata for.)
 //!
 //! Whoever holds one takes only those to its right. The thread's phase is no lock, and only a fork waits for it, with nothing but its own lock in hand; so a thread may be started
-//! wherever no lock is held, and an event of the arenas, which starts it, happens under none. Before, a thread that
+//! wherever no lock but that of visits is held, and an event of the arenas, which starts it, happens under no other. Before, a thread that
 //! added a region held `adding` and had such an event, which took the lock of the thread's handle; a fork held that and waited for `adding`.
 //!
 //! The child's handler makes system calls only, and allocates nothing. Each lock that it takes or finds held was taken by `before`, in the thread that is the child's only one: a lock
@@ -100,6 +100,7 @@ extern "C" fn before() {
     // First, since phases are changed by one fork at a time.
     core::mem::forget(FORKING.lock());
     runtime.thread.stop_and_hold();
+    object::space().hold_visits();
     let mut heap = runtime.lock_at_rest();
     object::space().lock_for_fork();
     gc::space_at_hand().lock_for_fork();
@@ -132,6 +133,7 @@ extern "C" fn in_parent() {
         gc::space_at_hand().unlock_after_fork();
         object::space().unlock_after_fork();
         runtime.heap.unlock_leaked();
+        object::space().release_visits();
         runtime.thread.resume();
         FORKING.unlock_leaked();
     }
@@ -186,6 +188,7 @@ extern "C" fn in_child() {
         gc::space_at_hand().unlock_after_fork();
         object::space().unlock_after_fork();
         runtime.heap.unlock_leaked();
+        object::space().release_visits();
         object::space().after_fork_in_child(&[object::thread_number()]);
         runtime.thread.resume_in_child();
         FORKING.unlock_leaked();

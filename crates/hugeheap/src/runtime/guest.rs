@@ -15,11 +15,10 @@
 //!
 //! Invariant: the slot is as before when the call returns. What was allocated meanwhile is the guest's; the guest is left, and waits for whoever needs a heap.
 
-use crate::object::{space, thread_heap_at_hand};
+use crate::object::{set_thread_heap, space, thread_heap_at_hand};
 use core::sync::atomic::Ordering;
 
 /// Makes a call that may allocate from this process's heap, wherever the thread is. `None`, and no call, when there is no memory for a guest.
-#[cfg(target_arch = "x86_64")]
 pub(super) fn call<R>(call: impl FnOnce() -> R) -> Option<R> {
     let Some(own) = thread_heap_at_hand().filter(|heap| heap.shared().busy.load(Ordering::Relaxed) != 0)
     else {
@@ -27,34 +26,10 @@ pub(super) fn call<R>(call: impl FnOnce() -> R) -> Option<R> {
     };
     let guest = space().acquire()?;
     // SAFETY: this thread has the handle of the guest, and does not use it meanwhile.
-    unsafe { set_slot(guest.core.as_ptr().cast()) };
+    unsafe { set_thread_heap(&guest) };
     let result = call();
     // SAFETY: what was there before.
-    unsafe { set_slot(own.core.as_ptr().cast()) };
+    unsafe { set_thread_heap(&own) };
     drop(guest);
     Some(result)
-}
-
-/// Elsewhere the slot is a variable of `object::global` that cannot be set from here: a program whose `malloc` is hugeheap is not protected.
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) fn call<R>(call: impl FnOnce() -> R) -> Option<R> {
-    Some(call())
-}
-
-/// Sets the slot that `object::global` defines.
-///
-/// # Safety
-/// `core` is that of a heap that this thread owns and that nobody else uses.
-#[cfg(target_arch = "x86_64")]
-unsafe fn set_slot(core: *mut ()) {
-    // SAFETY: the sequence of the TLS descriptor ABI, as in `object::global`: it changes rax and flags; the slot has 8 bytes there.
-    unsafe {
-        core::arch::asm!(
-            "lea rax, [rip + hugeheap_thread_heap@TLSDESC]",
-            "call qword ptr [rax + hugeheap_thread_heap@TLSCALL]",
-            "mov qword ptr fs:[rax], {}",
-            in(reg) core,
-            out("rax") _,
-        );
-    }
 }
