@@ -273,13 +273,16 @@ void hh_gc_release(hh_gc *heap, hh_gc_global global) HH_NOEXCEPT;
  * with what it has; 0: not known. Header and length are written. */
 void *hh_gc_refill(hh_gc *heap, hh_gc_window *window, hh_gc_type type, size_t length, size_t bytes) HH_NOEXCEPT HH_RESULT;
 
-/* Bytes, rounded as those of an object are. */
+/* Bytes, rounded as those of an object are; 0 for the last 15 numbers. */
 HH_GC_INLINE size_t hh_gc_round(size_t bytes) { return (bytes + HH_GC_ALIGN - 1) & ~(HH_GC_ALIGN - 1); }
 
-/* Whether a window has room for `bytes` bytes, rounded. */
+/* Whether a window has room for `bytes` bytes, rounded. Never for 0: objects would lie on top of each other. */
 HH_GC_INLINE int hh_gc_has_room(const hh_gc_window *window, size_t bytes) {
-    return __builtin_expect(bytes <= HH_GC_MAX_YOUNG && window->cursor + bytes <= window->limit, 1);
+    return __builtin_expect(bytes - 1 < HH_GC_MAX_YOUNG && window->cursor + bytes <= window->limit, 1) != 0;
 }
+
+/* Rounded bytes as hh_gc_refill compares them: 0, which it takes for "not known", is more than any object has. */
+HH_GC_INLINE size_t hh_gc_compared(size_t bytes) { return bytes != 0 ? bytes : SIZE_MAX; }
 
 /* Takes `bytes` bytes, for which there is room, and writes the header. */
 HH_GC_INLINE void *hh_gc_take(hh_gc_window *window, hh_gc_type type, size_t bytes) {
@@ -317,7 +320,7 @@ HH_GC_INLINE HH_RESULT void *hh_gc_alloc(hh_gc *heap, hh_gc_type type, size_t by
     bytes = hh_gc_round(bytes);
     if (hh_gc_has_room(&heap->window, bytes))
         return hh_gc_take(&heap->window, type, bytes);
-    return hh_gc_refill(heap, &heap->window, type, 0, bytes);
+    return hh_gc_refill(heap, &heap->window, type, 0, hh_gc_compared(bytes));
 }
 
 /* An object with `length` items. `fixed` and `item`, not 0, are the layout's `bytes` and `item_bytes`, best constants. The length is written; the
@@ -326,7 +329,7 @@ HH_GC_INLINE HH_RESULT void *hh_gc_alloc_items(hh_gc *heap, hh_gc_type type, siz
     size_t bytes = hh_gc_bytes_with(fixed, item, length);
     if (hh_gc_has_room(&heap->window, bytes))
         return hh_gc_take_items(&heap->window, type, bytes, length);
-    return hh_gc_refill(heap, &heap->window, type, length, bytes <= HH_GC_MAX_YOUNG ? bytes : 0);
+    return hh_gc_refill(heap, &heap->window, type, length, bytes <= HH_GC_MAX_YOUNG ? hh_gc_compared(bytes) : 0);
 }
 
 /* The same two from the open window: see hh_gc_open. */
@@ -334,14 +337,14 @@ HH_GC_INLINE HH_RESULT void *hh_gc_alloc_in(hh_gc *heap, hh_gc_window *window, h
     bytes = hh_gc_round(bytes);
     if (hh_gc_has_room(window, bytes))
         return hh_gc_take(window, type, bytes);
-    return hh_gc_refill_open(heap, window, type, 0, bytes);
+    return hh_gc_refill_open(heap, window, type, 0, hh_gc_compared(bytes));
 }
 
 HH_GC_INLINE HH_RESULT void *hh_gc_alloc_items_in(hh_gc *heap, hh_gc_window *window, hh_gc_type type, size_t fixed, size_t item, size_t length) {
     size_t bytes = hh_gc_bytes_with(fixed, item, length);
     if (hh_gc_has_room(window, bytes))
         return hh_gc_take_items(window, type, bytes, length);
-    return hh_gc_refill_open(heap, window, type, length, bytes <= HH_GC_MAX_YOUNG ? bytes : 0);
+    return hh_gc_refill_open(heap, window, type, length, bytes <= HH_GC_MAX_YOUNG ? hh_gc_compared(bytes) : 0);
 }
 
 /* The same two, with all the rest zero. */

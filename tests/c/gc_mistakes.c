@@ -69,6 +69,18 @@ static void wrong_size(void) {
         CHECK(hh_gc_zalloc(heap, type, 64) != NULL);
 }
 
+/* Without checks, and from the window: each object was on top of the one before. */
+static void no_size(void) { CHECK(hh_gc_alloc(heap, type, 0) != NULL); }
+
+static void wrapped_size(void) {
+    new_node();
+    /* Not a constant, of which the compiler warns. */
+    volatile size_t bytes = SIZE_MAX;
+    hh_gc_window window = hh_gc_open(heap);
+    CHECK(hh_gc_alloc_in(heap, &window, type, bytes) != NULL);
+    hh_gc_close(heap, window);
+}
+
 static void wrong_type(void) { CHECK(hh_gc_alloc_old(heap, type + 1, 0) != NULL); }
 
 static void released(void) {
@@ -124,7 +136,7 @@ int main(int count, char **words) {
         uint32_t checks, stress;
     } kinds[] = {
         KIND(no_barrier, HH_GC_BARRIERS, 0), KIND(no_root, HH_GC_POISON, 1), KIND(wild_root, HH_GC_VERIFY, 0),
-        KIND(overwritten, HH_GC_VERIFY, 0), KIND(wrong_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
+        KIND(overwritten, HH_GC_VERIFY, 0), KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
     };
     for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)

@@ -123,6 +123,8 @@ LINES = {
     "wild_root": r"after a minor collection: a root holds 0x10000, which is no live object",
     "overwritten": r"the object at 0x\w+ .*it was overwritten.*",
     "wrong_size": r"an object of type 1 is allocated with 64 bytes, but has 32: the sizes are those of the layout",
+    "no_size": r"an object of type 1 is allocated with 0 bytes, .* but has 32: the sizes are those of the layout",
+    "wrapped_size": r"an object of type 1 is allocated with 0 bytes, .* but has 32: the sizes are those of the layout",
     "wrong_type": r"type 2 is not registered with this heap",
     "released": r"the handle 0x\w+ is none of this heap: .*",
     "released_twice": r"the handle 0x\w+ is none of this heap: .*",

@@ -179,8 +179,12 @@ unsafe extern "C" fn hh_gc_register(handle: *mut Handle, layout: *const Descript
     }
 }
 
+/// What the header hands on for a size that is 0 when it is rounded: of 0 bytes, and of the last 15 numbers. From the window such objects were
+/// on top of each other.
+const NO_SIZE: usize = usize::MAX;
+
 /// The type that a program names, for an object with `length` items that it takes to have `bytes` bytes, rounded (0: it does not
-/// know). A wrong type or size ends the process: the object would overlap others.
+/// know; [`NO_SIZE`]). A wrong type or size ends the process: the object would overlap others.
 ///
 /// # Safety
 /// A live handle.
@@ -199,6 +203,12 @@ pub(super) unsafe fn checked(handle: *const Handle, number: u32, length: usize, 
     let has = has.and_then(|bytes| bytes.max(MIN_OBJECT).checked_next_multiple_of(OBJECT_ALIGN));
     if bytes != 0 && has != Some(bytes) {
         let has = has.unwrap_or(usize::MAX);
+        if bytes == NO_SIZE {
+            complain::abort(format_args!(
+                "an object of type {number} is allocated with 0 bytes, or more than an address can say, but has {has}: the sizes are those of \
+                 the layout"
+            ));
+        }
         complain::abort(format_args!(
             "an object of type {number} is allocated with {bytes} bytes, but has {has}: the sizes are those of the layout"
         ));
