@@ -37,6 +37,12 @@
 #error "hugeheap_gc.h needs GCC or Clang"
 #endif
 
+/* C and C++ share these functions, and a cast of both is an old one. */
+#ifdef __cplusplus
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
+
 #ifdef __cplusplus
 #define HH_GC_ASSERT(condition, text) static_assert(condition, text)
 extern "C" {
@@ -220,10 +226,17 @@ HH_GC_INLINE hh_gc_frame hh_gc_push(hh_gc *heap, hh_gc_frame *frame, void *slots
 HH_GC_INLINE void hh_gc_pop(const hh_gc_frame *frame) { frame->heap->frames = frame->previous; }
 
 /* Words of a variable: a pointer, an array of pointers, or a struct of nothing else. */
-#define HH_GC_WORDS(variable) (sizeof(variable) / sizeof(char[sizeof(variable) % sizeof(void *) == 0 ? sizeof(void *) : -1]))
+#define HH_GC_WORDS(variable) (sizeof(variable) / sizeof(char[sizeof(variable) % sizeof(void *) == 0 ? 8 : -1]))
 
 #define HH_GC_JOIN_(one, other) one##other
 #define HH_GC_JOIN(one, other) HH_GC_JOIN_(one, other)
+
+/* Not the line: a macro of the program may make two roots, all on one. */
+#ifdef __COUNTER__
+#define HH_GC_UNIQUE __COUNTER__
+#else
+#define HH_GC_UNIQUE __LINE__
+#endif
 
 /* Makes an initialised local variable a root to the end of its block, however that is left but by longjmp:
  *
@@ -231,9 +244,9 @@ HH_GC_INLINE void hh_gc_pop(const hh_gc_frame *frame) { frame->heap->frames = fr
  *     HH_GC_ROOTS(heap, my);
  *
  * After a longjmp, set heap->frames to what it was when setjmp was called. */
-#define HH_GC_ROOTS(heap, variable)                                                                            \
-    hh_gc_frame HH_GC_JOIN(hh_gc_frame_, __LINE__) __attribute__((cleanup(hh_gc_pop_frame_))) =                  \
-        hh_gc_push(heap, &HH_GC_JOIN(hh_gc_frame_, __LINE__), &(variable), HH_GC_WORDS(variable))
+#define HH_GC_ROOTS(heap, variable) HH_GC_ROOTS_(heap, variable, HH_GC_JOIN(hh_gc_frame_, HH_GC_UNIQUE))
+#define HH_GC_ROOTS_(heap, variable, frame) \
+    hh_gc_frame frame __attribute__((cleanup(hh_gc_pop_frame_))) = hh_gc_push(heap, &frame, &(variable), HH_GC_WORDS(variable))
 
 static inline void hh_gc_pop_frame_(hh_gc_frame *frame) { hh_gc_pop(frame); }
 
@@ -582,6 +595,7 @@ int hh_gc_stats(const hh_gc *heap, hh_gc_stats_t *stats) HH_NOEXCEPT HH_RESULT;
 size_t hh_gc_stats_json(const hh_gc *heap, char *buffer, size_t size) HH_NOEXCEPT;
 
 #ifdef __cplusplus
+#pragma GCC diagnostic pop
 }
 #endif
 

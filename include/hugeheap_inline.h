@@ -42,6 +42,12 @@ struct hh_bin_2 {
 
 #if defined(__GNUC__) || defined(__clang__)
 
+/* C and C++ share these functions, and a cast of both is an old one. */
+#ifdef __cplusplus
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
+
 /* Left to itself the compiler makes functions of them in a file that has several uses: twice the instructions. */
 #define HH_INLINE static inline __attribute__((always_inline))
 
@@ -85,6 +91,10 @@ HH_INLINE void hh_heap_free_sized_inline(hh_heap *heap, void *block, size_t size
     }
     hh_layout_2_free_sized(heap, block, size);
 }
+
+#ifdef __cplusplus
+#pragma GCC diagnostic pop
+#endif
 
 #else
 #define hh_heap_alloc_inline hh_layout_2_alloc

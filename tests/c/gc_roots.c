@@ -28,7 +28,14 @@ static void test_frames(void) {
     one->next = (struct node *)(uintptr_t)7;
     hh_gc_collect(heap);
     CHECK((uintptr_t)one->next == 7);
-    one = NULL;
+    /* Two on one line, as a macro of the program has them. */
+    struct node *two = list(2), *three = NULL;
+    HH_GC_ROOTS(heap, two); HH_GC_ROOTS(heap, three);
+    three = list(3);
+    hh_gc_collect(heap);
+    check_list(two, 2);
+    check_list(three, 3);
+    one = two = three = NULL;
     hh_gc_collect(heap);
     CHECK(numbers().old == 0 && numbers().held == 0);
 }

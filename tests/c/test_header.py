@@ -33,9 +33,21 @@ def test_it_is_accepted_alone_without_a_warning(compiler, language, standard, he
         "hh_options options = HH_OPTIONS_INIT;\nhh_heap_options heap_options = HH_HEAP_OPTIONS_INIT;\n"
         "uint64_t limit = HH_NO_LIMIT;\nsize_t alignment = HH_MAX_ALIGNMENT;\nconst char version[] = HH_VERSION;\n"
     )
-    command = [compiler, "-x", language, f"-std={standard}", *STRICT, "-Wconversion", "-Wshadow", "-I", HEADER.parent]
+    command = [compiler, "-x", language, f"-std={standard}", *STRICT, "-Wconversion", "-Wsign-conversion", "-Wshadow", "-I", HEADER.parent]
     made = subprocess.run([*command, "-fsyntax-only", source], capture_output=True, text=True, check=False)
     assert made.returncode == 0 and made.stderr == "", made.stderr
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_its_functions_are_accepted_by_those_who_forbid_casts_as_in_c(compiler, tmp_path):
+    needs(compiler)
+    source = tmp_path / "sample.cpp"
+    # What a program says itself is warned of as before.
+    source.write_text("".join(f"#include <{header.name}>\n" for header in HEADERS) + "int number = int(1.0);\n")
+    command = [compiler, "-std=c++17", *STRICT, "-Wold-style-cast", "-I", HEADER.parent, "-fsyntax-only", source]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+    source.write_text(source.read_text() + "int another = (int)1.0;\n")
+    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode != 0
 
 
 def test_a_cpp_program_uses_it(tmp_path, flags, clean):
