@@ -63,6 +63,37 @@ static void overwritten(void) {
     hh_gc_collect(heap);
 }
 
+static hh_gc_type array_type(void) {
+    static const size_t slot = 0;
+    hh_gc_layout layout = {.size = sizeof layout, .bytes = HH_GC_VARIABLE_BYTES, .item_bytes = 8, .item_slots = &slot, .item_slot_count = 1};
+    CHECK(hh_gc_register(heap, &layout, &type) == HH_OK);
+    return type;
+}
+
+/* Without checks: the length of an object in the nursery is overwritten. */
+static void grown(void) {
+    size_t *array = hh_gc_zalloc_items(heap, array_type(), HH_GC_VARIABLE_BYTES, 8, 10);
+    HH_GC_ROOTS(heap, array);
+    array[1] = 1000000;
+    hh_gc_collect_minor(heap);
+}
+
+/* The same with one for which the bytes wrap. */
+static void grown_beyond(void) {
+    size_t *array = hh_gc_zalloc_items(heap, array_type(), HH_GC_VARIABLE_BYTES, 8, 10);
+    HH_GC_ROOTS(heap, array);
+    array[1] = ((size_t)1 << 61) + 1;
+    hh_gc_collect_minor(heap);
+}
+
+/* Checks: the same of an old object, before the collection goes along what is no item of it. */
+static void grown_old(void) {
+    size_t *array = hh_gc_alloc_old(heap, array_type(), 10);
+    HH_GC_ROOTS(heap, array);
+    array[1] = 1000000;
+    hh_gc_collect(heap);
+}
+
 /* Without checks. */
 static void wrong_size(void) {
     for (size_t n = 0; n < 100000; n++)
@@ -136,7 +167,8 @@ int main(int count, char **words) {
         uint32_t checks, stress;
     } kinds[] = {
         KIND(no_barrier, HH_GC_BARRIERS, 0), KIND(no_root, HH_GC_POISON, 1), KIND(wild_root, HH_GC_VERIFY, 0),
-        KIND(overwritten, HH_GC_VERIFY, 0), KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
+        KIND(overwritten, HH_GC_VERIFY, 0), KIND(grown, 0, 0), KIND(grown_beyond, 0, 0),
+        KIND(grown_old, HH_GC_BARRIERS, 0), KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
     };
     for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)

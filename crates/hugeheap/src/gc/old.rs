@@ -183,6 +183,15 @@ impl<S: Source> Old<S> {
         aligned && starts & bit != 0 && self.live_bits(page, tag, word) & bit != 0
     }
 
+    /// Bytes that a live object of this heap's old generation has room for.
+    pub(super) fn room_of(&self, object: usize) -> usize {
+        match self.space.page(object).map(|page| class_in(page.mark().tag.load(Relaxed))) {
+            Some(LARGE) => self.large_bytes(object),
+            Some(class) => SHAPES[class].bytes as usize,
+            None => 0,
+        }
+    }
+
     /// Whether an address is in a heap page of blocks of this heap, or in the first one of a large object.
     pub(super) fn has_page(&self, address: usize) -> bool {
         let tag = self.space.page(address).map_or(0, |page| page.mark().tag.load(Relaxed));

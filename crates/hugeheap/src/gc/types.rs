@@ -53,6 +53,8 @@ pub(crate) struct Descriptor {
     pub(crate) finalized: bool,
     /// Class of the block of a fixed object in the old generation; 0: it is variable, or has none.
     class: u8,
+    /// The length from which on an object of variable size is too large for a block; 0: any, as without a length.
+    too_long: u32,
     pub(crate) bytes: usize,
     /// Bytes of a fixed object, rounded up to the alignment; 0: the type is variable.
     fixed: usize,
@@ -106,11 +108,17 @@ impl Descriptor {
     /// Bytes of an object that is not too large for a block, and the class of its block.
     ///
     /// # Safety
-    /// As in [`length`](Self::length).
+    /// As in [`length`](Self::length), but the length may be any.
     #[inline(always)]
     pub(crate) unsafe fn block(&self, object: usize) -> (usize, Class) {
         if self.class != 0 {
             return (self.fixed, self.class.into());
+        }
+        // SAFETY: by the contract.
+        let length = unsafe { self.length(object) };
+        // Not the bytes: of a length that was overwritten they may wrap. Without the comparison it was an index out of bounds.
+        if length >= self.too_long as usize {
+            overwritten_length(object, length);
         }
         // SAFETY: by the contract.
         let bytes = unsafe { self.size(object) };
@@ -127,6 +135,15 @@ impl Descriptor {
     #[inline(always)]
     pub(crate) fn fixed_block(&self) -> Option<(usize, Class)> {
         (self.class != 0).then(|| (self.fixed, self.class.into()))
+    }
+
+    /// Whether an object says of itself that it has more bytes than there are.
+    ///
+    /// # Safety
+    /// As in [`length`](Self::length).
+    pub(crate) unsafe fn exceeds(&self, object: usize, bytes: usize) -> bool {
+        // SAFETY: by the contract.
+        self.bytes_for(unsafe { self.length(object) }).is_none_or(|has| has > bytes)
     }
 
     /// Whether it has no slot at all.
@@ -313,6 +330,8 @@ impl Types {
         let map = slots.iter().filter(|_| plain).fold(0, |map, offset| map | 1 << (offset / 8));
         let fixed = if item_bytes == 0 { bytes.max(MIN_OBJECT).next_multiple_of(OBJECT_ALIGN) } else { 0 };
         let class = if (1..=MAX_BLOCK).contains(&fixed) { class_of(fixed) as u8 } else { 0 };
+        let longest = MAX_BLOCK.checked_sub(bytes).and_then(|items| items.checked_div(item_bytes));
+        let too_long = longest.map_or(0, |longest| longest as u32 + 1);
         let weak = (!weak.is_empty()).then(|| Box::new(weak));
         self.types.push(Descriptor {
             map,
@@ -320,6 +339,7 @@ impl Types {
             leaf,
             finalized,
             class,
+            too_long,
             bytes,
             fixed,
             item_bytes,
@@ -362,6 +382,18 @@ fn no_type(object: usize, id: u32) -> ! {
     ))
 }
 
+/// As [`no_type`], for an object that is to move to a block.
+#[cold]
+#[inline(never)]
+fn overwritten_length(object: usize, length: usize) -> ! {
+    // SAFETY: its type was found by its header.
+    let id = unsafe { Header::of(object) }.id();
+    crate::complain::abort(format_args!(
+        "the object at {object:#x} (type {id}) has a length of {length}, with which it would not be in the nursery: it was overwritten, or \
+         never written"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -395,6 +427,10 @@ mod tests {
             (Some(16), Some(32), Some(48))
         );
         assert_eq!(text.bytes_for(usize::MAX), None);
+        assert_eq!(
+            (text.too_long as usize, text.bytes_for(MAX_BLOCK - 16)),
+            (MAX_BLOCK - 15, Some(MAX_BLOCK))
+        );
         assert_eq!(text.bytes_for(usize::MAX - 20), None);
         assert!(text.is_leaf() && !text.wants_cards());
     }

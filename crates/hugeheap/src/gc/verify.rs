@@ -12,7 +12,7 @@
 //! A mistake ends the process with one line that says what, where and which type.
 
 use super::header::{CARDS, Header, OBJECT_ALIGN, TRACKED};
-use super::heap::Heap;
+use super::heap::{Heap, MAX_YOUNG};
 use super::types::{Types, Visit};
 use super::window::Window;
 use crate::object::Source;
@@ -61,6 +61,17 @@ pub enum Mistake {
         /// What is there.
         word: u64,
     },
+    /// An object has not the room that it says it needs.
+    Length {
+        /// The object.
+        object: usize,
+        /// The number of its type.
+        id: u32,
+        /// The length that stands in it.
+        length: usize,
+        /// Bytes that it has room for.
+        room: usize,
+    },
     /// A reference was written without the barrier.
     Barrier {
         /// The object it was written into.
@@ -92,6 +103,10 @@ impl fmt::Display for Mistake {
                     "the object at {object:#x} begins with {word:#x}, which is no header: it was overwritten"
                 )
             }
+            Self::Length { object, id, length, room } => write!(
+                f,
+                "the object at {object:#x} (type {id}) has a length of {length}, for which its {room} bytes are too few: it was overwritten"
+            ),
             Self::Barrier { object, offset, id } => write!(
                 f,
                 "the slot at offset {offset} of the object at {object:#x} (type {id}) was written without the barrier"
@@ -131,6 +146,19 @@ fn check_header(types: &Types, object: usize) -> Result<Header, Mistake> {
     }
 }
 
+/// After [`check_header`]: whether an object's length is one that it can have. Its slots are not looked for before: they would be anywhere.
+fn check_length(types: &Types, object: usize, room: usize) -> Result<(), Mistake> {
+    // SAFETY: the callers name live objects with a header that names a type.
+    let (ty, id) = unsafe { (types.of(object), Header::of(object).id()) };
+    // SAFETY: as above.
+    if unsafe { ty.exceeds(object, room) } {
+        // SAFETY: as above.
+        let length = unsafe { ty.length(object) };
+        return Err(Mistake::Length { object, id, length, room });
+    }
+    Ok(())
+}
+
 impl<S: Source> Heap<S> {
     /// Checks everything: bookkeeping, headers, and that each root and slot holds a live object, 0, or a word that is no reference. Between
     /// two collections an object of the nursery counts as live wherever it seems to begin with a header.
@@ -151,9 +179,9 @@ impl<S: Source> Heap<S> {
             return Err(Mistake::Reference { object: None, offset: 0, word });
         }
         let mut result = Ok(());
-        let mut look_into = |object: usize| {
+        let mut look_into = |object: usize, room: usize| {
             if result.is_ok() {
-                result = check_header(types, object).map(|_| ());
+                result = check_header(types, object).and_then(|_| check_length(types, object, room));
             }
             if result.is_ok() {
                 // SAFETY: a live object with a header that names a type.
@@ -163,10 +191,10 @@ impl<S: Source> Heap<S> {
                 }
             }
         };
-        old.each_live(&mut look_into);
+        old.each_live(|object| look_into(object, old.room_of(object)));
         let mut staying = nursery.next_staying(nursery.start());
         while let Some(object) = staying {
-            look_into(object);
+            look_into(object, MAX_YOUNG);
             staying = nursery.next_staying(object + OBJECT_ALIGN);
         }
         result
@@ -186,7 +214,10 @@ impl<S: Source> Heap<S> {
             if result.is_err() {
                 return;
             }
-            let header = match check_header(types, object) {
+            let checked = check_header(types, object);
+            let header = match checked
+                .and_then(|header| check_length(types, object, old.room_of(object)).map(|()| header))
+            {
                 Ok(header) => header,
                 Err(mistake) => return result = Err(mistake),
             };

@@ -78,6 +78,32 @@ fn an_overwritten_header_is_found() {
 }
 
 #[test]
+fn an_overwritten_length_is_found_before_the_slots_behind_it_are() {
+    let mut test = Test::new(Settings::default());
+    for items in [10, 10_000] {
+        let global = test.run(|scope, types| {
+            let array = scope.allocate(types.array, items).expect("memory");
+            scope.collect();
+            scope.global(array).expect("memory")
+        });
+        let (array, id) = (test.heap.address(&global), test.array.number());
+        let at = (array + 8) as *mut usize;
+        let room = (16 + 8 * items).next_multiple_of(if items > 1000 { 16 << 10 } else { 16 });
+        // What wraps is no small object.
+        for length in [(room - 16) / 8 + 1, 1 << 40, (1 << 61) + 1, usize::MAX] {
+            // SAFETY: planted: somebody writes over the length of a live object.
+            unsafe { at.write(length) };
+            let found = Mistake::Length { object: array, id, length, room };
+            assert_eq!(test.heap.verify(&mut []), Err(found.clone()));
+            assert_eq!(test.heap.verify_barriers(), Err(found));
+        }
+        // SAFETY: taken back.
+        unsafe { at.write(items) };
+        assert_eq!((test.heap.verify(&mut []), test.heap.verify_barriers()), (Ok(()), Ok(())));
+    }
+}
+
+#[test]
 fn a_forgotten_root_is_found_by_poison_at_the_next_collection() {
     let checks = Checks { poison: true, stress: NonZeroU32::new(3), ..Checks::default() };
     let mut test = Test::new(Settings { checks, ..Settings::default() });
