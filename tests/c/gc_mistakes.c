@@ -146,6 +146,45 @@ static void open_alloc(void) {
     hh_gc_close(heap, window);
 }
 
+static void collects(void *data, hh_gc_visitor *visitor) {
+    CHECK(data == NULL && visitor != NULL);
+    hh_gc_collect(heap);
+}
+
+/* Into the window, which has room. */
+static void allocates(void *data, hh_gc_visitor *visitor) {
+    CHECK(data == NULL && visitor != NULL);
+    new_node();
+}
+
+static void adds(void *object, hh_gc_visitor *visitor) {
+    CHECK(object != NULL && visitor != NULL && hh_gc_add_roots(heap, collects, NULL) == HH_OK);
+}
+
+static void root_collects(void) {
+    CHECK(hh_gc_add_roots(heap, collects, NULL) == HH_OK);
+    hh_gc_collect_minor(heap);
+}
+
+static void root_allocates(void) {
+    CHECK(hh_gc_add_roots(heap, allocates, NULL) == HH_OK);
+    new_node();
+    hh_gc_collect(heap);
+}
+
+static void root_in_verify(void) {
+    CHECK(hh_gc_add_roots(heap, allocates, NULL) == HH_OK);
+    CHECK(hh_gc_verify(heap, NULL, 0) == HH_OK);
+}
+
+static void trace_adds(void) {
+    hh_gc_layout layout = {.size = sizeof layout, .bytes = sizeof(struct node), .trace = adds};
+    CHECK(hh_gc_register(heap, &layout, &type) == HH_OK);
+    struct node *node = new_node();
+    HH_GC_ROOTS(heap, node);
+    hh_gc_collect(heap);
+}
+
 static void not_open(void) {
     hh_gc_window window = {0, 0};
     CHECK(hh_gc_alloc_in(heap, &window, type, sizeof(struct node)) != NULL);
@@ -170,6 +209,7 @@ int main(int count, char **words) {
         KIND(overwritten, HH_GC_VERIFY, 0), KIND(grown, 0, 0), KIND(grown_beyond, 0, 0),
         KIND(grown_old, HH_GC_BARRIERS, 0), KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
+        KIND(root_collects, 0, 0), KIND(root_allocates, 0, 0), KIND(root_in_verify, 0, 0), KIND(trace_adds, 0, 0),
     };
     for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)
         puts(kinds[n].name);

@@ -136,6 +136,10 @@ LINES = {
     "open_alloc": r"an object is allocated while the window is open: .*",
     "not_open": r"an object is allocated in a window that is not open: .*",
     "not_finalized": r"type 2 has a finalizer: .*",
+    "root_collects": r"hh_gc_collect inside of a collection or a verification: .*",
+    "root_allocates": r"an object is allocated inside of a collection or a verification: .*",
+    "root_in_verify": r"an object is allocated inside of a collection or a verification: .*",
+    "trace_adds": r"hh_gc_add_roots inside of a collection or a verification: .*",
 }
 
 

@@ -1,7 +1,7 @@
 //! Allocation beside the fast path, which is in the header.
 
 use super::types::checked;
-use super::{Handle, must_be_closed, own_window, roots, with_window};
+use super::{Handle, must_be_closed, must_be_outside, own_window, roots, with_window};
 use crate::block_or_null;
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -18,6 +18,7 @@ unsafe extern "C" fn hh_gc_refill(
 ) -> *mut c_void {
     // SAFETY: by the header's contract, here and below.
     unsafe {
+        must_be_outside(handle, "an object is allocated");
         let (own, open) = (window == own_window(handle), (*handle).open != 0);
         if own && open {
             complain::abort(format_args!(

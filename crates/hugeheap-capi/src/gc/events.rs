@@ -1,7 +1,7 @@
 //! What happens in a heap, told to a function of the program and to a log.
 
-use super::Handle;
 use super::statistics::{phase_number, tell};
+use super::{Handle, must_be_outside};
 use crate::status::Status;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::time::Duration;
@@ -111,8 +111,11 @@ unsafe extern "C" fn hh_gc_set_hook(handle: *mut Handle, hook: Option<Hook>, dat
             }
         })
     });
-    // SAFETY: by the header's contract; nothing collects.
-    unsafe { (*handle).heap.set_hook(hook) };
+    // SAFETY: by the header's contract; nothing collects, and no hook is under way.
+    unsafe {
+        must_be_outside(handle, "hh_gc_set_hook");
+        (*handle).heap.set_hook(hook);
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -124,6 +127,8 @@ unsafe extern "C" fn hh_gc_set_log(
 ) -> c_int {
     // SAFETY: by the header's contract null or a string, here and below.
     let text = (!log.is_null()).then(|| unsafe { CStr::from_ptr(log) }.to_string_lossy());
+    // SAFETY: as above.
+    unsafe { must_be_outside(handle, "hh_gc_set_log") };
     // SAFETY: as above; nothing collects.
     let set: Result<(), BadLog> = unsafe { (*handle).heap.set_log(text.as_deref()) };
     // SAFETY: as above.

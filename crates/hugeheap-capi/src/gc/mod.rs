@@ -34,6 +34,8 @@ pub(crate) struct Handle {
     frames: *mut roots::Frame,
     /// Not 0: the window is in a local variable of the program.
     open: u64,
+    /// The heap works, and may be calling functions of the program that use nothing of it.
+    working: bool,
     heap: ProcessHeap,
     types: Vec<types::Known>,
     globals: roots::Globals,
@@ -121,6 +123,7 @@ fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
             window: Window::EMPTY,
             frames: null_mut(),
             open: 0,
+            working: false,
             heap,
             types: Vec::new(),
             globals: roots::Globals::new(),
@@ -157,6 +160,7 @@ unsafe extern "C" fn hh_gc_drop(handle: *mut Handle) {
     }
     // SAFETY: by the header's contract the handle is used for the last time; it was made as in `make`.
     unsafe {
+        must_be_outside(handle, "hh_gc_drop");
         handle.drop_in_place();
         dealloc(handle.cast(), Layout::new::<Handle>());
     }
@@ -167,9 +171,47 @@ unsafe extern "C" fn hh_gc_drop(handle: *mut Handle) {
 /// # Safety
 /// A live handle.
 unsafe fn must_be_closed(handle: *const Handle, function: &str) {
-    // SAFETY: by the contract.
+    // SAFETY: by the contract, here and below.
+    unsafe { must_be_outside(handle, function) };
+    // SAFETY: as above.
     if unsafe { (*handle).open } != 0 {
         complain::abort(format_args!("{function} while the window is open: hh_gc_close comes first"));
+    }
+}
+
+/// Ends the process when a function is called from inside of a collection or a verification, by a root callback for instance: what it
+/// would change is in use. Such a call was a fault at an address that says nothing.
+///
+/// # Safety
+/// A live handle.
+#[inline(always)]
+unsafe fn must_be_outside(handle: *const Handle, function: &str) {
+    // SAFETY: by the contract.
+    if unsafe { (*handle).working } {
+        called_inside(function);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn called_inside(function: &str) -> ! {
+    complain::abort(format_args!(
+        "{function} inside of a collection or a verification: root callbacks, trace functions, ranges and hooks call nothing of the heap but \
+         hh_gc_visit and its like"
+    ))
+}
+
+/// Runs a piece of work during which the heap may call functions of the program.
+///
+/// # Safety
+/// A live handle, used by nobody else.
+unsafe fn inside<R>(handle: *mut Handle, work: impl FnOnce(&mut ProcessHeap) -> R) -> R {
+    // SAFETY: by the contract; the root callback uses other members of the handle.
+    unsafe {
+        (*handle).working = true;
+        let result = work(&mut (*handle).heap);
+        (*handle).working = false;
+        result
     }
 }
 
@@ -182,10 +224,11 @@ unsafe fn with_window<R>(
     window: *mut Window,
     work: impl FnOnce(&mut ProcessHeap, &mut Window) -> R,
 ) -> R {
-    // SAFETY: by the contract; the root callback uses other members of the handle.
+    // SAFETY: by the contract.
     unsafe {
-        let mut copy = window.read();
-        let result = work(&mut (*handle).heap, &mut copy);
+        // Empty meanwhile: what allocates in a callback comes to hh_gc_refill, which says so.
+        let mut copy = window.replace(Window::EMPTY);
+        let result = inside(handle, |heap| work(heap, &mut copy));
         window.write(copy);
         result
     }

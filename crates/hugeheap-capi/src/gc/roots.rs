@@ -7,7 +7,7 @@
 //!   ├─ heap ────────┼─ use of place ┼─ place, from 1 ─┤
 //! ```
 
-use super::Handle;
+use super::{Handle, must_be_outside};
 use crate::refuse;
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
@@ -61,7 +61,9 @@ unsafe extern "C" fn hh_gc_add_roots(
     data: *mut c_void,
 ) -> c_int {
     let Some(function) = function else { return Status::BadArgument as c_int };
-    // SAFETY: by the header's contract; nothing collects.
+    // SAFETY: by the header's contract, here and below; nothing collects.
+    unsafe { must_be_outside(handle, "hh_gc_add_roots") };
+    // SAFETY: as above.
     let callbacks = unsafe { &mut (*handle).callbacks };
     if callbacks.try_reserve(1).is_err() {
         return Status::NoMemory as c_int;
@@ -76,6 +78,8 @@ unsafe extern "C" fn hh_gc_remove_roots(
     function: Option<RootFunction>,
     data: *mut c_void,
 ) {
+    // SAFETY: as above.
+    unsafe { must_be_outside(handle, "hh_gc_remove_roots") };
     // SAFETY: as above.
     let callbacks = unsafe { &mut (*handle).callbacks };
     let is = |callback: &Callback| {
@@ -110,7 +114,9 @@ unsafe extern "C" fn hh_gc_add_scan(
         unsafe { function(data, &raw mut begin, &raw mut end) };
         (begin, end)
     };
-    // SAFETY: by the header's contract; nothing collects.
+    // SAFETY: by the header's contract, here and below; nothing collects.
+    unsafe { must_be_outside(handle, "hh_gc_add_scan") };
+    // SAFETY: as above.
     let scans = unsafe { &mut (*handle).scans };
     if scans.try_reserve(1).is_err() {
         return Status::NoMemory as c_int;
@@ -127,6 +133,8 @@ unsafe extern "C" fn hh_gc_remove_scan(
     function: Option<RangeFunction>,
     data: *mut c_void,
 ) {
+    // SAFETY: as above.
+    unsafe { must_be_outside(handle, "hh_gc_remove_scan") };
     // SAFETY: as above.
     let scans = unsafe { &mut (*handle).scans };
     let is = |range: &Range| {
@@ -199,7 +207,9 @@ impl Globals {
 /// # Safety
 /// As the header says.
 unsafe fn handle_for(handle: *mut Handle, object: *mut c_void, pinned: bool) -> u64 {
-    // SAFETY: by the header's contract; nothing collects.
+    // SAFETY: by the header's contract, here and below; nothing collects.
+    unsafe { must_be_outside(handle, "a handle is made") };
+    // SAFETY: as above.
     let (globals, heap) = unsafe { (&mut (*handle).globals, &mut (*handle).heap) };
     if globals.reserve() {
         let object = object as usize;
@@ -238,6 +248,8 @@ unsafe extern "C" fn hh_gc_release(handle: *mut Handle, number: u64) {
     if number == 0 {
         return;
     }
+    // SAFETY: as above.
+    unsafe { must_be_outside(handle, "hh_gc_release") };
     // SAFETY: as above.
     let (globals, heap) = unsafe { (&mut (*handle).globals, &mut (*handle).heap) };
     let index = globals.index_of(number);

@@ -1,6 +1,6 @@
 //! The numbers of a heap, as a struct and as JSON; its verification.
 
-use super::Handle;
+use super::{Handle, inside, must_be_outside};
 use crate::json::Text;
 use crate::status::Status;
 use core::ffi::{c_char, c_int};
@@ -176,8 +176,11 @@ pub(super) unsafe fn tell(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_verify(handle: *mut Handle, buffer: *mut c_char, size: usize) -> c_int {
-    // SAFETY: as above; the root callback uses other members.
-    unsafe { tell((*handle).heap.verify(&mut []), Status::Mistake, buffer, size) }
+    // SAFETY: as above.
+    unsafe {
+        must_be_outside(handle, "hh_gc_verify");
+        tell(inside(handle, |heap| heap.verify(&mut [])), Status::Mistake, buffer, size)
+    }
 }
 
 #[unsafe(no_mangle)]

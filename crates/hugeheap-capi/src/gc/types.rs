@@ -1,6 +1,6 @@
 //! Types, as C describes and names them.
 
-use super::Handle;
+use super::{Handle, must_be_outside};
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
 use hugeheap::complain;
@@ -146,7 +146,9 @@ fn status_of(mistake: BadLayout) -> Status {
 /// # Safety
 /// As the header says.
 unsafe fn register(handle: *mut Handle, description: &Description) -> Result<u32, Status> {
-    // SAFETY: by the header's contract.
+    // SAFETY: by the header's contract, here and below.
+    unsafe { must_be_outside(handle, "hh_gc_register") };
+    // SAFETY: as above.
     let layout = unsafe { description.layout() }?;
     // SAFETY: as above; nothing here collects.
     let (types, heap) = unsafe { (&mut (*handle).types, &mut (*handle).heap) };
