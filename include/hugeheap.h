@@ -133,7 +133,8 @@ enum hh_status {
     HH_PROTECTED = 17,     /* it is protected already */
     HH_TOO_MANY = 18,      /* too many pages are protected */
     HH_REFUSED = 19,       /* by the system */
-    HH_BAD_LOG = 20        /* the text is no log, or its file cannot be written; the buffer says which */
+    HH_BAD_LOG = 20,       /* the text is no log, or its file cannot be written; the buffer says which */
+    HH_BAD_FORBID = 21     /* neither HH_GC_FORBID_WRITE nor HH_GC_FORBID_ACCESS */
 };
 
 /* One line for a status, for any number. */

@@ -379,14 +379,12 @@ HH_GC_INLINE HH_RESULT void *hh_gc_zalloc_items(hh_gc *heap, hh_gc_type type, si
  * it with hh_gc_write. Collects. */
 void *hh_gc_alloc_old(hh_gc *heap, hh_gc_type type, size_t length) HH_NOEXCEPT HH_RESULT;
 
-/* The same for an object that does not move and lives until its handle is released. */
+/* The same for an object that does not move and lives until its handle is released. With NULL the handle is 0. */
 void *hh_gc_alloc_pinned(hh_gc *heap, hh_gc_type type, size_t length, hh_gc_global *handle) HH_NOEXCEPT HH_RESULT;
 
 /* An object of a type with a finalizer: it never comes from the window, so hh_gc_alloc is a mistake for such a type. `length` is 0 for a fixed
  * type. Collects. */
-HH_GC_INLINE HH_RESULT void *hh_gc_alloc_finalized(hh_gc *heap, hh_gc_type type, size_t length) {
-    return hh_gc_refill(heap, &heap->window, type, length, 0);
-}
+void *hh_gc_alloc_finalized(hh_gc *heap, hh_gc_type type, size_t length) HH_NOEXCEPT HH_RESULT;
 
 /* Calls the finalizers of the objects that were found unreachable, in the order in which they were made but for those that a later one
  * leads to. Returns how many. Collects when a finalizer does. */
@@ -413,7 +411,13 @@ HH_GC_INLINE HH_RESULT hh_gc_window hh_gc_open(hh_gc *heap) {
     return window;
 }
 
+/* What hh_gc_close does with a window that is not open: ends the process with one line. */
+void hh_gc_not_open(const hh_gc *heap) HH_NOEXCEPT;
+
+/* Once for each hh_gc_open, with the window that was in use since. */
 HH_GC_INLINE void hh_gc_close(hh_gc *heap, hh_gc_window window) {
+    if (__builtin_expect(heap->open == 0, 0))
+        hh_gc_not_open(heap);
     heap->window = window;
     heap->open = 0;
 }

@@ -165,7 +165,7 @@ static void test_protection(void) {
     hh_gc_fault range;
     CHECK(node != NULL);
     hh_gc_set_fault_hook(count_fault);
-    CHECK(hh_gc_protect(heap, &range, HH_GC_FORBID_WRITE, NULL) == HH_NOT_OURS && hh_gc_protect(heap, made, 2, NULL) == HH_BAD_ARGUMENT);
+    CHECK(hh_gc_protect(heap, &range, HH_GC_FORBID_WRITE, NULL) == HH_NOT_OURS && hh_gc_protect(heap, made, 2, NULL) == HH_BAD_FORBID);
     CHECK(hh_gc_protect(heap, made, HH_GC_FORBID_WRITE, &range) == HH_OK && hh_gc_protect(heap, made, HH_GC_FORBID_WRITE, NULL) == HH_PROTECTED);
     CHECK(range.start <= (uintptr_t)node && range.start + range.bytes > (uintptr_t)node && range.bytes % 16384 == 0);
     CHECK(node->number == 0 && faults == 0);

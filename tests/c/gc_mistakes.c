@@ -146,6 +146,17 @@ static void open_alloc(void) {
     hh_gc_close(heap, window);
 }
 
+static void closed_twice(void) {
+    hh_gc_window window = hh_gc_open(heap);
+    hh_gc_close(heap, window);
+    new_node();
+    hh_gc_close(heap, window);
+}
+
+static void no_finalizer(void) { CHECK(hh_gc_alloc_finalized(heap, type, 0) != NULL); }
+
+static void length_without_items(void) { CHECK(hh_gc_alloc_old(heap, type, 5) != NULL); }
+
 static void collects(void *data, hh_gc_visitor *visitor) {
     CHECK(data == NULL && visitor != NULL);
     hh_gc_collect(heap);
@@ -209,6 +220,7 @@ int main(int count, char **words) {
         KIND(overwritten, HH_GC_VERIFY, 0), KIND(grown, 0, 0), KIND(grown_beyond, 0, 0),
         KIND(grown_old, HH_GC_BARRIERS, 0), KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
+        KIND(closed_twice, 0, 0), KIND(no_finalizer, 0, 0), KIND(length_without_items, 0, 0),
         KIND(root_collects, 0, 0), KIND(root_allocates, 0, 0), KIND(root_in_verify, 0, 0), KIND(trace_adds, 0, 0),
     };
     for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)

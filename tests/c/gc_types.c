@@ -210,8 +210,8 @@ static void test_refused(void) {
     /* A program that does not know the last member: what lies there is not read. */
     layout = (hh_gc_layout){.size = offsetof(hh_gc_layout, trace_part), .bytes = 16, .trace = trace, .trace_part = trace_part};
     CHECK(hh_gc_register(heap, &layout, &type) == HH_OK && type != 77);
-    for (int status = 0; status <= HH_BAD_LOG; status++)
-        CHECK(strlen(hh_strerror(status)) > 5 && strcmp(hh_strerror(status), hh_strerror(HH_BAD_LOG + 1)) != 0);
+    for (int status = 0; status <= HH_BAD_FORBID; status++)
+        CHECK(strlen(hh_strerror(status)) > 5 && strcmp(hh_strerror(status), hh_strerror(HH_BAD_FORBID + 1)) != 0);
 }
 
 int main(int count, char **words) {

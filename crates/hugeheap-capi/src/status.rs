@@ -27,10 +27,11 @@ pub(crate) enum Status {
     TooMany = 18,
     Refused = 19,
     BadLog = 20,
+    BadForbid = 21,
 }
 
 impl Status {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Ok,
         Self::BadSize,
         Self::BadPolicy,
@@ -52,6 +53,7 @@ impl Status {
         Self::TooMany,
         Self::Refused,
         Self::BadLog,
+        Self::BadForbid,
     ];
 
     const fn message(self) -> &'static CStr {
@@ -91,6 +93,7 @@ impl Status {
             Self::BadLog => {
                 c"the text is no log like gc-minor,gc-major,arena:FILE, or its file cannot be written; the buffer says which"
             }
+            Self::BadForbid => c"what is forbidden must be HH_GC_FORBID_WRITE or HH_GC_FORBID_ACCESS",
         }
     }
 }

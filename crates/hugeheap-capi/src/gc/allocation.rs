@@ -1,6 +1,6 @@
 //! Allocation beside the fast path, which is in the header.
 
-use super::types::checked;
+use super::types::{checked, must_be_finalized};
 use super::{Handle, must_be_closed, must_be_outside, own_window, roots, with_window};
 use crate::block_or_null;
 use core::ffi::c_void;
@@ -37,6 +37,24 @@ unsafe extern "C" fn hh_gc_refill(
     }
 }
 
+/// Not the refill that an object with items comes to as well: a type without a finalizer was taken there, and its objects were never handed out.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_alloc_finalized(handle: *mut Handle, ty: u32, length: usize) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe {
+        must_be_closed(handle, "hh_gc_alloc_finalized");
+        must_be_finalized(handle, ty);
+        hh_gc_refill(handle, own_window(handle), ty, length, 0)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_not_open(_: *const Handle) {
+    complain::abort(format_args!(
+        "hh_gc_close with a window that is not open: it was closed before, and others have its memory since"
+    ));
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_alloc_old(handle: *mut Handle, ty: u32, length: usize) -> *mut c_void {
     // SAFETY: as above.
@@ -60,6 +78,8 @@ unsafe extern "C" fn hh_gc_alloc_pinned(
     // SAFETY: as above; the object lives until the next collection, so it can be pinned.
     unsafe {
         must_be_closed(handle, "hh_gc_alloc_pinned");
+        // Whoever releases what it has, object or not, must not release what lay there before.
+        global.write(0);
         let object = hh_gc_alloc_old(handle, ty, length);
         if object.is_null() {
             return object;

@@ -17,7 +17,7 @@ unsafe extern "C" fn hh_gc_protect(
     let forbid = match forbid {
         0 => Forbid::Write,
         1 => Forbid::Access,
-        _ => return Status::BadArgument as c_int,
+        _ => return Status::BadForbid as c_int,
     };
     let address = address as usize;
     // SAFETY: by the header's contract; nothing collects.

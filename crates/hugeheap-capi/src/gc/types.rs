@@ -201,6 +201,11 @@ pub(super) unsafe fn checked(handle: *const Handle, number: u32, length: usize, 
             "type {number} has a finalizer: its objects are made by hh_gc_alloc_finalized"
         ));
     }
+    if length != 0 && known.item_bytes == 0 {
+        complain::abort(format_args!(
+            "an object of type {number} is allocated with a length of {length}, but the type has no items: its length is 0"
+        ));
+    }
     let has = length.checked_mul(known.item_bytes).and_then(|items| items.checked_add(known.bytes));
     let has = has.and_then(|bytes| bytes.max(MIN_OBJECT).checked_next_multiple_of(OBJECT_ALIGN));
     if bytes != 0 && has != Some(bytes) {
@@ -216,6 +221,20 @@ pub(super) unsafe fn checked(handle: *const Handle, number: u32, length: usize, 
         ));
     }
     known.id
+}
+
+/// Ends the process for a type without a finalizer. One that is not registered is left to [`checked`].
+///
+/// # Safety
+/// A live handle.
+pub(super) unsafe fn must_be_finalized(handle: *const Handle, number: u32) {
+    // SAFETY: by the contract; nobody writes to the types meanwhile.
+    let types = unsafe { &(*handle).types };
+    if types.get((number as usize).wrapping_sub(1)).is_some_and(|known| known.finalizer.is_none()) {
+        complain::abort(format_args!(
+            "hh_gc_alloc_finalized of type {number}, which has no finalizer: hh_gc_alloc makes its objects, and hh_gc_finalize registers one"
+        ));
+    }
 }
 
 #[unsafe(no_mangle)]
