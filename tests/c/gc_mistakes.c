@@ -45,6 +45,16 @@ static void no_root(void) {
     new_node();
 }
 
+/* Checks: a slot is not written, of an object where others were before. */
+static void never_written(void) {
+    for (size_t n = 0; n < 5000; n++)
+        new_node();
+    hh_gc_collect_minor(heap);
+    struct node *node = hh_gc_alloc(heap, type, sizeof *node);
+    HH_GC_ROOTS(heap, node);
+    hh_gc_collect_minor(heap);
+}
+
 /* Checks: a root keeps what it never should have. */
 static void wild_root(void) {
     void *root = (void *)(uintptr_t)0x10000;
@@ -216,7 +226,7 @@ int main(int count, char **words) {
         void (*run)(void);
         uint32_t checks, stress;
     } kinds[] = {
-        KIND(no_barrier, HH_GC_BARRIERS, 0), KIND(no_root, HH_GC_POISON, 1), KIND(wild_root, HH_GC_VERIFY, 0),
+        KIND(no_barrier, HH_GC_BARRIERS, 0), KIND(no_root, HH_GC_POISON, 1), KIND(never_written, HH_GC_VERIFY | HH_GC_POISON, 0), KIND(wild_root, HH_GC_VERIFY, 0),
         KIND(overwritten, HH_GC_VERIFY, 0), KIND(grown, 0, 0), KIND(grown_beyond, 0, 0),
         KIND(grown_old, HH_GC_BARRIERS, 0), KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),

@@ -120,6 +120,7 @@ MISTAKES = HERE / "gc_mistakes.c"
 LINES = {
     "no_barrier": r"the slot at offset 8 of the object at 0x\w+ \(type 1\) was written without the barrier",
     "no_root": r"the object at 0x\w+ has the header of no type \(\d+\): it was overwritten, or is none",
+    "never_written": r"after a minor collection: the slot at offset 8 of the object at 0x\w+ holds 0xdeadbeefdeadbee2, .*: it was never written, .*",
     "wild_root": r"after a minor collection: a root holds 0x10000, which is no live object",
     "overwritten": r"the object at 0x\w+ .*it was overwritten.*",
     "grown": r"the object at 0x\w+ \(type 2\) has a length of 1000000, .*: it was overwritten, or never written",

@@ -22,8 +22,11 @@ use core::num::NonZeroU32;
 /// What freed memory is overwritten with: no header that can be (bits that are zero are not), and as a slot no reference.
 pub const POISON: u64 = 0xdead_beef_dead_bee2;
 
+/// The same as a word of a slot.
+const POISONED: usize = POISON as usize;
+
 const _: () = assert!(!Header(POISON).is_clean() && Header(POISON).target().is_none());
-const _: () = assert!(POISON as usize % OBJECT_ALIGN != 0);
+const _: () = assert!(POISONED % OBJECT_ALIGN != 0);
 
 /// What is checked while the program runs. All cost time; none changes what a correct program computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +91,11 @@ pub enum Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Reference { object: Some(object), offset, word: POISONED } => write!(
+                f,
+                "the slot at offset {offset} of the object at {object:#x} holds {POISONED:#x}, with which freed memory is overwritten: it \
+                 was never written, or got what was read of a freed object"
+            ),
             Self::Reference { object: Some(object), offset, word } => {
                 write!(
                     f,
@@ -129,7 +137,8 @@ impl<F: FnMut(usize, usize) -> bool> Visit for Search<F> {
     fn slot(&mut self, slot: *mut usize) {
         // SAFETY: visited slots can be read.
         let word = unsafe { slot.read() };
-        let reference = word != 0 && word % OBJECT_ALIGN == 0;
+        // By its low bits the poison is none: the collector leaves it alone, and a slot that nobody wrote was never found.
+        let reference = word != 0 && word % OBJECT_ALIGN == 0 || word == POISONED;
         if reference && self.found.is_none() && (self.wrong)(slot as usize, word) {
             self.found = Some((slot as usize, word));
         }
@@ -169,6 +178,10 @@ impl<S: Source> Heap<S> {
         self.old.check().map_err(Mistake::Books)?;
         let Self { types, nursery, old, roots, .. } = self;
         let dead = |_slot: usize, word: usize| {
+            if word == POISONED {
+                // Without the check it is a number like any other.
+                return old.poison.is_some();
+            }
             let live =
                 if nursery.contains(word) { check_header(types, word).is_ok() } else { old.is_live(word) };
             !live

@@ -125,6 +125,23 @@ fn a_forgotten_root_is_found_by_poison_at_the_next_collection() {
 }
 
 #[test]
+fn a_slot_that_nobody_wrote_is_found_where_freed_memory_is_overwritten() {
+    for poison in [true, false] {
+        let checks = Checks { poison, ..Checks::default() };
+        let mut test = Test::new(Settings { checks, ..Settings::default() });
+        let (old, _) = old_and_young(&mut test);
+        // SAFETY: planted: what a new object's slot holds before it is written, and keeps when it moves.
+        unsafe { ((old + LEFT) as *mut u64).write(POISON) };
+        let found = Mistake::Reference { object: Some(old), offset: LEFT, word: POISON as usize };
+        assert!(found.to_string().ends_with("it was never written, or got what was read of a freed object"));
+        assert_eq!(test.heap.verify(&mut []), if poison { Err(found) } else { Ok(()) });
+        assert_eq!(test.heap.verify_barriers(), Ok(()));
+        // SAFETY: taken back.
+        unsafe { ((old + LEFT) as *mut u64).write(0) };
+    }
+}
+
+#[test]
 fn freed_blocks_are_poisoned() {
     let mut test = Test::checked();
     test.run(|scope, types| {
