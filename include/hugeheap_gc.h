@@ -20,6 +20,8 @@
  *   - A mistake that is noticed ends the process by SIGABRT, after one line on standard error. Most are noticed by the checks only:
  *     see hh_gc_options.
  *   - A heap belongs to the thread that made it. A process may have several. After fork the child has those of the forking thread.
+ *     That another thread uses it is not noticed: nothing is locked, and objects are lost or lie on top of each other.
+ *   - Root callbacks, trace functions, ranges and hooks run inside of collections: whatever would change the heap there ends the process.
  *
  * Everything is compiled into the program that is needed to allocate: where the window lies, what a header is. hh_gc_new has the
  * number of that layout in the name of the function it calls: with a library of another layout a program is not linked.
@@ -62,7 +64,8 @@ extern "C" {
 /* Offset of the length in an object of variable length. */
 #define HH_GC_LENGTH_OFFSET 8
 
-/* Largest object, in bytes, that is allocated in the nursery. A larger one begins in the old generation and is zero. */
+/* Largest object, in bytes, that is allocated in the nursery. A larger one begins in the old generation and is zero; it has heap pages of 16 KiB
+ * of its own, so that just above 8 and 16 KiB half of them is lost. */
 #define HH_GC_MAX_YOUNG ((size_t)8192)
 
 /* Header of a new object of a type: the upper half is the number of the type. */
@@ -115,7 +118,7 @@ HH_GC_ASSERT(HH_GC_VARIABLE_BYTES == HH_GC_LENGTH_OFFSET + 8, "items begin behin
 enum hh_gc_check {
     HH_GC_VERIFY = 1,   /* verify the whole heap after each collection */
     HH_GC_BARRIERS = 2, /* look for missing barriers before each collection */
-    HH_GC_POISON = 4,   /* overwrite what is freed */
+    HH_GC_POISON = 4,   /* overwrite what is freed: finds what is read after its end, not what is written; with HH_GC_VERIFY slots never written */
     HH_GC_MOVING = 8,   /* move all old objects that can move in each whole collection */
     HH_GC_ROTATE = 16   /* use another nursery after each collection; an address in the last three is a fault at once */
 };
@@ -123,7 +126,8 @@ enum hh_gc_check {
 /* What can be set; 0 leaves a setting to the library. */
 typedef struct hh_gc_options {
     size_t size;     /* sizeof(hh_gc_options) */
-    size_t nursery;  /* bytes, at least 65536; 0: from the caches and the memory limit, and with a longer `step` as many survivors ask for */
+    size_t nursery;  /* bytes, at least 65536; 0: from the caches and the memory limit, and with a longer `step` as many survivors ask for.
+                        Its memory is whole arenas: 2 MiB at least are resident, whatever this says */
     size_t maximum;  /* bytes that the old generation may have; 0: no limit of its own */
     uint32_t growth; /* percent of what was alive at which the next major collection begins, at least 110; 0: 182 */
     uint32_t checks; /* of enum hh_gc_check */
@@ -142,7 +146,8 @@ static inline HH_RESULT int hh_gc_new(const hh_gc_options *options, hh_gc **heap
     return hh_gc_layout_1_new(options, heap);
 }
 
-/* Ends a heap with all its objects. Nothing happens for NULL. */
+/* Ends a heap with all its objects. Nothing happens for NULL. The handle is memory of others afterwards: that it is used once more, or
+ * dropped, is not noticed. */
 void hh_gc_drop(hh_gc *heap) HH_NOEXCEPT;
 
 /* ---- Types ---------------------------------------------------------------------------------------------------------- */
@@ -387,7 +392,7 @@ void *hh_gc_alloc_pinned(hh_gc *heap, hh_gc_type type, size_t length, hh_gc_glob
 void *hh_gc_alloc_finalized(hh_gc *heap, hh_gc_type type, size_t length) HH_NOEXCEPT HH_RESULT;
 
 /* Calls the finalizers of the objects that were found unreachable, in the order in which they were made but for those that a later one
- * leads to. Returns how many. Collects when a finalizer does. */
+ * leads to: of a dead list of objects with finalizers that is one in each whole collection. Returns how many. Collects when a finalizer does. */
 size_t hh_gc_run_finalizers(hh_gc *heap) HH_NOEXCEPT;
 
 /* Sees to it that an object of any type is handed out once it is unreachable, by hh_gc_next_finalizable; a type's finalizer needs no such call.
@@ -554,7 +559,8 @@ int hh_gc_set_log(hh_gc *heap, const char *log, char *buffer, size_t size) HH_NO
 
 /* ---- Numbers -------------------------------------------------------------------------------------------------------- */
 
-/* Verifies the heap now. Returns HH_OK, or HH_MISTAKE and its text in `buffer`, cut to `size` bytes with the NUL. Does not collect. */
+/* Verifies the heap now, but for objects that were allocated since the last collection: after hh_gc_collect_minor it looks at all.
+ * Returns HH_OK, or HH_MISTAKE and its text in `buffer`, cut to `size` bytes with the NUL. Does not collect. */
 int hh_gc_verify(hh_gc *heap, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
 
 /* The same for references into the nursery in objects that no barrier remembered. */
