@@ -19,7 +19,7 @@ SEED ?= 1
 export PROPTEST_RNG_SEED := $(SEED)
 export FUZZ_SEED := $(SEED)
 
-.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests regression system-packages install peers
+.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests regression interpreters system-packages install peers
 .PHONY: compiled-tests programs models
 
 ## build: the command at target/release/hugeheap and, with the Python package, at .venv/bin/hugeheap
@@ -75,6 +75,10 @@ python-tests:
 ## regression: of these only CPython's own regression tests, stock beside hugeheap; about five minutes
 regression: build
 	$(VENV)/bin/python -m pytest tests/interpreters/test_regression.py -v
+
+## interpreters: CPython 3.14 and 3.15 for the tests, from Debian's testing release; `make test` then takes some ten minutes more
+interpreters:
+	tests/setup.sh interpreters
 
 # Real programs that tests need: installed as root, named otherwise; tests that miss one skip and say so.
 system-packages:

@@ -53,6 +53,32 @@ venv() {
     "$directory/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
 
+# CPythons newer than the host's, from Debian's testing release, for tests alone: target/interpreters/VERSION/bin/pythonVERSION. Each has the C library and the
+# others it was built with beside it, so nothing of the host is changed or used. About 1 GB.
+interpreters() {
+    local root=target/interpreters/.root versions=("${@:-3.14 3.15}") version
+    as_root || fail "newer interpreters come from Debian's packages: run this as root on a Debian"
+    packages mmdebstrap patchelf
+    command -v mmdebstrap >/dev/null || fail "mmdebstrap is missing; install it (apt-get install mmdebstrap)"
+    rm -rf target/interpreters && mkdir -p target/interpreters
+    # shellcheck disable=SC2068
+    for version in ${versions[@]}; do
+        local place=target/interpreters/$version
+        # A mirror may be older than its release file says.
+        mmdebstrap --quiet --variant=extract --include="python$version,libpython$version-testsuite" \
+            --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Check-Valid-Until "false"' \
+            testing "$root" >/dev/null || fail "Debian's testing release has no python$version, or cannot be reached"
+        mkdir -p "$place/bin" "$place/lib" "$place/libraries"
+        cp "$root/usr/bin/python$version" "$place/bin/"
+        cp -r "$root/usr/lib/python$version" "$place/lib/"
+        find -L "$root/usr/lib/$(uname -m)-linux-gnu" -maxdepth 1 -name '*.so*' -exec cp -L {} "$place/libraries/" \;
+        place=$(realpath "$place")
+        patchelf --set-interpreter "$place"/libraries/ld-linux-*.so.* --force-rpath --set-rpath "$place/libraries" "$place/bin/python$version"
+        rm -rf "$root"
+        "$place/bin/python$version" -c 'import sys; print("set-up:", sys.version.split()[0], sys.executable)'
+    done
+}
+
 # The library crates promise to build with the compiler named in Cargo.toml.
 oldest_compiler() {
     local version
