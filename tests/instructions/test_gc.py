@@ -25,8 +25,8 @@ def test_an_object_of_16_bytes_costs_no_more_than_promised(window, kind):
 
 
 # Instructions of a minor collection with one survivor, its allocation and two readings of the clock included. 814 were counted when the bound was set, 886
-# with what collections learnt to ask later, 930 since the nursery's gaps are handed out as far as its part goes wherever they lie. That is far below two microseconds.
-COLLECTION = 940
+# with what collections learnt to ask later, 907 since the nursery's gaps are handed out as far as its part goes wherever they lie. That is far below two microseconds.
+COLLECTION = 910
 
 
 # Instructions of an object of two slots that is allocated, survives and refers to another one that does: a tenth above 129. A call for each slot, a

@@ -317,6 +317,7 @@ impl<S: Source> Nursery<S> {
     }
 
     /// The next gap, or as much of it as is handed out at once, of the part of the nursery that has at least `least` bytes left. It may be empty.
+    #[inline(always)]
     fn next_piece(&mut self, types: &Types, least: usize) -> Option<Window> {
         // Of what is free, wherever it lies: objects that stay at the beginning once filled the part, and allocations were refused in an empty nursery.
         let left = self.part.saturating_sub(self.handed_out);
@@ -333,11 +334,22 @@ impl<S: Source> Nursery<S> {
     }
 
     /// The next gap, which may be empty.
+    #[inline(always)]
     fn next_gap(&mut self, types: &Types) -> Option<Window> {
         let (cursor, end) = (self.next, self.end());
         if cursor >= end {
             return None;
         }
+        if self.stays > 0 {
+            return self.next_gap_between(types, cursor, end);
+        }
+        self.next = end;
+        Some(Window { cursor, limit: end })
+    }
+
+    /// The same where objects stay: a function of its own, which most nurseries never call.
+    #[inline(never)]
+    fn next_gap_between(&mut self, types: &Types, cursor: usize, end: usize) -> Option<Window> {
         let staying = self.next_staying(cursor).filter(|&object| object < end);
         // SAFETY: objects whose bit is set are live ones of this heap.
         self.next = staying.map_or(end, |object| object + unsafe { types.of(object).size(object) });
