@@ -11,6 +11,7 @@
 
 use super::fault::{self, Kind};
 use super::header::{Header, OBJECT_ALIGN, STAYS};
+use super::heap::MAX_YOUNG;
 use super::types::Types;
 use super::window::Window;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
@@ -314,6 +315,13 @@ impl<S: Source> Nursery<S> {
             }
         }
         false
+    }
+
+    /// Whether the next piece surely has room for any young object: not where objects stay, between which it may be short.
+    pub(crate) fn has_piece(&self) -> bool {
+        self.stays == 0
+            && self.gaps.is_none()
+            && self.part.saturating_sub(self.handed_out).min(self.end() - self.next) >= MAX_YOUNG
     }
 
     /// The next gap, or as much of it as is handed out at once, of the part of the nursery that has at least `least` bytes left. It may be empty.

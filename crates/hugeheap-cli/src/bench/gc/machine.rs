@@ -194,7 +194,9 @@ impl Machine {
     #[inline(never)]
     #[cold]
     unsafe fn slow(&mut self, ty: TypeId, length: usize, frame: &mut [usize]) -> usize {
-        let before = self.before();
+        // Of sixteen thousand calls for trees six hundred collect: a look at two clocks before each was a thirtieth of the time.
+        let may = self.heap.may_collect(ty, length);
+        let before = if may { self.before() } else { None };
         // SAFETY: by the contract; the window is this heap's.
         let object = unsafe { self.heap.allocate_slow(&mut self.window, ty, length, frame) };
         self.after(before);

@@ -157,7 +157,7 @@ impl Watch {
         Self { begin: linux.now(), linux, waits: Waits::new() }
     }
 
-    /// Before a call that may collect: two system calls, half a microsecond.
+    /// Before a call that [may collect](ProcessHeap::may_collect): two system calls, a microsecond.
     pub(crate) fn before(&self, heap: &ProcessHeap) -> Before {
         let now = heap.statistics();
         Before {

@@ -44,6 +44,34 @@ fn a_minor_collection_costs_what_survives() {
 }
 
 #[test]
+fn who_asks_is_told_of_every_collection_before_it_comes() {
+    let mut test = Test::new(Settings { nursery: Some(1 << 20), ..Settings::default() });
+    test.run(|scope, types| {
+        let (mut told, mut asked) = (0, 0);
+        let mut pinned = None;
+        for round in 0..200_000_u64 {
+            let before = scope.heap().statistics().pauses.count;
+            let may = scope.heap().may_collect(types.pair, 0);
+            scope.scope(|scope| {
+                let object = pair(scope, types, round);
+                if round == 150_000 {
+                    // It stays: the next piece may be shorter than it seems.
+                    pinned = Some(scope.pin(object).expect("memory"));
+                }
+            });
+            asked += 1;
+            told += u64::from(may);
+            assert!(may || scope.heap().statistics().pauses.count == before, "round {round}");
+            assert!(round < 190_000 || may, "an object stays");
+        }
+        assert!(scope.heap().statistics().minor > 4);
+        assert!(told < asked / 2, "{told} of {asked}");
+        assert!(scope.heap().may_collect(types.text, crate::gc::MAX_YOUNG) && pinned.is_some());
+    });
+    test.end();
+}
+
+#[test]
 fn an_object_shared_by_many_is_copied_once() {
     let mut test = Test::checked();
     test.run(|scope, types| {
