@@ -182,6 +182,11 @@ static void test_refused(void) {
     options.growth = 0;
     options.nursery = (size_t)1 << 60;
     CHECK(hh_gc_new(&options, &none) == HH_NO_MEMORY && none == NULL);
+    /* Rounded up to whole arenas these wrapped: the heap was made, and wrote behind its nursery. */
+    for (size_t below = 0; below <= (size_t)2 << 20; below += 65536) {
+        options.nursery = SIZE_MAX - below;
+        CHECK(hh_gc_new(&options, &none) == HH_NO_MEMORY && none == NULL);
+    }
     hh_gc_drop(NULL);
 
     static const size_t zero = 0, eight = 8, nine = 9, sixteen = 16;

@@ -73,7 +73,7 @@ impl<S: Source> Nursery<S> {
     }
 
     fn block(space: &'static Space<S>, bytes: usize) -> Option<usize> {
-        let arenas = bytes.next_multiple_of(ARENA_BYTES);
+        let arenas = bytes.checked_next_multiple_of(ARENA_BYTES)?;
         // "Growing", so that its last arena may be a huge page as well.
         let block = space.source().with(|arenas_of| arenas_of.allocate_large(arenas, true))?;
         let start = block.address.get();

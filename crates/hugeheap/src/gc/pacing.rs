@@ -29,6 +29,10 @@ const SPEED: usize = 8;
 /// How long a step takes at most, unless set: twice that is what a pause may take, which is below 5 ms.
 pub(crate) const STEP: Duration = Duration::from_millis(2);
 
+/// Longest step: an hour, which nobody waits for. Steps are doubled, taken a thousand times and counted in nanoseconds; of 292 years and more that wrapped, and a
+/// step that was to be endless was one of nothing.
+const LONGEST_STEP: Duration = Duration::from_secs(3600);
+
 /// Bytes between two looks at the clock: of pairs that lie anywhere in a gigabyte about 0.1 ms, of references to anywhere in one up to 0.4.
 pub(crate) const CHUNK: usize = 64 << 10;
 
@@ -87,7 +91,7 @@ impl Pacing {
             maximum,
             threshold: 0,
             began: 0,
-            step,
+            step: step.min(LONGEST_STEP),
             cost: 0,
             fixed: Duration::ZERO,
             last: (0, Duration::ZERO),

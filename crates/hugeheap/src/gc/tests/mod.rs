@@ -13,6 +13,7 @@ mod minor;
 mod ready;
 mod roots;
 mod scan;
+mod settings;
 mod staying;
 mod trace;
 mod weak;
