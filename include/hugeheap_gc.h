@@ -127,7 +127,8 @@ enum hh_gc_check {
 typedef struct hh_gc_options {
     size_t size;     /* sizeof(hh_gc_options) */
     size_t nursery;  /* bytes, at least 65536; 0: from the caches and the memory limit, and with a longer `step` as many survivors ask for.
-                        Its memory is whole arenas: 2 MiB at least are resident, whatever this says */
+                        Its memory is whole arenas: 2 MiB at least are resident, whatever this says. More than the memory limit or the host has
+                        left is HH_NO_MEMORY */
     size_t maximum;  /* bytes that the old generation may have; 0: no limit of its own */
     uint32_t growth; /* percent of what was alive at which the next major collection begins, at least 110; 0: 182 */
     uint32_t checks; /* of enum hh_gc_check */

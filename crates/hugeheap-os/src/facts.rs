@@ -252,6 +252,17 @@ pub trait Facts {
         Ok(self.memory_limits()?.level().into_iter().collect())
     }
 
+    /// Bytes that this process can be charged more before the kernel kills: of its memory cgroup and those above it, the least that is left
+    /// below a `max` when all that can be dropped is. What could be swapped out is not counted. `None`: no such limit. Does not allocate.
+    ///
+    /// # Errors
+    /// As [`memory_limits`](Facts::memory_limits).
+    fn memory_room(&self) -> Result<Option<u64>> {
+        let limits = self.memory_limits()?;
+        let level = MemoryLimits { high: None, ..limits }.level();
+        Ok(level.map(|level| level.room_at_most()))
+    }
+
     /// Memory pressure of the host. Does not allocate.
     fn pressure(&self) -> Result<Pressure>;
 

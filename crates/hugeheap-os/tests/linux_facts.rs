@@ -65,6 +65,8 @@ fn the_least_limit_of_the_parents_holds_and_the_charge_follows_use() {
     in_child(NAME, None);
     let before = OS.memory_limits().unwrap();
     assert_eq!(before.max, Some(512 * MIB));
+    let room = OS.memory_room().unwrap().unwrap();
+    assert!(room <= 512 * MIB && room >= 512 * MIB - before.charge, "{room} {before:?}");
     let memory = Reserved::huge_pages(16);
     // SAFETY: the test owns the range.
     unsafe {
@@ -75,6 +77,8 @@ fn the_least_limit_of_the_parents_holds_and_the_charge_follows_use() {
     assert!(after.charge >= before.charge + 31 * MIB, "{before:?} {after:?}");
     assert!(after.charge < before.charge + 40 * MIB, "{before:?} {after:?}");
     assert!(after.anonymous.unwrap() <= after.charge);
+    let left = OS.memory_room().unwrap().unwrap();
+    assert!(left <= room - 31 * MIB && left >= room - 40 * MIB, "{left} {room}");
 }
 
 #[test]

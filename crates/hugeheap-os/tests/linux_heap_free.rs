@@ -74,6 +74,7 @@ fn facts_of_the_allocation_path_use_no_heap() {
     _ = without_heap("thp_disabled", || OS.thp_disabled());
     _ = without_heap("hugetlb_pool", || OS.hugetlb_pool(HUGE));
     _ = without_heap("memory_limits", || OS.memory_limits());
+    _ = without_heap("memory_room", || OS.memory_room());
     _ = without_heap("pressure", || OS.pressure());
     _ = without_heap("available_memory", || OS.available_memory());
     _ = without_heap("total_memory", || OS.total_memory());

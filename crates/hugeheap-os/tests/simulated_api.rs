@@ -358,6 +358,7 @@ fn facts_tell_what_was_configured() {
         (CgroupVersion::V1, Some(100 << 20), Some(90 << 20))
     );
     assert_eq!((limits.charge, limits.anonymous), (5, Some(0)));
+    assert_eq!(kernel.memory_room(), Ok(Some(100 << 20)), "neither `high` nor what can be dropped counts");
     kernel.set_other_charge(7);
     assert_eq!(kernel.charge(), 7);
     let pressure = Pressure { some_avg10: 12.5, full_avg10: 3.0 };

@@ -16,7 +16,7 @@
 //! `memory`; then the v2 hierarchy, should there be one (hybrid hosts), does not have it. A v1 mount is known by its
 //! options, a v2 mount by its type.
 //!
-//! Limits hold for all groups below, each beside what all of them are charged together ([`levels_of`]). Where one limit is asked for, the least of the group and its visible parents counts. v1 knows the least of all parents, also
+//! Limits hold for all groups below, each beside what all of them are charged together ([`levels_of`], [`room`]). Where one limit is asked for, the least of the group and its visible parents counts. v1 knows the least of all parents, also
 //! those above the mount root (`hierarchical_memory_limit`).
 
 use super::read::{self, File, Line, Lines, PathBuffer, Root};
@@ -56,19 +56,48 @@ pub(super) fn limits_of(root: &Root, process: &[u8]) -> Result<MemoryLimits> {
 
 /// The levels that limit the group of `process`, the group first: each limit with what is charged against it.
 pub(super) fn levels_of(root: &Root, process: &[u8]) -> Result<Vec<MemoryLevel>> {
+    let mut levels = Vec::new();
+    each_level(root, process, Limits::All, |level| levels.push(level))?;
+    Ok(levels)
+}
+
+/// What is left below the limits above which the kernel kills, of the tightest level. Does not allocate.
+pub(super) fn room(root: &Root) -> Result<Option<u64>> {
+    let mut room: Option<u64> = None;
+    each_level(root, b"self", Limits::Hard, |level| room = least(room, Some(level.room_at_most())))?;
+    Ok(room)
+}
+
+/// Which limits of v2 are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limits {
+    /// `memory.max`.
+    Hard,
+    /// The lesser of `memory.max` and `memory.high`.
+    All,
+}
+
+/// Tells of the levels that limit the group of `process`, the group first. Does not allocate.
+fn each_level(root: &Root, process: &[u8], limits: Limits, mut tell: impl FnMut(MemoryLevel)) -> Result<()> {
     let mut place = find(root, process)?;
-    let version = place.version;
     // Of v1, the least limit of all levels, also of those that cannot be seen.
-    let least = match version {
+    let above = match place.version {
         CgroupVersion::V1 => stat(&place, [b"hierarchical_memory_limit"]).unwrap_or_default()[0],
         CgroupVersion::V2 => None,
     };
-    let least = least.filter(|&limit| is_limit_v1(limit));
-    let mut levels: Vec<MemoryLevel> = Vec::new();
+    let above = above.filter(|&limit| is_limit_v1(limit));
+    let (mut top, mut seen) = (None, false);
     loop {
         // A level below the one where the controller ends has no files; what is charged is its parent's.
-        match level(&place) {
-            Ok(level) => levels.push(level),
+        match level(&place, limits) {
+            Ok(level) => {
+                top = Some(level);
+                seen |= above.is_some_and(|above| level.limit == above);
+                // Without a hierarchy (before 5.11) parents above do not limit. That is seen from the least limit of those that do.
+                if level.limit < u64::MAX && above.is_none_or(|above| level.limit >= above) {
+                    tell(level);
+                }
+            }
             Err(error) if error.code == libc::ENOENT => {}
             Err(error) => return Err(error),
         }
@@ -76,27 +105,23 @@ pub(super) fn levels_of(root: &Root, process: &[u8]) -> Result<Vec<MemoryLevel>>
             break;
         }
     }
-    let top = levels.last().copied();
-    // Without a hierarchy (before 5.11) parents above do not limit. That is seen from the least limit of those that do.
-    levels.retain(|level| level.limit < u64::MAX && least.is_none_or(|least| level.limit >= least));
-    if let (Some(least), Some(top)) = (least, top) {
-        if levels.iter().all(|level| level.limit > least) {
-            // That of a level above what can be seen, which is charged as much as the highest that can at least.
-            levels.push(MemoryLevel { limit: least, ..top });
-        }
+    if let (Some(above), Some(top), false) = (above, top, seen) {
+        // That of a level above what can be seen, which is charged as much as the highest that can at least.
+        tell(MemoryLevel { limit: above, ..top });
     }
-    Ok(levels)
+    Ok(())
 }
 
 /// One level; a limit of `u64::MAX` is none.
-fn level(place: &Place) -> Result<MemoryLevel> {
+fn level(place: &Place, limits: Limits) -> Result<MemoryLevel> {
     let (limit, charge, keys): (_, &[u8], [&[u8]; 2]) = match place.version {
         CgroupVersion::V1 => {
             let limit = limit(&place.file(b"memory.limit_in_bytes")?)?.filter(|&limit| is_limit_v1(limit));
             (limit, b"memory.usage_in_bytes", [b"total_rss", b"total_shmem"])
         }
         CgroupVersion::V2 => {
-            let (max, high) = (limit(&place.file(b"memory.max")?)?, limit(&place.file(b"memory.high")?)?);
+            let max = limit(&place.file(b"memory.max")?)?;
+            let high = if limits == Limits::All { limit(&place.file(b"memory.high")?)? } else { None };
             (least(max, high), b"memory.current", [b"anon", b"shmem"])
         }
     };

@@ -249,6 +249,21 @@ fn v2_each_limit_stands_beside_the_charge_of_its_level() {
     );
     assert_eq!(levels.iter().map(MemoryLevel::room).min(), Some(50));
     assert_eq!(levels.iter().map(MemoryLevel::room_at_most).min(), Some(150));
+    assert_eq!(room(&fake.root()), Ok(Some(150)));
+}
+
+#[test]
+fn the_room_is_what_is_left_below_what_kills_and_not_below_what_slows_down() {
+    let fake = host("0::/pod/app\n", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+    v2_group(&fake, "sys/fs/cgroup/pod", "5000\n", "max\n", 4000);
+    v2_group(&fake, "sys/fs/cgroup/pod/app", "max\n", "100\n", 800);
+    assert_eq!(room(&fake.root()), Ok(Some(3000)), "half of what is charged can be dropped");
+    v2_group(&fake, "sys/fs/cgroup/pod/app", "500\n", "max\n", 1400);
+    assert_eq!(room(&fake.root()), Ok(Some(0)), "above its limit, for a moment");
+    v2_group(&fake, "sys/fs/cgroup/pod", "max\n", "1\n", 4000);
+    v2_group(&fake, "sys/fs/cgroup/pod/app", "max\n", "1\n", 800);
+    assert_eq!(room(&fake.root()), Ok(None));
+    assert!(room(&host("0::/gone\n", V1_MOUNT).root()).is_err());
 }
 
 #[test]
@@ -271,5 +286,6 @@ fn v1_each_limit_stands_beside_the_charge_of_its_level() {
     v1_group(&fake, root, 900, 100, "hierarchical_memory_limit 400\ntotal_rss 50\n");
     let hidden = MemoryLevel { limit: 400, ..own };
     assert_eq!(levels_of(&fake.root(), b"self"), Ok(vec![own, hidden]));
+    assert_eq!(room(&fake.root()), Ok(Some(350)));
     assert_eq!(levels_of(&host("4:memory:/\n", mounts).root(), b"self"), Ok(Vec::new()));
 }

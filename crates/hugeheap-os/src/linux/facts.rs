@@ -36,6 +36,10 @@ impl Facts for Linux {
         cgroup::levels_of(&self.root, b"self")
     }
 
+    fn memory_room(&self) -> Result<Option<u64>> {
+        cgroup::room(&self.root)
+    }
+
     fn pressure(&self) -> Result<Pressure> {
         host::pressure(&self.root)
     }

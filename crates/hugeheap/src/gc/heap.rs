@@ -82,6 +82,8 @@ pub enum BadHeap {
     NoMemory {
         /// Its bytes.
         bytes: usize,
+        /// What is left of memory, below the limits of the control groups and on the host: fewer bytes, or else the system refused.
+        left: u64,
     },
 }
 
@@ -94,7 +96,14 @@ impl fmt::Display for BadHeap {
             Self::Growth { percent } => {
                 write!(f, "a growth of {percent} percent is too little; set at least {LEAST_GROWTH}")
             }
-            Self::NoMemory { bytes } => write!(f, "there is no memory for a nursery of {bytes} bytes"),
+            Self::NoMemory { bytes, left } if *left < *bytes as u64 => write!(
+                f,
+                "there is no memory for a nursery of {bytes} bytes: {left} are left below the limit on memory or on the host; set a smaller one"
+            ),
+            Self::NoMemory { bytes, .. } => write!(
+                f,
+                "there is no memory for a nursery of {bytes} bytes: the system gave no address space or no pages; set a smaller one"
+            ),
         }
     }
 }
@@ -165,7 +174,7 @@ impl<S: Source> Heap<S> {
         }
         let maximum = settings.maximum.unwrap_or(usize::MAX);
         space.reserve_beside();
-        let nursery = Nursery::new(space, bytes).ok_or(BadHeap::NoMemory { bytes })?;
+        let nursery = Nursery::new(space, bytes).map_err(|left| BadHeap::NoMemory { bytes, left })?;
         let number = HEAPS.fetch_add(1, Ordering::Relaxed);
         COLLECTORS.made();
         let mut old = Old::new(space, number, maximum);

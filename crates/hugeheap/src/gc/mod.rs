@@ -33,7 +33,7 @@
 //! | `scan` | words that may be addresses |
 //! | `fork` | what a forked child goes on sharing |
 //! | `protect`, `fault` | heap pages whose next use is told |
-//! | `ready` | memory before survivors need it |
+//! | `ready`, `room` | memory before survivors need it; whether there is enough for what is taken at once |
 //! | `events`, `log` | what happens, told while it happens |
 //! | `statistics` | what a heap tells |
 //!
@@ -80,6 +80,7 @@ mod prefetch;
 mod process;
 mod protect;
 mod ready;
+mod room;
 mod roots;
 mod scan;
 mod scope;

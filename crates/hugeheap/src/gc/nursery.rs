@@ -12,6 +12,7 @@
 use super::fault::{self, Kind};
 use super::header::{Header, OBJECT_ALIGN, STAYS};
 use super::heap::MAX_YOUNG;
+use super::room::{self, Room};
 use super::types::Types;
 use super::window::Window;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
@@ -54,10 +55,13 @@ pub(crate) struct Nursery<S: Source> {
 }
 
 impl<S: Source> Nursery<S> {
-    /// Takes `bytes` bytes, a multiple of a heap page, in whole arenas. `None`: no memory.
-    pub(crate) fn new(space: &'static Space<S>, bytes: usize) -> Option<Self> {
+    /// Takes `bytes` bytes, a multiple of a heap page, in whole arenas.
+    ///
+    /// # Errors
+    /// How many bytes were left: fewer than that, or the system refused.
+    pub(crate) fn new(space: &'static Space<S>, bytes: usize) -> Result<Self, u64> {
         let start = Self::block(space, bytes)?;
-        Some(Self {
+        Ok(Self {
             space,
             start,
             bytes,
@@ -72,16 +76,16 @@ impl<S: Source> Nursery<S> {
         })
     }
 
-    fn block(space: &'static Space<S>, bytes: usize) -> Option<usize> {
-        let arenas = bytes.checked_next_multiple_of(ARENA_BYTES)?;
+    fn block(space: &'static Space<S>, bytes: usize) -> Result<usize, u64> {
+        let arenas = bytes.checked_next_multiple_of(ARENA_BYTES).ok_or(u64::MAX)?;
         // "Growing", so that its last arena may be a huge page as well.
-        let block = space.source().with(|arenas_of| arenas_of.allocate_large(arenas, true))?;
+        let block = room::take(space, &mut Room::default(), (arenas, true), room::left_for_nursery)?;
         let start = block.address.get();
         if space.pages_or_add(start, arenas).is_none() {
             let _ = space.source().with(|arenas_of| arenas_of.free_large(start));
-            return None;
+            return Err(u64::MAX);
         }
-        Some(start)
+        Ok(start)
     }
 
     /// Uses another nursery from now on, and protects this one, if nothing stays in it. Directly after [`empty`](Self::empty). Says no when it goes on
@@ -93,7 +97,7 @@ impl<S: Source> Nursery<S> {
             return false;
         }
         let next = if self.before.len() < NURSERIES {
-            Self::block(self.space, self.bytes)
+            Self::block(self.space, self.bytes).ok()
         } else {
             self.before.front().copied()
         };
@@ -140,7 +144,7 @@ impl<S: Source> Nursery<S> {
         if self.stays > 0 || !self.before.is_empty() {
             return false;
         }
-        let Some(start) = Self::block(self.space, bytes) else { return false };
+        let Ok(start) = Self::block(self.space, bytes) else { return false };
         let freed = self.space.source().with(|arenas| arenas.free_large(self.start));
         debug_assert!(freed.is_ok(), "a nursery is a large block");
         (self.start, self.next, self.bytes) = (start, start, bytes);

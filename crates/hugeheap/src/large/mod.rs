@@ -66,8 +66,22 @@ impl<O: Os> Arenas<O> {
     /// Takes a large block of `bytes` bytes. `growing`: the block is expected to grow, so room is left behind it and its tail may be
     /// a huge page. `None` when the system has no memory or address space; counted.
     pub fn allocate_large(&mut self, bytes: usize, growing: bool) -> Option<LargeBlock> {
+        self.allocate_large_within(bytes, growing, u64::MAX)
+    }
+
+    /// The same if no more than `room` bytes have to come from the system for it: of what is free and resident, none do. Not counted where that is
+    /// the reason: who asks may have another way.
+    pub(crate) fn allocate_large_within(
+        &mut self,
+        bytes: usize,
+        growing: bool,
+        room: u64,
+    ) -> Option<LargeBlock> {
         let count = self.count_arenas_for(bytes)?;
         let first = self.find_large_span(count, if growing { with_room(count) } else { count })?;
+        if bytes as u64 > room && self.missing(first, count, bytes) > room {
+            return None;
+        }
         let zeroed = self.occupy(first, 0, count, bytes, growing)?;
         let arena = self.table.arena_mut(first);
         arena.large_bytes = bytes as u64;
@@ -222,6 +236,12 @@ impl<O: Os> Arenas<O> {
             self.count_live(now, pages_bytes(used));
         }
         Some(zeroed)
+    }
+
+    /// Bytes of a block of `count` idle arenas that are not resident.
+    fn missing(&self, first: ArenaId, count: u32, bytes: usize) -> u64 {
+        let missing = |index| used_pages(bytes, index) & !self.table.arena(self.nth(first, index)).touched;
+        (0..count).map(|index| pages_bytes(missing(index))).sum()
     }
 
     fn may_guess(&self) -> bool {

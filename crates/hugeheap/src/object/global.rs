@@ -47,6 +47,10 @@ impl Source for Runtime {
         true
     }
 
+    fn give_back_all(&'static self) {
+        let _ = self.give_back();
+    }
+
     fn os(&self) -> &Linux {
         const LINUX: Linux = Linux::new();
         &LINUX

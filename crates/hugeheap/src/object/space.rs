@@ -41,6 +41,13 @@ pub trait Source: Sync + 'static {
     fn wait_for_arenas(&'static self, _time: Duration) -> bool {
         false
     }
+    /// Gives back to the system what is kept for reuse, now: there is no room for what is wanted otherwise. Not under a lock.
+    fn give_back_all(&'static self) {
+        self.with(|arenas| {
+            arenas.forget_demand();
+            let _ = arenas.maintain();
+        });
+    }
     /// The operating system.
     fn os(&self) -> &Self::Os;
     /// Whether its heaps are hardened where nothing else is asked for.

@@ -87,3 +87,31 @@ fn an_object_of_nearly_all_addresses_is_refused() {
     });
     test.end();
 }
+
+/// It was made resident as a whole, up to the limit, and the kernel killed when the rest of it was written.
+#[test]
+fn a_nursery_larger_than_the_memory_limit_was_taken_up_to_the_limit() {
+    let space = space_with(1 << 30);
+    let kernel = &space.source().kernel;
+    kernel.set_cgroup_max(Some(100 << 20));
+    let refused = |bytes: usize| {
+        let error =
+            Heap::new(space, Settings { nursery: Some(bytes), ..Settings::default() }).expect_err("no room");
+        assert!(error.to_string().contains("are left below the limit on memory"), "{error}");
+        error
+    };
+    assert_eq!(refused(101 << 20), BadHeap::NoMemory { bytes: 101 << 20, left: 100 << 20 });
+    assert_eq!(kernel.charge(), 0, "nothing was touched for it");
+    kernel.set_cgroup_max(None);
+    refused(17 << 30);
+    assert_eq!(kernel.charge(), 0, "nothing was touched for it");
+    kernel.set_cgroup_max(Some(100 << 20));
+    // What the arenas keep is given back for it.
+    let settings = Settings { nursery: Some(60 << 20), ..Settings::default() };
+    for _ in 0..3 {
+        Test::over(space, settings).end();
+    }
+    let other = Test::over(space, settings);
+    assert!(matches!(refused(60 << 20), BadHeap::NoMemory { left, .. } if left < 60 << 20));
+    other.end();
+}

@@ -1,0 +1,115 @@
+//! Memory that is taken at once: only where there is room for it.
+//!
+//! ```text
+//!   a large object, a nursery ─▶ is that little of what was left lately? ──yes──▶ taken
+//!                                   │ no
+//!                                   ├─ what is left now, and what is free and resident, is enough ──▶ taken
+//!                                   └─ what is kept for reuse is given back: is it enough then? ──yes──▶ taken; else refused
+//! ```
+//!
+//! Where a control group has no more room the kernel kills, and no call fails before: arenas are mapped one by one, and memory is charged when it is
+//! touched. So a program that handles [`Exhausted`](super::Exhausted) never came to do so. For what is taken a heap page at a time this holds still: nobody could
+//! ask each time. But what is larger than all that is left is refused here.
+
+use crate::large::LargeBlock;
+use crate::object::{Source, Space};
+use crate::telemetry::Fallback;
+use hugeheap_os::Facts;
+
+/// Part of what is left that is taken without asking again, as a divisor: so much may be wrong by then, because others in the control group take memory, too. Asking
+/// opens four files and three more for each level of control groups, and with a room of a gigabyte is done for every 32nd arena. (The arenas, which choose
+/// huge pages or not by it, ask for each 64th part of a limit.)
+const ASK_PART: u64 = 16;
+
+/// What is known of how much memory is left. Pure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Bytes that may be taken without asking again.
+    known: u64,
+}
+
+impl Room {
+    /// Whether so many bytes may be taken without asking; if so, they are.
+    fn covers(&mut self, bytes: u64) -> bool {
+        let covers = bytes <= self.known;
+        self.known -= if covers { bytes } else { 0 };
+        covers
+    }
+
+    /// So many bytes are left.
+    fn learn(&mut self, left: u64) {
+        self.known = left / ASK_PART;
+    }
+}
+
+/// Bytes that may still be charged to the process. Of what the system does not tell there is enough: the call that takes it may fail.
+///
+/// The memory of the host bounds a single block, too. As one mapping the kernel would refuse it; of arenas it sees one at a time.
+pub(super) fn left_for_object<F: Facts>(os: &F) -> u64 {
+    let group = os.memory_room().ok().flatten().unwrap_or(u64::MAX);
+    group.min(os.total_memory().unwrap_or(u64::MAX))
+}
+
+/// The same for a nursery: all of it is written again and again, so what would have to be swapped out for it is none.
+pub(super) fn left_for_nursery<F: Facts>(os: &F) -> u64 {
+    left_for_object(os).min(os.available_memory().unwrap_or(u64::MAX))
+}
+
+/// Takes a large block, if there is room for it.
+///
+/// # Errors
+/// How many bytes were left: fewer than were asked for, or the system refused.
+pub(super) fn take<S: Source>(
+    space: &'static Space<S>,
+    room: &mut Room,
+    (bytes, growing): (usize, bool),
+    left: fn(&S::Os) -> u64,
+) -> Result<LargeBlock, u64> {
+    let source = space.source();
+    let block = |left| source.with(|arenas| arenas.allocate_large_within(bytes, growing, left));
+    if room.covers(bytes as u64) {
+        return block(u64::MAX).ok_or(u64::MAX);
+    }
+    let mut now = left(source.os());
+    let mut taken = block(now);
+    if taken.is_none() && now < bytes as u64 {
+        source.give_back_all();
+        now = left(source.os());
+        taken = block(now);
+        if taken.is_none() && now < bytes as u64 {
+            source.with(|arenas| arenas.count(Fallback::OutOfMemory));
+        }
+    }
+    room.learn(if taken.is_some() { now.saturating_sub(bytes as u64) } else { 0 });
+    taken.ok_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeheap_os::simulated::{Call, Config, Kernel};
+
+    #[test]
+    fn little_of_what_was_left_is_taken_without_asking_again() {
+        let mut room = Room::default();
+        assert!(!room.covers(1));
+        room.learn(1600);
+        assert!(room.covers(60) && room.covers(40));
+        assert!(!room.covers(1), "a sixteenth is used up");
+        room.learn(u64::MAX);
+        assert!(!room.covers(u64::MAX) && room.covers(1 << 40));
+    }
+
+    #[test]
+    fn what_is_left_is_the_least_of_group_and_host() {
+        let kernel =
+            Kernel::new(Config { total_memory: 1 << 30, other_charge: 300 << 20, ..Config::default() });
+        assert_eq!((left_for_object(&kernel), left_for_nursery(&kernel)), (1 << 30, 724 << 20));
+        kernel.set_cgroup_max(Some(500 << 20));
+        assert_eq!((left_for_object(&kernel), left_for_nursery(&kernel)), (500 << 20, 500 << 20));
+        for call in [Call::MemoryLimits, Call::TotalMemory, Call::AvailableMemory] {
+            kernel.fail_every(call, 1, libc::EACCES);
+        }
+        assert_eq!(left_for_nursery(&kernel), u64::MAX);
+    }
+}
