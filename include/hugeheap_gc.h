@@ -16,7 +16,8 @@
  *   - Before the next call that collects, all slots of new objects are written, with hh_gc_alloc each of them.
  *   - A reference is written into an object with hh_gc_write or HH_GC_SET, but for an object that hh_gc_alloc answered since the last
  *     call that collects and that has at most HH_GC_MAX_YOUNG bytes.
- *   - No memory: NULL and errno is ENOMEM, after everything dead was freed. The heap is as usable as before.
+ *   - No memory: NULL and errno is ENOMEM, after everything dead was freed. The heap is as usable as before. An object above 1 MiB that a control
+ *     group's limit has no room for is no memory, too; smaller ones know no limit but `maximum`.
  *   - A mistake that is noticed ends the process by SIGABRT, after one line on standard error. Most are noticed by the checks only:
  *     see hh_gc_options.
  *   - A heap belongs to the thread that made it. A process may have several. After fork the child has those of the forking thread.

@@ -49,3 +49,11 @@ def test_a_nursery_that_the_limit_has_no_room_for_is_refused(group, compiled, cl
     assert run(program, group, clean, "nursery", LIMIT) == [NO_MEMORY]
     assert group.charge() < 16 * MIB, "nothing was touched for it"
     assert run(program, group, clean, "nursery", LIMIT // 2) == [0]
+
+
+@pytest.mark.parametrize("size", [6 * MIB, 40 * MIB, 2 * LIMIT])
+def test_large_objects_are_refused_where_the_limit_has_no_room(size, group, compiled, clean):
+    fit = (LIMIT - 24 * MIB) // size
+    counts = run(compiled(HERE / "gc_limits.c"), group, clean, "objects", size)
+    # As many as before when they are dead.
+    assert len(counts) == 3 and all(fit - 1 <= count <= LIMIT // size for count in counts), counts

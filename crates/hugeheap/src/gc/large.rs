@@ -7,6 +7,7 @@
 //! ```
 
 use super::old::{LARGE, Old, Swept};
+use super::room;
 use crate::arena::{HEAP_PAGE_BYTES, HEAP_PAGES, layout};
 use crate::object::Source;
 use crate::object::class::MAX_BLOCK;
@@ -30,13 +31,14 @@ impl<S: Source> Old<S> {
         if self.held + rounded > self.maximum {
             return None;
         }
-        let (object, zeroed) = self.space.source().with(|arenas| {
-            // Above half an arena a run would cut arenas so that the rest is of little use.
-            if pages <= HEAP_PAGES as usize / 2 {
-                return arenas.allocate(pages as u32).map(|address| (address.get(), false));
-            }
-            arenas.allocate_large(rounded, false).map(|block| (block.address.get(), block.zeroed))
-        })?;
+        // Above half an arena a run would cut arenas so that the rest is of little use.
+        let (object, zeroed) = if pages <= HEAP_PAGES as usize / 2 {
+            (self.space.source().with(|arenas| arenas.allocate(pages as u32))?.get(), false)
+        } else {
+            let wanted = (rounded, false);
+            let block = room::take(self.space, &mut self.room, wanted, room::left_for_object).ok()?;
+            (block.address.get(), block.zeroed)
+        };
         let Some(page) = self.space.pages_or_add(object, rounded) else {
             self.free_pages_of(object);
             return None;

@@ -20,6 +20,7 @@ use super::depart::Survey;
 use super::header::OBJECT_ALIGN;
 use super::lists::List;
 use super::prefetch::prefetch;
+use super::room::Room;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use crate::object::class::{CLASSES, Class, SHAPES, SMALL_SHIFT, WINDOWS};
 use crate::object::space::Page;
@@ -89,6 +90,8 @@ pub(crate) struct Old<S: Source> {
     pub(super) survey: Option<Survey>,
     /// What `held` may be at most.
     pub(crate) maximum: usize,
+    /// What is known of the memory there is for large objects.
+    pub(super) room: Room,
     /// Bytes that the next minor collection may add.
     pub(super) expected: u64,
     /// It took pages from the arenas since the last sweep ended, and so may take more.
@@ -119,6 +122,7 @@ impl<S: Source> Old<S> {
             aside: Vec::new(),
             survey: None,
             maximum,
+            room: Room::default(),
             expected: 0,
             grows: false,
             poison: None,

@@ -8,6 +8,7 @@ mod events;
 mod exhausted;
 mod finalizers;
 mod growing;
+mod limits;
 mod major;
 mod minor;
 mod ready;
@@ -23,6 +24,7 @@ use crate::arena::{Arenas, Settings as ArenaSettings};
 use crate::lock::Lock;
 use crate::object::{Source, Space};
 use core::time::Duration;
+use hugeheap_os::AddressRange;
 use hugeheap_os::simulated::{Config, Kernel};
 
 /// Arenas on a simulated kernel, behind a lock.
