@@ -1,12 +1,13 @@
 //! Allocates objects of 16 bytes in a loop, for counting instructions and for timing: `gc_window KIND COUNT`.
 //!
 //! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with one survivor each, `collect-large` the
-//! same with a nursery of 64 MiB instead of 4; `survive` moves COUNT objects of two slots, each of which refers to the one before. Two objects are kept alive at any time, so that the loop cannot be
+//! same with a nursery of 64 MiB instead of 4, `collect-handles` with handles of old objects, and after many more that were released; `survive` moves COUNT objects of two slots, each of which refers to the one before. Two objects are kept alive at any time, so that the loop cannot be
 //! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
 //! is its frame of roots.
 
 use hugeheap::gc::{Heap, Layout, ProcessHeap, Settings, TypeId, space};
 use std::hint::black_box;
+use std::time::Duration;
 
 const BYTES: usize = 16;
 /// Of an object of two slots: 24, rounded up.
@@ -62,6 +63,25 @@ fn collect(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
     frame
 }
 
+/// Handles: so many are kept, of old objects, and as many were released.
+const HANDLES: usize = 100_000;
+
+fn keep_handles(heap: &mut ProcessHeap, ty: TypeId) {
+    let mut window = heap.take_window();
+    let mut handles = Vec::new();
+    // SAFETY: as in `allocate`; nothing is used after a call that may collect but through its handle, which lasts as long as the heap.
+    unsafe {
+        for _ in 0..2 * HANDLES {
+            let object = heap.allocate_slow(&mut window, ty, 0, &mut []).expect("memory");
+            handles.push(heap.global(object.as_ptr() as usize).expect("memory"));
+        }
+        heap.collect_minor(&mut window, &mut []);
+    }
+    handles.drain(HANDLES..).for_each(|handle| heap.release(handle));
+    handles.into_iter().for_each(|handle| _ = handle);
+    heap.return_window(window);
+}
+
 /// Objects in a list; when there are so many they are moved and forgotten.
 const LIST: u64 = 1000;
 
@@ -96,15 +116,19 @@ fn survive(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let kind = arguments.get(1).map(String::as_str);
-    let (Some(kind @ ("plain" | "field" | "collect" | "collect-large" | "survive")), Some(count)) =
-        (kind, arguments.get(2).and_then(|text| text.parse::<u64>().ok()))
-    else {
-        eprintln!("usage: gc_window plain|field|collect|collect-large|survive COUNT");
+    let kinds = ["plain", "field", "collect", "collect-large", "collect-handles", "survive"];
+    let (Some(kind), Some(count)) = (
+        kind.filter(|kind| kinds.contains(kind)),
+        arguments.get(2).and_then(|text| text.parse::<u64>().ok()),
+    ) else {
+        eprintln!("usage: gc_window {} COUNT", kinds.join("|"));
         std::process::exit(2);
     };
     // A size that is the same on every host, so that counts of instructions are.
     let nursery = if kind == "collect-large" { 64 << 20 } else { 4 << 20 };
-    let settings = Settings { nursery: Some(nursery), ..Settings::default() };
+    // The first collection of that kind moves many, and is slow where instructions are counted: no reason to look at the clock after each later one.
+    let step = (kind == "collect-handles").then_some(Duration::from_secs(100));
+    let settings = Settings { nursery: Some(nursery), step, ..Settings::default() };
     let mut heap = Heap::new(space(), settings).expect("memory");
     let ty = heap.register(Layout::fixed(BYTES)).expect("a header and a field");
     let kept = match kind {
@@ -115,7 +139,12 @@ fn main() {
             let node = heap.register(node).expect("a header and two slots");
             survive(&mut heap, node, count)
         }
-        _ => collect(&mut heap, ty, count),
+        _ => {
+            if kind == "collect-handles" {
+                keep_handles(&mut heap, ty);
+            }
+            collect(&mut heap, ty, count)
+        }
     };
     black_box(kept);
     let statistics = heap.statistics();

@@ -3,7 +3,7 @@
 //! ```text
 //!   hh_gc* ─▶ window, frames, open      the program's: its inlined functions read and write them
 //!             heap                      hugeheap::gc
-//!             types, globals, callbacks what C names by numbers and function pointers
+//!             types, callbacks          what C names by numbers and function pointers
 //! ```
 //!
 //! A call borrows the members that it needs and never the whole: while the heap collects, its one root callback reads the frames and the
@@ -38,7 +38,6 @@ pub(crate) struct Handle {
     working: bool,
     heap: ProcessHeap,
     types: Vec<types::Known>,
-    globals: roots::Globals,
     callbacks: Vec<roots::Callback>,
     scans: Vec<roots::Range>,
 }
@@ -126,7 +125,6 @@ fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
             working: false,
             heap,
             types: Vec::new(),
-            globals: roots::Globals::new(),
             callbacks: Vec::new(),
             scans: Vec::new(),
         });

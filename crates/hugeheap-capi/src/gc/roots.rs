@@ -1,19 +1,11 @@
-//! Roots: frames of the shadow stack, callbacks, and handles.
-//!
-//! A handle is a number with three parts, so that one that was released or is of another heap is told from one that lives:
-//!
-//! ```text
-//!    63          48 47          32 31               0
-//!   ├─ heap ────────┼─ use of place ┼─ place, from 1 ─┤
-//! ```
+//! Roots: frames of the shadow stack, callbacks, and handles, which are the numbers of the library's own.
 
 use super::{Handle, must_be_outside};
 use crate::refuse;
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU16, Ordering};
 use hugeheap::complain;
-use hugeheap::gc::{Global, Scan, Visitor};
+use hugeheap::gc::{Scan, Visitor};
 
 /// `hh_gc_frame`.
 #[repr(C)]
@@ -147,80 +139,29 @@ unsafe extern "C" fn hh_gc_remove_scan(
     }
 }
 
-/// The handles of a heap.
-pub(super) struct Globals {
-    places: Vec<Place>,
-    vacant: Vec<u32>,
-    heap: u16,
-}
-
-struct Place {
-    global: Option<Global>,
-    uses: u16,
-}
-
-static HEAPS: AtomicU16 = AtomicU16::new(0);
-
-impl Globals {
-    pub(super) fn new() -> Self {
-        Self { places: Vec::new(), vacant: Vec::new(), heap: HEAPS.fetch_add(1, Ordering::Relaxed) }
-    }
-
-    /// Sees to it that `add` has a place, and `release` room to note that it is vacant.
-    fn reserve(&mut self) -> bool {
-        if !self.vacant.is_empty() {
-            return true;
-        }
-        let Ok(index) = u32::try_from(self.places.len()) else { return false };
-        let fits = index < u32::MAX
-            && self.places.try_reserve(1).is_ok()
-            && self.vacant.try_reserve(self.places.len() + 1).is_ok();
-        if fits {
-            self.places.push(Place { global: None, uses: 0 });
-            self.vacant.push(index);
-        }
-        fits
-    }
-
-    /// After [`reserve`](Self::reserve).
-    fn add(&mut self, global: Global) -> u64 {
-        let Some(index) = self.vacant.pop() else { unreachable!("a place was reserved") };
-        let place = &mut self.places[index as usize];
-        place.global = Some(global);
-        place.uses = place.uses.wrapping_add(1);
-        u64::from(self.heap) << 48 | u64::from(place.uses) << 32 | u64::from(index + 1)
-    }
-
-    fn index_of(&self, number: u64) -> usize {
-        let index = ((number & u64::from(u32::MAX)) as usize).wrapping_sub(1);
-        let place = self.places.get(index).filter(|_| (number >> 48) as u16 == self.heap);
-        let lives = place.is_some_and(|place| place.global.is_some() && place.uses == (number >> 32) as u16);
-        if !lives {
-            complain::abort(format_args!(
-                "the handle {number:#x} is none of this heap: it was released, or is another heap's"
-            ));
-        }
-        index
-    }
-}
-
 /// # Safety
 /// As the header says.
 unsafe fn handle_for(handle: *mut Handle, object: *mut c_void, pinned: bool) -> u64 {
     // SAFETY: by the header's contract, here and below; nothing collects.
     unsafe { must_be_outside(handle, "a handle is made") };
     // SAFETY: as above.
-    let (globals, heap) = unsafe { (&mut (*handle).globals, &mut (*handle).heap) };
-    if globals.reserve() {
-        let object = object as usize;
-        // SAFETY: by the header's contract a live object.
-        let made = unsafe { if pinned { heap.pin(object) } else { heap.global(object) } };
-        if let Ok(global) = made {
-            return globals.add(global);
-        }
+    let heap = unsafe { &mut (*handle).heap };
+    let object = object as usize;
+    // SAFETY: by the header's contract a live object.
+    let made = unsafe { if pinned { heap.pin(object) } else { heap.global(object) } };
+    if let Ok(global) = made {
+        return global.into_number();
     }
     let _ = refuse(libc::ENOMEM);
     0
+}
+
+/// Ends the process for a handle that does not live.
+#[cold]
+fn no_handle(number: u64) -> ! {
+    complain::abort(format_args!(
+        "the handle {number:#x} is none of this heap: it was released, or is another heap's"
+    ))
 }
 
 #[unsafe(no_mangle)]
@@ -238,9 +179,8 @@ pub(super) unsafe extern "C" fn hh_gc_pin(handle: *mut Handle, object: *mut c_vo
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_get(handle: *const Handle, number: u64) -> *mut c_void {
     // SAFETY: by the header's contract; nothing collects.
-    let (globals, heap) = unsafe { (&(*handle).globals, &(*handle).heap) };
-    let index = globals.index_of(number);
-    globals.places[index].global.as_ref().map_or(0, |global| heap.address(global)) as *mut c_void
+    let object = unsafe { (*handle).heap.address_of(number) };
+    object.unwrap_or_else(|| no_handle(number)) as *mut c_void
 }
 
 #[unsafe(no_mangle)]
@@ -251,10 +191,7 @@ unsafe extern "C" fn hh_gc_release(handle: *mut Handle, number: u64) {
     // SAFETY: as above.
     unsafe { must_be_outside(handle, "hh_gc_release") };
     // SAFETY: as above.
-    let (globals, heap) = unsafe { (&mut (*handle).globals, &mut (*handle).heap) };
-    let index = globals.index_of(number);
-    if let Some(global) = globals.places[index].global.take() {
-        heap.release(global);
-        globals.vacant.push(index as u32);
+    if !unsafe { (*handle).heap.release_number(number) } {
+        no_handle(number);
     }
 }

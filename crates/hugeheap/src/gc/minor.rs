@@ -238,7 +238,7 @@ impl<S: Source> Heap<S> {
             bytes: 0,
             not_moved: 0,
         };
-        roots.each(frame, &mut minor);
+        roots.each_young(frame, &mut minor, |minor, word| minor.is_young(word));
         for (index, &object) in objects.iter().enumerate() {
             if let Some(&later) = objects.get(index + AHEAD) {
                 prefetch(later);

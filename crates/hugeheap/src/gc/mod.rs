@@ -17,7 +17,7 @@
 //! | `window` | where the next objects go |
 //! | `nursery`, `nursery_size` | where objects begin, gaps between objects that stay; how large it is |
 //! | `old`, `bins`, `lists`, `large`, `sweep` | where objects end: blocks, where the next one is, lists of pages, large objects, what becomes free |
-//! | `roots` | what is alive without being referred to |
+//! | `roots`, `globals` | what is alive without being referred to; handles that outlive scopes |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `dirty`, `survivor`, `noted`, `lost` | what a minor collection looks into; dirty cards; moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
 //! | `mark`, `stack`, `near`, `prefetch`, `cycle` | marking in steps: what is to be looked into, where marks are, what the cache is asked for; a major collection from step to step |
@@ -59,6 +59,7 @@ mod events;
 mod fault;
 mod finalizer;
 mod fork;
+mod globals;
 mod header;
 mod heap;
 mod identity;

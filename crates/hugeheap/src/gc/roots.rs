@@ -4,12 +4,13 @@
 //! |---|---|
 //! | the shadow stack | local variables: handles of a [`Scope`](super::Scope) |
 //! | a frame | addresses in local variables of a caller that keeps its window in registers, for the time of one call |
-//! | globals | what outlives scopes: [`Global`] |
+//! | globals | what outlives scopes: [`Global`]; their places: `globals` |
 //! | pins | globals whose object must not move |
 //! | the ready | what was found unreachable and waits to be finalized |
 //! | what a scan found | words of a stack that may be addresses |
 //! | callbacks | structures of the program that hold references |
 
+use super::globals::{Globals, Place};
 use super::scan::Scans;
 use super::types::{Visit, Visitor};
 use super::{Exhausted, heap::Heap};
@@ -20,9 +21,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug)]
 #[must_use = "the object stays alive until the handle is released"]
 pub struct Global {
-    pub(crate) index: u32,
+    pub(crate) place: Place,
     pub(crate) heap: u32,
-    pub(crate) pinned: bool,
+}
+
+impl Global {
+    /// The handle as a number, not 0, for a program that holds it where there are no types: C, or generated code.
+    pub fn into_number(self) -> u64 {
+        u64::from(self.heap as u16) << 48 | u64::from(self.place.uses) << 32 | u64::from(self.place.index + 1)
+    }
 }
 
 /// Names the slots that a program holds outside of objects.
@@ -32,8 +39,7 @@ pub type RootCallback = Box<dyn FnMut(&mut Visitor<'_>)>;
 #[derive(Default)]
 pub(crate) struct Roots {
     pub(crate) stack: Vec<usize>,
-    globals: Vec<usize>,
-    vacant: Vec<u32>,
+    globals: Globals,
     callbacks: Vec<RootCallback>,
     /// Objects that the program has to finalize.
     pub(crate) ready: VecDeque<usize>,
@@ -50,7 +56,27 @@ pub(crate) struct Roots {
 impl Roots {
     /// Names every root.
     pub(crate) fn each<V: Visit>(&mut self, frame: &mut [usize], visit: &mut V) {
-        for slot in self.stack.iter_mut().chain(frame).chain(&mut self.globals) {
+        self.each_but_globals(frame, visit);
+        self.globals.each(|slot| visit.slot(slot));
+    }
+
+    /// Names every root but globals that do not refer to young objects, for a minor collection. `is_young`: whether a word still does afterwards.
+    pub(crate) fn each_young<V: Visit>(
+        &mut self,
+        frame: &mut [usize],
+        visit: &mut V,
+        is_young: impl Fn(&V, usize) -> bool,
+    ) {
+        self.each_but_globals(frame, visit);
+        self.globals.each_young(|slot| {
+            visit.slot(slot);
+            is_young(visit, *slot)
+        });
+    }
+
+    #[inline(always)]
+    fn each_but_globals<V: Visit>(&mut self, frame: &mut [usize], visit: &mut V) {
+        for slot in self.stack.iter_mut().chain(frame) {
             visit.slot(slot);
         }
         if !self.ready.is_empty() {
@@ -72,20 +98,6 @@ impl Roots {
         self.stack.push(object);
         Ok(index)
     }
-
-    fn add_global(&mut self, object: usize) -> Result<u32, Exhausted> {
-        if let Some(index) = self.vacant.pop() {
-            self.globals[index as usize] = object;
-            return Ok(index);
-        }
-        let none = |_| Exhausted { bytes: 16 };
-        self.globals.try_reserve(1).map_err(none)?;
-        // So that releasing never needs memory.
-        self.vacant.try_reserve(self.globals.len() + 1).map_err(none)?;
-        let index = u32::try_from(self.globals.len()).map_err(|_| Exhausted { bytes: 16 })?;
-        self.globals.push(object);
-        Ok(index)
-    }
 }
 
 impl<S: Source> Heap<S> {
@@ -97,8 +109,7 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// A live object of this heap begins there.
     pub unsafe fn global(&mut self, object: usize) -> Result<Global, Exhausted> {
-        let index = self.roots.add_global(object)?;
-        Ok(Global { index, heap: self.number, pinned: false })
+        self.add_global(object, false)
     }
 
     /// Keeps an object alive and where it is.
@@ -109,7 +120,7 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As in [`global`](Self::global).
     pub unsafe fn pin(&mut self, object: usize) -> Result<Global, Exhausted> {
-        let index = self.roots.add_global(object)?;
+        let global = self.add_global(object, true)?;
         if self.nursery.contains(object) {
             let pins = self.roots.pins.entry(object).or_insert(0);
             *pins += 1;
@@ -120,31 +131,63 @@ impl<S: Source> Heap<S> {
         } else {
             *self.roots.old_pins.entry(object).or_insert(0) += 1;
         }
-        Ok(Global { index, heap: self.number, pinned: true })
+        Ok(global)
+    }
+
+    fn add_global(&mut self, object: usize, pinned: bool) -> Result<Global, Exhausted> {
+        let young = self.nursery.contains(object);
+        let place = self.roots.globals.add(object, young, pinned).ok_or(Exhausted { bytes: 16 })?;
+        Ok(Global { place, heap: self.number })
     }
 
     /// The address of the object that a handle keeps.
     ///
     /// # Panics
-    /// When the handle is one of another heap.
+    /// When the handle is one of another heap, or was released by its number.
     pub fn address(&self, global: &Global) -> usize {
         assert_eq!(global.heap, self.number, "the handle belongs to another heap");
-        self.roots.globals[global.index as usize]
+        match self.roots.globals.get(global.place) {
+            Some(object) => object,
+            None => panic!("the handle was released"),
+        }
+    }
+
+    /// The same for its [number](Global::into_number). `None`: it was released, or is one of another heap. (Of 65,536 numbers that are no handle's any more, one may
+    /// be that of a later one.)
+    pub fn address_of(&self, number: u64) -> Option<usize> {
+        self.roots.globals.get(self.place_of(number)?)
+    }
+
+    fn place_of(&self, number: u64) -> Option<Place> {
+        let index = (number as u32).checked_sub(1)?;
+        ((number >> 48) as u16 == self.number as u16).then_some(Place { index, uses: (number >> 32) as u16 })
     }
 
     /// Ends a handle.
     ///
     /// # Panics
-    /// When it is one of another heap.
+    /// As in [`address`](Self::address).
     #[allow(clippy::needless_pass_by_value, reason = "the handle ends here")]
     pub fn release(&mut self, global: Global) {
-        let object = self.address(&global);
-        self.roots.globals[global.index as usize] = 0;
-        self.roots.vacant.push(global.index);
-        if !global.pinned {
-            return;
+        assert_eq!(global.heap, self.number, "the handle belongs to another heap");
+        assert!(self.release_place(global.place), "the handle was released");
+    }
+
+    /// The same for its [number](Global::into_number). Says no when it was released, or is one of another heap.
+    pub fn release_number(&mut self, number: u64) -> bool {
+        self.place_of(number).is_some_and(|place| self.release_place(place))
+    }
+
+    fn release_place(&mut self, place: Place) -> bool {
+        let Some((object, pinned)) = self.roots.globals.release(place) else { return false };
+        if pinned {
+            self.unpin(object);
         }
-        // A pinned object of the nursery stays until the next minor collection all the same: it may be alive, and the gaps go around it.
+        true
+    }
+
+    /// A pinned object of the nursery stays until the next minor collection all the same: it may be alive, and the gaps go around it.
+    fn unpin(&mut self, object: usize) {
         for pins in [&mut self.roots.pins, &mut self.roots.old_pins] {
             if let Some(count) = pins.get_mut(&object) {
                 *count -= 1;

@@ -45,7 +45,7 @@ fn globals_keep_objects_until_they_are_released() {
         scope.release(global);
         let local = pair(scope, types, 1);
         let again = scope.global(local).expect("memory");
-        assert_eq!(again.index, 0, "the place is used again");
+        assert_eq!(again.place.index, 0, "the place is used again");
         scope.release(again);
         scope.collect();
         assert_eq!(scope.heap().old_bytes(), PAIR);
@@ -125,4 +125,53 @@ fn offsets_are_checked_against_the_type() {
         refused(&mut |scope| scope.bytes(array).fill(1));
     });
     test.end();
+}
+
+/// A minor collection looks at handles of young objects only: one that stayed is such an object until it has moved.
+#[test]
+fn a_handle_follows_an_object_that_stayed_for_a_while() {
+    let mut test = Test::checked();
+    let (global, pin) = test.run(|scope, types| {
+        let local = list(scope, types, 10);
+        (scope.global(local).expect("memory"), scope.pin(local).expect("memory"))
+    });
+    let at = test.heap.address(&global);
+    for _ in 0..3 {
+        test.run(|scope, _| scope.collect_minor());
+        assert_eq!(test.heap.address(&global), at);
+    }
+    test.heap.release(pin);
+    test.run(|scope, _| scope.collect_minor());
+    assert_ne!(test.heap.address(&global), at, "it has moved");
+    assert!(!test.heap.is_young(test.heap.address(&global)));
+    test.run(|scope, _| {
+        scope.scope(|scope| {
+            let local = scope.local(&global).expect("memory");
+            check_list(scope, local, 10);
+        });
+        scope.collect();
+    });
+    test.heap.release(global);
+    test.run(|scope, _| {
+        scope.collect();
+        assert_eq!(scope.heap().old_bytes(), 0);
+    });
+    test.end();
+}
+
+#[test]
+fn a_handle_as_a_number_is_known_until_it_is_released_and_to_its_heap_only() {
+    let mut test = Test::checked();
+    let mut other = Test::checked();
+    let object = test.run(|scope, types| {
+        let local = pair(scope, types, 1);
+        scope.pin(local).expect("memory").into_number()
+    });
+    assert!(object != 0 && test.heap.address_of(object).is_some());
+    assert_eq!((other.heap.address_of(object), test.heap.address_of(0)), (None, None));
+    assert!(!other.heap.release_number(object) && test.heap.release_number(object));
+    assert_eq!((test.heap.address_of(object), test.heap.release_number(object)), (None, false));
+    assert!(test.heap.roots.pins.is_empty());
+    test.end();
+    other.end();
 }
