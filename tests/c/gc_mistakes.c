@@ -104,6 +104,42 @@ static void grown_old(void) {
     hh_gc_collect(heap);
 }
 
+/* Without checks, of an old object: marking went along what is no item of it until a fault. */
+static void grown_marked(void) {
+    size_t *array = hh_gc_alloc_old(heap, array_type(), 10);
+    HH_GC_ROOTS(heap, array);
+    hh_gc_collect_minor(heap);
+    array[1] = 1000000;
+    hh_gc_collect(heap);
+}
+
+/* A minor collection did, of one that was written. */
+static void grown_written(void) {
+    size_t *array = hh_gc_alloc_old(heap, array_type(), 10);
+    HH_GC_ROOTS(heap, array);
+    hh_gc_collect_minor(heap);
+    hh_gc_write(heap, array, &array[2], hh_gc_zalloc_items(heap, type, HH_GC_VARIABLE_BYTES, 8, 10));
+    array[1] = 1000000;
+    hh_gc_collect_minor(heap);
+}
+
+/* With one for which the bytes wrap marking saw too few of its items. */
+static void grown_old_beyond(void) {
+    size_t *array = hh_gc_alloc_old(heap, array_type(), 10);
+    HH_GC_ROOTS(heap, array);
+    array[1] = ((size_t)1 << 61) + 1;
+    hh_gc_collect(heap);
+}
+
+/* One with heap pages of its own, which is marked in parts. */
+static void grown_large(void) {
+    size_t *array = hh_gc_alloc_old(heap, array_type(), 100000);
+    HH_GC_ROOTS(heap, array);
+    hh_gc_collect_minor(heap);
+    array[1] = 1000000000;
+    hh_gc_collect(heap);
+}
+
 /* Without checks. */
 static void wrong_size(void) {
     for (size_t n = 0; n < 100000; n++)
@@ -228,7 +264,8 @@ int main(int count, char **words) {
     } kinds[] = {
         KIND(no_barrier, HH_GC_BARRIERS, 0), KIND(no_root, HH_GC_POISON, 1), KIND(never_written, HH_GC_VERIFY | HH_GC_POISON, 0), KIND(wild_root, HH_GC_VERIFY, 0),
         KIND(overwritten, HH_GC_VERIFY, 0), KIND(grown, 0, 0), KIND(grown_beyond, 0, 0),
-        KIND(grown_old, HH_GC_BARRIERS, 0), KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
+        KIND(grown_old, HH_GC_BARRIERS, 0), KIND(grown_marked, 0, 0), KIND(grown_written, 0, 0), KIND(grown_old_beyond, 0, 0), KIND(grown_large, 0, 0),
+        KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
         KIND(closed_twice, 0, 0), KIND(no_finalizer, 0, 0), KIND(length_without_items, 0, 0),
         KIND(root_collects, 0, 0), KIND(root_allocates, 0, 0), KIND(root_in_verify, 0, 0), KIND(trace_adds, 0, 0),

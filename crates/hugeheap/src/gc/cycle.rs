@@ -139,7 +139,8 @@ impl<S: Source> Heap<S> {
         while budget > 0 {
             let Some((object, from)) = marker.weak.pop() else { break };
             // SAFETY: noted objects are marked, and so alive.
-            let (header, end) = unsafe { (Header::of(object), object + types.of(object).size(object)) };
+            let (header, end) =
+                unsafe { (Header::of(object), object + old.size_of(types.of(object), object)) };
             let to = if header.has(CARDS) { (from + PART).min(end) } else { end };
             if to < end {
                 // There is room: it was just popped.

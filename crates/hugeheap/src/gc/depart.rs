@@ -352,7 +352,7 @@ impl<S: Source> Heap<S> {
                 if entry % OBJECT_ALIGN == 0 {
                     if old.is_live(entry) {
                         // SAFETY: a live object, whether the one that was recorded or another.
-                        unsafe { types.of(entry).each_slot(entry, &mut follow) };
+                        unsafe { old.each_slot(types, entry, &mut follow) };
                     }
                 } else if let Some(object) = old.carded(card).filter(|&object| old.is_live(object)) {
                     // SAFETY: as above.
@@ -364,7 +364,7 @@ impl<S: Source> Heap<S> {
         for &object in copies {
             // SAFETY: a live object of this heap; nobody else runs.
             unsafe {
-                types.of(object).each_slot(object, &mut FollowCopy { old, nursery, departure, object });
+                old.each_slot(types, object, &mut FollowCopy { old, nursery, departure, object });
             }
         }
         self.follow_roots(frame);

@@ -278,7 +278,7 @@ impl<S: Source> Visit for Follow<'_, S> {
 fn follow_all<S: Source>(types: &Types, old: &Old<S>, follow: &mut Follow<'_, S>) {
     old.each_live(|object| {
         // SAFETY: a live object of this heap; nobody else runs.
-        unsafe { types.of(object).each_slot(object, follow) };
+        unsafe { old.each_slot(types, object, follow) };
     });
 }
 

@@ -24,7 +24,7 @@ impl<S: Source> Heap<S> {
         old.each_live(|object| {
             // SAFETY: live objects of this heap; the visit changes none of them.
             let header = unsafe {
-                types.of(object).each_slot(object, &mut keep);
+                old.each_slot(types, object, &mut keep);
                 Header::of(object)
             };
             if header.has(CARDS) {
@@ -47,7 +47,7 @@ impl<S: Source> Heap<S> {
             let header = unsafe { Header::of(object) };
             find.cards = header.has(CARDS);
             // SAFETY: as above.
-            unsafe { types.of(object).each_slot(object, &mut find) };
+            unsafe { old.each_slot(types, object, &mut find) };
             if find.found && !find.cards {
                 remember(remembered, object);
             } else if !find.cards {

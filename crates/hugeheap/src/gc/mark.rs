@@ -28,7 +28,7 @@ use super::nursery::Nursery;
 use super::old::Old;
 use super::prefetch::Ahead;
 use super::stack::Top;
-use super::types::{Types, Visit};
+use super::types::{Descriptor, Types, Visit};
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
 
@@ -276,11 +276,13 @@ impl Marker {
             return unsafe { ty.size(object) };
         }
         // SAFETY: as above.
-        let (header, bytes) = unsafe { (Header::of(object), ty.size(object)) };
-        if header.has(CARDS) && bytes > PART {
+        let bytes = unsafe { old.size_of(ty, object) };
+        // SAFETY: as above.
+        if bytes > PART && unsafe { Header::of(object) }.has(CARDS) {
             return self.part(types, nursery, old, object, object);
         }
-        self.look_into(types, nursery, old, object);
+        self.visit(ty, nursery, old, object, None);
+        self.reached(nursery, old, object);
         bytes
     }
 
@@ -298,13 +300,17 @@ impl Marker {
         old: &Old<S>,
         object: usize,
     ) {
-        self.visit(types, nursery, old, object, None);
+        // SAFETY: marked objects, and candidates for finalization, are live ones of this heap.
+        let ty = unsafe { types.of(object) };
+        // SAFETY: as above.
+        unsafe { old.size_of(ty, object) };
+        self.visit(ty, nursery, old, object, None);
         self.reached(nursery, old, object);
     }
 
     fn visit<S: Source>(
         &mut self,
-        types: &Types,
+        ty: &Descriptor,
         nursery: &Nursery<S>,
         old: &Old<S>,
         object: usize,
@@ -315,8 +321,8 @@ impl Marker {
             // SAFETY: a live object of this heap; nobody else runs.
             unsafe {
                 match part {
-                    Some((from, to)) => types.of(object).each_slot_in(object, from, to, shading),
-                    None => types.of(object).each_slot(object, shading),
+                    Some((from, to)) => ty.each_slot_in(object, from, to, shading),
+                    None => ty.each_slot(object, shading),
                 }
             }
         };
@@ -358,7 +364,9 @@ impl Marker {
         from: usize,
     ) -> usize {
         // SAFETY: a live object of this heap.
-        let end = object + unsafe { types.of(object).size(object) };
+        let ty = unsafe { types.of(object) };
+        // SAFETY: as above. Between two parts the program ran.
+        let end = object + unsafe { old.size_of(ty, object) };
         let to = (from + PART).min(end);
         if to < end {
             self.overflowed |= !push(&mut self.parts, (object, to), self.most);
@@ -367,7 +375,7 @@ impl Marker {
         for at in (from..to).step_by(FETCHED) {
             let end = (at + FETCHED).min(to);
             fetch_marks(old, end, to.min(end + FETCHED));
-            self.visit(types, nursery, old, object, Some((at, end)));
+            self.visit(ty, nursery, old, object, Some((at, end)));
         }
         if from == object {
             self.reached(nursery, old, object);
@@ -386,8 +394,10 @@ impl Marker {
         taken.ranges().for_each(|(from, to)| fetch_marks(old, from, to));
         let mut bytes = 0;
         for cards in taken.words() {
+            // SAFETY: a live object of this heap.
+            let ty = unsafe { types.of(cards.object) };
             for (from, to) in *cards {
-                self.visit(types, nursery, old, cards.object, Some((from, to)));
+                self.visit(ty, nursery, old, cards.object, Some((from, to)));
                 bytes += CARD_LOOK + to - from;
             }
         }

@@ -246,7 +246,7 @@ impl<S: Source> Heap<S> {
             // SAFETY: what is remembered lives: a dead object is forgotten when marking ends, before it is swept.
             unsafe { Header::of(object).with(TRACKED).put(object) };
             let marked = minor.old.black && minor.old.is_marked(object) && !minor.leaves(object);
-            if minor.look_into(object, marked) {
+            if minor.look_into_old(object, marked) {
                 remember(remembered, object);
             }
         }

@@ -54,7 +54,7 @@ pub(crate) struct Descriptor {
     /// Class of the block of a fixed object in the old generation; 0: it is variable, or has none.
     class: u8,
     /// The length from which on an object of variable size is too large for a block; 0: any, as without a length.
-    too_long: u32,
+    pub(super) too_long: u32,
     pub(crate) bytes: usize,
     /// Bytes of a fixed object, rounded up to the alignment; 0: the type is variable.
     fixed: usize,
@@ -101,8 +101,9 @@ impl Descriptor {
         }
         // SAFETY: by the contract.
         let length = unsafe { self.length(object) };
-        // It was computed without overflow when the object was allocated.
-        (self.bytes + length * self.item_bytes).max(MIN_OBJECT).next_multiple_of(OBJECT_ALIGN)
+        // It was computed without overflow when the object was allocated. Since then it may have been overwritten: no panic.
+        let bytes = length.wrapping_mul(self.item_bytes).wrapping_add(self.bytes).max(MIN_OBJECT);
+        bytes.wrapping_add(OBJECT_ALIGN - 1) & !(OBJECT_ALIGN - 1)
     }
 
     /// Bytes of an object that is not too large for a block, and the class of its block.
