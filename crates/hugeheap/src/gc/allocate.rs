@@ -84,20 +84,24 @@ impl<S: Source> Heap<S> {
             self.before_old(window, frame, bytes);
             return self.place_old(window, ty, length, bytes, frame);
         }
-        if self.crowded {
-            self.before_old(window, frame, bytes);
-        }
+        let collected = self.crowded && self.before_old(window, frame, bytes);
         // As if it were known to live long: it is remembered, so that what is written into it needs no barrier until the next collection.
-        let room = if self.crowded { None } else { self.room(window, bytes, frame) };
+        let room = if self.crowded { None } else { self.room(window, bytes, frame, collected) };
         let Some(object) = room else { return self.place_old(window, ty, length, bytes, frame) };
         self.initialise(object, ty, length, ty.header())?;
         Ok(object)
     }
 
-    /// Room in the nursery: what the window has, the next gap, or a collection. `None`: what stays leaves none.
-    fn room(&mut self, window: &mut Window, bytes: usize, frame: &mut [usize]) -> Option<NonNull<u8>> {
+    /// Room in the nursery: what the window has, the next gap, or a collection, unless that has just been. `None`: what stays leaves none.
+    fn room(
+        &mut self,
+        window: &mut Window,
+        bytes: usize,
+        frame: &mut [usize],
+        collected: bool,
+    ) -> Option<NonNull<u8>> {
         let mut rounds = Rounds::NONE;
-        for attempt in 0_u32.. {
+        for attempt in u32::from(collected).. {
             let mut own = Window::EMPTY;
             // Where every allocation is counted, the caller's window stays empty, so that each comes here.
             let stressed = self.checks.stress.is_some();
@@ -172,12 +176,14 @@ impl<S: Source> Heap<S> {
         self.place_old(window, ty, length, bytes, frame)
     }
 
-    /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a nursery.
-    fn before_old(&mut self, window: &mut Window, frame: &mut [usize], bytes: usize) {
-        let due = self.pacing.is_scattered(self.remembered.places());
-        if due || self.added.saturating_add(bytes) > self.nursery.part && self.added > 0 {
+    /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a nursery. Says whether there was one.
+    fn before_old(&mut self, window: &mut Window, frame: &mut [usize], bytes: usize) -> bool {
+        let scattered = self.pacing.is_scattered(self.remembered.places());
+        let due = scattered || self.added.saturating_add(bytes) > self.nursery.part && self.added > 0;
+        if due {
             self.collect_some(window, frame);
         }
+        due
     }
 
     fn place_old(

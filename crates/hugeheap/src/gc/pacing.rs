@@ -322,6 +322,14 @@ mod tests {
             pacing.minor(1 << 20, STEP);
         }
         assert!(pacing.can_survive() < (2 << 20) + (64 << 10), "{}", pacing.can_survive());
+        // Where roots take nothing, a collection of which nothing survives says nothing of a slow one that is remembered.
+        pacing.minor(0, Duration::ZERO);
+        pacing.minor(1 << 20, 10 * STEP);
+        pacing.minor(1 << 20, STEP / 4);
+        let can = pacing.can_survive();
+        assert!(can < 512 << 10, "{can}");
+        pacing.minor(0, Duration::ZERO);
+        assert_eq!(pacing.can_survive(), can);
     }
 
     proptest! {
