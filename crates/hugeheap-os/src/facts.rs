@@ -263,6 +263,12 @@ pub trait Facts {
         Ok(level.map(|level| level.room_at_most()))
     }
 
+    /// Bytes of the host's swap that are free: as much the kernel can swap out before it kills, where a memory cgroup may swap. Does not allocate.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    fn free_swap(&self) -> Result<u64>;
+
     /// Memory pressure of the host. Does not allocate.
     fn pressure(&self) -> Result<Pressure>;
 

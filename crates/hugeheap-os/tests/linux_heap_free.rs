@@ -77,6 +77,7 @@ fn facts_of_the_allocation_path_use_no_heap() {
     _ = without_heap("memory_room", || OS.memory_room());
     _ = without_heap("pressure", || OS.pressure());
     _ = without_heap("available_memory", || OS.available_memory());
+    _ = without_heap("free_swap", || OS.free_swap());
     _ = without_heap("total_memory", || OS.total_memory());
     _ = without_heap("address_space_limit", || OS.address_space_limit());
     _ = without_heap("capabilities", || OS.capabilities());

@@ -40,6 +40,10 @@ impl Facts for Linux {
         cgroup::room(&self.root)
     }
 
+    fn free_swap(&self) -> Result<u64> {
+        host::meminfo(&self.root, b"SwapFree")
+    }
+
     fn pressure(&self) -> Result<Pressure> {
         host::pressure(&self.root)
     }

@@ -80,6 +80,8 @@ calls! {
     Pressure "open(/proc/pressure/memory)" &[libc::ENOENT, libc::EOPNOTSUPP],
     /// `Facts::available_memory`.
     AvailableMemory "open(/proc/meminfo)" &[libc::EACCES],
+    /// `Facts::free_swap`.
+    FreeSwap "open(/proc/meminfo)" &[libc::EACCES],
     /// `Facts::total_memory`.
     TotalMemory "open(/proc/meminfo)" &[libc::EACCES],
     /// `Facts::caches`.

@@ -30,6 +30,8 @@ pub struct Config {
     pub page_sizes: PageSizes,
     /// Memory of the host in bytes.
     pub total_memory: u64,
+    /// Bytes of swap that are free; nothing is ever swapped out.
+    pub free_swap: u64,
     /// Bytes charged to the cgroup by page cache and other processes.
     pub other_charge: u64,
     /// Mode, defragmentation and khugepaged's knobs.
@@ -109,6 +111,7 @@ impl Config {
         Self {
             page_sizes,
             total_memory: 16 << 30,
+            free_swap: 0,
             other_charge: 0,
             thp: Thp {
                 mode: ThpMode::Madvise,

@@ -74,6 +74,10 @@ impl Facts for Kernel {
         self.fact(Call::AvailableMemory, |state| Ok(state.physical.free_memory()))
     }
 
+    fn free_swap(&self) -> Result<u64> {
+        self.fact(Call::FreeSwap, |state| Ok(state.config.free_swap))
+    }
+
     fn total_memory(&self) -> Result<u64> {
         self.fact(Call::TotalMemory, |state| Ok(state.physical.limits.host))
     }

@@ -43,16 +43,21 @@ impl Room {
 }
 
 /// Bytes that may still be charged to the process. Of what the system does not tell there is enough: the call that takes it may fail.
+fn left_in_group<F: Facts>(os: &F) -> u64 {
+    os.memory_room().ok().flatten().unwrap_or(u64::MAX)
+}
+
+/// Bytes that there are for an object: the kernel swaps before it kills. (Less than that where the group may not use the host's swap.)
 ///
 /// The memory of the host bounds a single block, too. As one mapping the kernel would refuse it; of arenas it sees one at a time.
 pub(super) fn left_for_object<F: Facts>(os: &F) -> u64 {
-    let group = os.memory_room().ok().flatten().unwrap_or(u64::MAX);
-    group.min(os.total_memory().unwrap_or(u64::MAX))
+    let swap = os.free_swap().unwrap_or(0);
+    left_in_group(os).min(os.total_memory().unwrap_or(u64::MAX)).saturating_add(swap)
 }
 
-/// The same for a nursery: all of it is written again and again, so what would have to be swapped out for it is none.
+/// Bytes that there are for a nursery: all of it is written again and again, so what would have to be swapped out for it is none.
 pub(super) fn left_for_nursery<F: Facts>(os: &F) -> u64 {
-    left_for_object(os).min(os.available_memory().unwrap_or(u64::MAX))
+    left_in_group(os).min(os.available_memory().unwrap_or(u64::MAX))
 }
 
 /// Takes a large block, if there is room for it.
@@ -107,9 +112,16 @@ mod tests {
         assert_eq!((left_for_object(&kernel), left_for_nursery(&kernel)), (1 << 30, 724 << 20));
         kernel.set_cgroup_max(Some(500 << 20));
         assert_eq!((left_for_object(&kernel), left_for_nursery(&kernel)), (500 << 20, 500 << 20));
-        for call in [Call::MemoryLimits, Call::TotalMemory, Call::AvailableMemory] {
+        for call in [Call::MemoryLimits, Call::TotalMemory, Call::AvailableMemory, Call::FreeSwap] {
             kernel.fail_every(call, 1, libc::EACCES);
         }
-        assert_eq!(left_for_nursery(&kernel), u64::MAX);
+        assert_eq!((left_for_object(&kernel), left_for_nursery(&kernel)), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn what_the_host_can_swap_out_is_room_for_an_object_and_not_for_a_nursery() {
+        let kernel = Kernel::new(Config { total_memory: 1 << 30, free_swap: 200 << 20, ..Config::default() });
+        kernel.set_cgroup_max(Some(500 << 20));
+        assert_eq!((left_for_object(&kernel), left_for_nursery(&kernel)), (700 << 20, 500 << 20));
     }
 }
