@@ -11,6 +11,7 @@
 //! touched. So a program that handles [`Exhausted`](super::Exhausted) never came to do so. For what is taken a heap page at a time this holds still: nobody could
 //! ask each time. But what is larger than all that is left is refused here.
 
+use crate::arena::{ARENA_BYTES, Policy};
 use crate::large::LargeBlock;
 use crate::object::{Source, Space};
 use crate::telemetry::Fallback;
@@ -60,6 +61,15 @@ pub(super) fn left_for_nursery<F: Facts>(os: &F) -> u64 {
     left_in_group(os).min(os.available_memory().unwrap_or(u64::MAX))
 }
 
+/// Bytes of a pool of huge pages that arenas are made from: they are charged to nobody's memory.
+fn left_in_pool<S: Source>(source: &'static S) -> u64 {
+    if source.with(|arenas| arenas.settings().policy) != Policy::Hugetlb {
+        return 0;
+    }
+    let pool = source.os().hugetlb_pool(ARENA_BYTES).ok().flatten();
+    pool.map_or(0, |pool| pool.available() * ARENA_BYTES as u64)
+}
+
 /// Takes a large block, if there is room for it.
 ///
 /// # Errors
@@ -75,11 +85,12 @@ pub(super) fn take<S: Source>(
     if room.covers(bytes as u64) {
         return block(u64::MAX).ok_or(u64::MAX);
     }
-    let mut now = left(source.os());
+    let left = || left(source.os()).saturating_add(left_in_pool(source));
+    let mut now = left();
     let mut taken = block(now);
     if taken.is_none() && now < bytes as u64 {
         source.give_back_all();
-        now = left(source.os());
+        now = left();
         taken = block(now);
         if taken.is_none() && now < bytes as u64 {
             source.with(|arenas| arenas.count(Fallback::OutOfMemory));

@@ -1,6 +1,7 @@
 //! Large objects where memory is limited.
 
 use super::*;
+use crate::arena::Policy;
 use hugeheap_os::simulated::Call;
 
 const MIB: usize = 1 << 20;
@@ -76,5 +77,20 @@ fn without_a_limit_nothing_is_refused_and_little_is_asked() {
         }
     });
     assert!((1..=3).contains(&(asked(&test) - before)), "{}", asked(&test) - before);
+    test.end();
+}
+
+/// Pages of a pool are charged to nobody's memory.
+#[test]
+fn a_limit_on_memory_is_none_on_a_pool() {
+    let settings = ArenaSettings { policy: Policy::Hugetlb, region: Some(1 << 30), ..ArenaSettings::DEFAULT };
+    let space = space_on(Config::default().with_pool(60), settings);
+    space.source().kernel.set_cgroup_max(Some(30 << 20));
+    space.source().kernel.set_total_memory(1 << 30);
+    let mut test = Test::over(space, Settings { nursery: Some(40 * MIB), ..Settings::default() });
+    test.run(|scope, types| {
+        assert!(fill(scope, types, 60 * MIB));
+        scope.allocate(types.text, 60 * MIB).expect_err("neither the pool nor the limit has room");
+    });
     test.end();
 }

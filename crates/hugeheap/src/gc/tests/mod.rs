@@ -59,9 +59,13 @@ fn space() -> &'static Space<World> {
 
 /// The same with regions of so many bytes.
 fn space_with(region: usize) -> &'static Space<World> {
-    // Access for real: what is written without its metadata being ready crashes.
-    let kernel = Kernel::new(Config { enforce_access: true, ..Config::default() });
     let settings = ArenaSettings { region: Some(region), ..ArenaSettings::DEFAULT };
+    space_on(Config::default(), settings)
+}
+
+fn space_on(config: Config, settings: ArenaSettings) -> &'static Space<World> {
+    // Access for real: what is written without its metadata being ready crashes.
+    let kernel = Kernel::new(Config { enforce_access: true, ..config });
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
     let world = Box::leak(Box::new(World { arenas, kernel, waiting: Lock::new(None) }));
     Box::leak(Box::new(Space::new(world)))
