@@ -214,8 +214,7 @@ pub(crate) unsafe fn set_thread_heap(heap: &ProcessHeap) {
 #[inline(never)]
 fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
     runtime().ensure_started();
-    let heap = ManuallyDrop::new(SPACE.acquire()?);
-    heap.owned_by_thread();
+    let heap = ManuallyDrop::new(SPACE.acquire_for_thread()?);
     slot::set(heap.core.as_ptr());
     // After the slot is set: the C library may allocate for the key's value.
     leave_at_end(heap.core);

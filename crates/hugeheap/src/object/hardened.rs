@@ -104,7 +104,7 @@ fn seed() -> u64 {
 impl<S: Source> Space<S> {
     /// A hardened heap: one that waits for an owner, else a new one. `None` when the system has no memory for its metadata.
     pub fn acquire_hardened(&'static self) -> Option<Heap<S>> {
-        self.acquire_as(true)
+        self.acquire_as(true, super::registry::OWNED)
     }
 
     /// The state of a new hardened heap.

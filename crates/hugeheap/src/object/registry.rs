@@ -1,7 +1,7 @@
 //! All heaps over a source, who owns them, and what happens to those whose owner is gone.
 //!
 //! ```text
-//!            acquire                    drop of the handle
+//!            acquire                    drop of the handle, end of the thread (Leaving)
 //!   (new) ───────────▶ Owned, Thread ──────────────────────▶ Waiting
 //!                        ▲          acquire: adopted            │ ▲
 //!                        └──────────────────────────────────────┤ │ collected
@@ -33,8 +33,10 @@ pub(super) const WAITING: u32 = 0;
 pub(super) const OWNED: u32 = 1;
 pub(super) const VISITED: u32 = 2;
 pub(super) const LOST: u32 = 3;
-/// Owned by a thread through its slot, not by a handle.
+/// Owned by a thread through its slot, not by a handle: from the moment on at which it is made or adopted.
 pub(super) const THREAD: u32 = 4;
+/// As before, by a thread that ends: nobody visits it any more.
+pub(super) const LEAVING: u32 = 5;
 
 /// Heaps of a table, the first of which is no heap: number 0 means none. A thread has one; 65,535 threads at a time.
 const HEAPS: usize = 1 << 16;
@@ -51,7 +53,9 @@ pub(super) struct Registry {
     /// Heaps made, and one.
     count: AtomicUsize,
     /// Heaps that may be waiting: what `acquire` looks for.
-    waiting: AtomicUsize,
+    pub(super) waiting: AtomicUsize,
+    /// Heaps that are lost.
+    lost: AtomicUsize,
     /// Bytes of an OS page, once a hardened heap asked for them; 0 before.
     pub(super) os_page: AtomicUsize,
     /// Held while heaps are made: the room that is left in the last mapping.
@@ -65,6 +69,7 @@ impl Registry {
             table: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
             waiting: AtomicUsize::new(0),
+            lost: AtomicUsize::new(0),
             os_page: AtomicUsize::new(0),
             making: Lock::new((0, 0)),
             visits: Visits::new(),
@@ -100,24 +105,31 @@ impl<S: Source> Space<S> {
     /// A heap: one that waits for an owner, else a new one. `None` when the system has no memory for its metadata.
     /// It is [hardened](Self::acquire_hardened) where the source asks for that.
     pub fn acquire(&'static self) -> Option<Heap<S>> {
-        self.acquire_as(self.source().hardened())
+        self.acquire_as(self.source().hardened(), OWNED)
     }
 
-    pub(super) fn acquire_as(&'static self, hardened: bool) -> Option<Heap<S>> {
+    /// The same for a thread and for nobody else. In a forked child, where the thread is missing, it waits for an owner. A heap that was acquired by hand may be the
+    /// forking thread's: it stays as it is.
+    pub(super) fn acquire_for_thread(&'static self) -> Option<Heap<S>> {
+        self.acquire_as(self.source().hardened(), THREAD)
+    }
+
+    pub(super) fn acquire_as(&'static self, hardened: bool, state: u32) -> Option<Heap<S>> {
         if self.registry.waiting.load(Ordering::Acquire) > 0 {
             let fits = |number: &u32| self.is_hardened(*number) == hardened;
-            let adopted = self.registry.numbers().filter(fits).find_map(|number| self.claim(number, OWNED));
+            let adopted = self.registry.numbers().filter(fits).find_map(|number| self.claim(number, state));
             if adopted.is_some() {
                 return adopted;
             }
         }
-        self.make_heap(hardened)
+        self.make_heap(hardened, state)
     }
 
     /// Heaps that somebody owns. Others may acquire and leave some meanwhile.
     pub fn heaps_in_use(&self) -> usize {
         let made = self.registry.count.load(Ordering::Relaxed) - 1;
-        made.saturating_sub(self.registry.waiting.load(Ordering::Relaxed))
+        let idle = self.registry.waiting.load(Ordering::Relaxed) + self.registry.lost.load(Ordering::Relaxed);
+        made.saturating_sub(idle)
     }
 
     /// Whether heap `number` is a hardened one.
@@ -134,7 +146,7 @@ impl<S: Source> Space<S> {
         Some(Heap { core })
     }
 
-    fn make_heap(&'static self, hardened: bool) -> Option<Heap<S>> {
+    fn make_heap(&'static self, hardened: bool, state: u32) -> Option<Heap<S>> {
         self.reserve_beside();
         let mut making = self.registry.making.lock();
         let number = self.registry.count.load(Ordering::Relaxed);
@@ -156,7 +168,7 @@ impl<S: Source> Space<S> {
         // SAFETY: fresh memory of the chunk, aligned (chunks begin at 64 KiB and cores follow each other), given to nobody else.
         unsafe {
             let own = Own { preset, ..Own::new(self, number as u32) };
-            core.write(Core { own, shared: Shared::new(OWNED, hardened) });
+            core.write(Core { own, shared: Shared::new(state, hardened) });
         }
         self.add_metadata(bytes);
         let slot = self.registry.slot(number as u32)?;
@@ -187,19 +199,21 @@ impl<S: Source> Space<S> {
         for number in self.registry.numbers().filter(|&number| !own.contains(&Some(number))) {
             self.finish_announcement(number);
         }
+        // Counted anew: a missing thread may have changed a heap's state and not the count yet, or the other way round.
+        let (mut waiting, mut lost) = (0, 0);
         for number in self.registry.numbers() {
             let Some(shared) = self.registry.shared::<S>(number) else { continue };
-            let state = shared.state.load(Ordering::Relaxed);
-            if own.contains(&Some(number)) || !matches!(state, THREAD | VISITED) {
-                continue;
+            let mut state = shared.state.load(Ordering::Relaxed);
+            if !own.contains(&Some(number)) && matches!(state, THREAD | LEAVING | VISITED) {
+                let changing = shared.busy.load(Ordering::Relaxed) != 0 || state == VISITED;
+                state = if changing { LOST } else { WAITING };
+                shared.state.store(state, Ordering::Relaxed);
             }
-            if shared.busy.load(Ordering::Relaxed) != 0 || state == VISITED {
-                shared.state.store(LOST, Ordering::Relaxed);
-            } else {
-                shared.state.store(WAITING, Ordering::Relaxed);
-                self.registry.waiting.fetch_add(1, Ordering::Relaxed);
-            }
+            waiting += usize::from(state == WAITING);
+            lost += usize::from(state == LOST);
         }
+        self.registry.waiting.store(waiting, Ordering::Relaxed);
+        self.registry.lost.store(lost, Ordering::Relaxed);
     }
 
     /// In a forked child: puts the page that the missing owner of a heap was announcing into the inbox it was for, unless it got there. A page that is pending and in no inbox is
@@ -257,12 +271,6 @@ impl<S: Source> Heap<S> {
     /// The heap's number, by which [`Space::visit`] and walks know it.
     pub fn number(&mut self) -> u32 {
         tag::heap(self.own().tag)
-    }
-
-    /// The heap belongs to a thread and to nobody else. In a forked child, where the thread is missing, it waits for an owner. A heap that was
-    /// acquired by hand may be the forking thread's: it stays as it is.
-    pub(super) fn owned_by_thread(&self) {
-        self.shared().state.store(THREAD, Ordering::SeqCst);
     }
 
     pub(super) fn collect_all(&mut self) {

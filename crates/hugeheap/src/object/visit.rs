@@ -17,7 +17,7 @@
 //! free as a whole by then.
 
 use super::heap::{Heap, Shared};
-use super::registry::{OWNED, THREAD};
+use super::registry::{LEAVING, OWNED, THREAD};
 use super::space::{Source, Space};
 use crate::lock::Lock;
 use core::mem::ManuallyDrop;
@@ -108,6 +108,6 @@ impl<S: Source> Heap<S> {
     pub(super) fn end_visits(&mut self) {
         let space = self.own().space;
         let _visiting = space.registry.visits.visiting.lock();
-        self.shared().state.store(OWNED, Ordering::SeqCst);
+        self.shared().state.store(LEAVING, Ordering::SeqCst);
     }
 }

@@ -20,11 +20,15 @@ fn fork(space: &Space<World>, own: Option<u32>) {
     space.after_fork_in_child(&[own]);
 }
 
+/// A heap that belongs to a thread.
+fn thread_heap(space: &'static Space<World>) -> Heap<World> {
+    space.acquire_for_thread().expect("memory")
+}
+
 #[test]
 fn the_heaps_of_other_threads_wait_in_the_child() {
     let (space, mut own) = heap();
-    let mut gone = space.acquire().expect("memory");
-    gone.owned_by_thread();
+    let mut gone = thread_heap(space);
     let blocks = gone.take_many(1000, 48);
     let kept = own.take(48);
     // The thread does not exist in the child, and neither does its handle.
@@ -52,8 +56,7 @@ impl Heap<World> {
 #[test]
 fn a_heap_in_the_middle_of_a_change_is_lost_and_its_blocks_live() {
     let (space, mut own) = heap();
-    let mut gone = space.acquire().expect("memory");
-    gone.owned_by_thread();
+    let mut gone = thread_heap(space);
     let blocks = gone.take_many(1000, 48);
     let busy = gone.busy();
     core::mem::forget((gone, busy));
@@ -75,8 +78,7 @@ fn a_heap_in_the_middle_of_a_change_is_lost_and_its_blocks_live() {
 #[test]
 fn a_heap_that_somebody_visited_is_lost() {
     let (space, _own) = heap();
-    let gone = space.acquire().expect("memory");
-    gone.owned_by_thread();
+    let gone = thread_heap(space);
     gone.shared().state.store(VISITED, Ordering::SeqCst);
     core::mem::forget(gone);
     fork(space, Some(1));
@@ -96,10 +98,45 @@ fn heaps_that_wait_or_belong_to_a_handle_stay_as_they_are() {
     assert_eq!(space.acquire().expect("memory").number(), 2);
 }
 
+/// Its owner was noted a moment after it was taken, and no more from a moment before it was left: in a child that was forked within one of the two nobody ever had the heap
+/// again, nor what was free in it, nor what was freed in it afterwards.
+#[test]
+fn a_heap_that_a_missing_thread_was_about_to_have_or_to_leave_waits_in_the_child() {
+    let (space, mut own) = heap();
+    let (made, mut leaving) = (thread_heap(space), thread_heap(space));
+    let blocks = leaving.take_many(1000, 48);
+    leaving.end_visits();
+    drop(thread_heap(space));
+    let adopted = thread_heap(space);
+    core::mem::forget((made, leaving, adopted));
+    fork(space, Some(1));
+    assert_eq!([2, 3, 4].map(|number| state(space, number)), [WAITING; 3]);
+    own.give_all(blocks);
+    own.check();
+    own.trim();
+    assert_eq!(live(space), 0, "what is freed there is collected");
+}
+
+/// A missing thread had counted the heap that it was about to leave, or not yet the one that it had just taken. The child looked for a heap that waits
+/// each time it needed one, and took heaps for free that were not, more of them with each generation.
+#[test]
+fn a_child_knows_how_many_heaps_wait_whatever_missing_threads_were_doing() {
+    let (space, _own) = heap();
+    let waiting = || space.registry.waiting.load(Ordering::Relaxed);
+    let (leaving, lost) = (thread_heap(space), thread_heap(space));
+    // As in `leave` and as in `claim`.
+    space.registry.waiting.fetch_add(2, Ordering::Relaxed);
+    core::mem::forget((lost.busy(), leaving, lost));
+    for _generation in 0..3 {
+        fork(space, Some(1));
+        assert_eq!((waiting(), space.heaps_in_use()), (1, 1));
+    }
+}
+
 #[test]
 fn a_thread_without_a_heap_forks() {
-    let (space, mut gone) = heap();
-    gone.owned_by_thread();
+    let space = space();
+    let mut gone = thread_heap(space);
     let blocks = gone.take_many(100, 48);
     core::mem::forget(gone);
     fork(space, None);
@@ -112,8 +149,7 @@ fn a_thread_without_a_heap_forks() {
 #[test]
 fn what_others_freed_before_the_fork_is_collected_after_it() {
     let (space, mut own) = heap();
-    let mut gone = space.acquire().expect("memory");
-    gone.owned_by_thread();
+    let mut gone = thread_heap(space);
     let blocks = gone.take_many(5000, 64);
     own.give_all(blocks);
     core::mem::forget(gone);
@@ -128,8 +164,7 @@ fn children_of_children() {
     let (space, mut own) = heap();
     let mut blocks = Vec::new();
     for generation in 2..10 {
-        let mut gone = space.acquire().expect("memory");
-        gone.owned_by_thread();
+        let mut gone = thread_heap(space);
         assert_eq!(gone.number(), 2, "generation {generation}");
         blocks.extend(gone.take_many(100, 48));
         core::mem::forget(gone);
@@ -172,8 +207,7 @@ fn an_owner_does_not_wait_for_a_thread_that_is_about_to_push() {
 #[test]
 fn a_child_collects_what_a_missing_thread_was_about_to_push() {
     let (space, mut own) = heap();
-    let mut gone = space.acquire().expect("memory");
-    gone.owned_by_thread();
+    let mut gone = thread_heap(space);
     let blocks = own.take_many(1000, 64);
     free_without_push(space, &mut gone, blocks[0]);
     core::mem::forget(gone);
@@ -186,8 +220,7 @@ fn a_child_collects_what_a_missing_thread_was_about_to_push() {
 #[test]
 fn a_child_leaves_pages_where_they_are() {
     let (space, mut own) = heap();
-    let mut gone = space.acquire().expect("memory");
-    gone.owned_by_thread();
+    let mut gone = thread_heap(space);
     let blocks = own.take_many(1000, 64);
     gone.give(blocks[0]).expect("live");
     let last = *blocks.last().expect("some");

@@ -9,9 +9,7 @@ const BYTES: usize = 64;
 
 /// A heap that belongs to a thread.
 fn thread_heap(space: &'static Space<World>) -> ManuallyDrop<Heap<World>> {
-    let heap = ManuallyDrop::new(space.acquire().expect("memory"));
-    heap.owned_by_thread();
-    heap
+    ManuallyDrop::new(space.acquire_for_thread().expect("memory"))
 }
 
 /// Frees blocks of others as an interpreter's hook does; answers how often somebody was visited.
@@ -84,8 +82,8 @@ fn a_heap_that_is_no_threads_is_not_visited() {
 fn a_visit_ends_no_quarantine() {
     let space = space();
     let mut own = space.acquire().expect("memory");
-    let mut worker = ManuallyDrop::new(space.acquire_hardened().expect("memory"));
-    worker.owned_by_thread();
+    let worker = space.acquire_as(true, super::super::registry::THREAD);
+    let mut worker = ManuallyDrop::new(worker.expect("memory"));
     let blocks = worker.take_many(BLOCKS, BYTES);
     let last = *blocks.last().expect("some");
     assert!(free_and_visit(space, &mut own, blocks) > 0);
