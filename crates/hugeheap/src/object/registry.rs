@@ -186,8 +186,8 @@ impl<S: Source> Space<S> {
         if let Some(mut visit) = self.claim(number, VISITED) {
             visit.collect_all();
             // Nothing else is kept in a heap that waits, but for a quarantine; most visits, one for each block freed there, empty no page.
-            if visit.own().spare_count > 0 || visit.own().preset.is_some() {
-                visit.trim();
+            if visit.own().spare_count > 0 {
+                visit.trim_but_quarantine();
             }
             ManuallyDrop::new(visit).leave();
         }
@@ -300,6 +300,18 @@ impl<S: Source> Heap<S> {
         // SAFETY: as in `collect_all`.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
         own.trim(shared) * crate::arena::HEAP_PAGE_BYTES
+    }
+
+    /// The same for a heap that nobody owns, after it was collected: of a hardened one without what waits in quarantine, or a block that is freed
+    /// after its thread's end would be had at once.
+    fn trim_but_quarantine(&mut self) {
+        if self.own().preset.is_none() {
+            self.trim();
+            return;
+        }
+        let _busy = self.busy();
+        let own = self.own();
+        own.give_spares(own.spare_count as usize);
     }
 }
 

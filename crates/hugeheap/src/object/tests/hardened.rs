@@ -134,6 +134,42 @@ fn a_freed_block_is_not_handed_out_before_others_were_freed() {
     heap.check_empty();
 }
 
+/// Whoever freed in a heap that waits trimmed it, and so the quarantine ended with the free that it was for.
+#[test]
+fn a_block_freed_after_its_thread_ended_is_not_handed_out_before_others_were_freed() {
+    for bytes in SIZES {
+        let (space, mut heap) = hardened();
+        let mut live = heap.take_many(3 * QUARANTINE, bytes);
+        let freed = live.pop().expect("taken");
+        let mut other = space.acquire_hardened().expect("memory");
+        drop(heap);
+        other.give(freed).expect("live");
+        let mut adopted = space.acquire_hardened().expect("memory");
+        assert_eq!(adopted.number(), 1);
+        for round in 1..QUARANTINE {
+            let more = adopted.take_many(HEAP_PAGE_BYTES / bytes, bytes);
+            assert!(!more.contains(&freed), "{bytes}: after {round} frees");
+            live.extend(more);
+            adopted.check();
+            adopted.give(live.swap_remove(0)).expect("live");
+        }
+        adopted.give_all(live);
+        adopted.check_empty();
+    }
+}
+
+/// The pages are given back that are not needed for that.
+#[test]
+fn what_is_freed_after_its_thread_ended_goes_back_but_for_the_quarantine() {
+    let (space, mut heap) = hardened();
+    let blocks = heap.take_many(100_000, 48);
+    let mut other = space.acquire_hardened().expect("memory");
+    drop(heap);
+    other.give_all(blocks);
+    assert!(super::live(space) <= (QUARANTINE * HEAP_PAGE_BYTES) as u64, "{}", super::live(space));
+    space.acquire_hardened().expect("memory").check_empty();
+}
+
 #[test]
 fn a_page_stays_while_a_block_of_it_is_in_quarantine() {
     let (_, mut heap) = hardened();
