@@ -29,13 +29,15 @@ impl<S: Source> Space<S> {
     }
 
     /// A page run or large block for what has grown, and so is likely to grow on: there is room behind it, where that can be had. The last arena of a
-    /// large one may be a huge page.
+    /// large one may be a huge page. What would be a run may be a large block, too, on OS pages.
     pub(super) fn allocate_growing(&self, bytes: usize) -> Option<NonNull<u8>> {
         let address = self.source().with(|arenas| {
-            if bytes <= MAX_RUN {
-                return arenas.allocate_growing(pages_of(bytes));
+            if bytes > MAX_RUN {
+                return arenas.allocate_large(bytes, true).map(|block| block.address);
             }
-            arenas.allocate_large(bytes, true).map(|block| block.address)
+            let pages = pages_of(bytes);
+            let alone = arenas.is_better_alone(pages).then(|| arenas.allocate_large(bytes, false)).flatten();
+            alone.map(|block| block.address).or_else(|| arenas.allocate_growing(pages))
         })?;
         NonNull::new(address.get() as *mut u8)
     }
@@ -72,9 +74,10 @@ impl<S: Source> Space<S> {
     /// Gives a page run or large block another size where it is, or by moving its pages. `None`: it has to be copied.
     pub(super) fn resize_pages(&self, address: usize, bytes: usize) -> Result<Option<NonNull<u8>>, Mistake> {
         let resized = self.source().with(|arenas| {
-            bytes_at(arenas, address)?;
+            let old = bytes_at(arenas, address)?;
             let large = arenas.large_bytes(address).is_ok();
-            if large && bytes > MAX_RUN {
+            // One that is as short as a run becomes a run when it shrinks: others have no use for the rest of its arena. At half, so that it does not wander.
+            if large && (bytes > MAX_RUN || old <= MAX_RUN && bytes > old / 2) {
                 let moved = arenas.resize_large(address, bytes)?;
                 return Ok(moved.and_then(|moved| NonNull::new(moved.get() as *mut u8)));
             }

@@ -218,3 +218,67 @@ fn a_list_that_grows_out_of_its_page_run_is_on_a_huge_page() {
     heap.give(block).expect("live");
     heap.check_empty();
 }
+
+/// Lists that are appended to by turns, as CPython's are by an eighth, until all have `end` bytes. Answers them and the most that was resident meanwhile.
+fn grow_by_turns(
+    space: &Space<World>,
+    heap: &mut Heap<World>,
+    lists: usize,
+    end: usize,
+) -> (Vec<NonNull<u8>>, u64) {
+    let (mut bytes, mut peak) = (8 << 10, 0);
+    let mut lists = heap.take_many(lists, bytes);
+    while bytes < end {
+        bytes = (bytes + bytes / 8).min(end);
+        for list in &mut lists {
+            *list = resize(heap, *list, bytes);
+            let now = space.source().arenas.lock().snapshot();
+            peak = peak.max(now.live + now.retained);
+        }
+    }
+    (lists, peak)
+}
+
+/// Each needed a little more than any of them had just left, and got new huge pages: half as much again was resident, and more.
+#[test]
+fn lists_that_grow_by_turns_leave_little_behind() {
+    for (lists, end, most) in [(60, 300_000, 137), (60, 700_000, 121), (60, 1_000_000, 121)] {
+        let (space, mut heap) = heap();
+        let (all, peak) = grow_by_turns(space, &mut heap, lists, end);
+        let percent = peak as usize * 100 / (lists * end);
+        assert!(percent <= most, "{percent} % of {lists} lists of {end} bytes");
+        heap.check();
+        heap.give_all(all);
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn lists_that_grow_one_after_the_other_mostly_share_huge_pages() {
+    let (space, mut heap) = heap();
+    let all: Vec<_> = (0..100).flat_map(|_| grow_by_turns(space, &mut heap, 1, 160_000).0).collect();
+    let snapshot = space.source().arenas.lock().snapshot();
+    assert!(snapshot.large <= snapshot.live / 3, "{} of {}", snapshot.large, snapshot.live);
+    heap.check();
+    heap.give_all(all);
+    heap.check_empty();
+}
+
+#[test]
+fn a_list_in_an_arena_of_its_own_stays_there_while_it_is_as_short_as_a_run() {
+    let (space, mut heap) = heap();
+    let (all, _) = grow_by_turns(space, &mut heap, 60, 600_000);
+    let is_alone = |list: &NonNull<u8>| space.source().arenas.lock().large_bytes(at(*list)).is_ok();
+    let alone = *all.iter().find(|list| is_alone(list)).expect("one of them");
+    write(alone, 600_000);
+    for bytes in [1 << 20, 530_000, 600_000, 310_000, 400_000, 2 << 20] {
+        assert_eq!(resize(&mut heap, alone, bytes), alone, "{bytes}");
+        check_contents(alone, 310_000);
+    }
+    let moved = resize(&mut heap, alone, 1 << 20);
+    assert!(moved != alone && !is_alone(&moved));
+    check_contents(moved, 310_000);
+    heap.check();
+    heap.give_all(all.into_iter().map(|list| if list == alone { moved } else { list }));
+    heap.check_empty();
+}
