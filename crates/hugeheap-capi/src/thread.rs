@@ -4,7 +4,7 @@ use crate::{block_or_null, refuse};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use hugeheap::complain;
-use hugeheap::object::{space, thread_heap};
+use hugeheap::object::{space, thread_heap, thread_heap_to_free};
 
 #[unsafe(no_mangle)]
 extern "C" fn hh_malloc(size: usize) -> *mut c_void {
@@ -48,9 +48,9 @@ unsafe extern "C" fn hh_free(address: *mut c_void) {
     let Some(address) = NonNull::new(address.cast()) else { return };
     // SAFETY: the caller gives the block up, by the contract of free. That it is one is checked.
     unsafe {
-        match thread_heap() {
+        match thread_heap_to_free() {
             Some(mut heap) => heap.free(address),
-            // Without memory for a heap of its own a thread can still free in those of others.
+            // Without a heap of its own a thread can still free in those of others.
             None => space().free(address),
         }
     }
@@ -61,7 +61,7 @@ unsafe extern "C" fn hh_free_sized(address: *mut c_void, size: usize) {
     let Some(address) = NonNull::new(address.cast()) else { return };
     // SAFETY: as in `hh_free`.
     unsafe {
-        match thread_heap() {
+        match thread_heap_to_free() {
             Some(mut heap) => heap.free_sized(address, size),
             None => space().free(address),
         }
@@ -72,7 +72,7 @@ unsafe extern "C" fn hh_free_sized(address: *mut c_void, size: usize) {
 extern "C" fn hh_usable_size(address: *const c_void) -> usize {
     let Some(address) = NonNull::new(address.cast_mut().cast()) else { return 0 };
     // The owner of a window knows more than its page's bitmap does.
-    let found = match thread_heap() {
+    let found = match thread_heap_to_free() {
         Some(mut heap) => heap.usable_size(address),
         None => space().usable_size(address.as_ptr() as usize),
     };

@@ -81,13 +81,13 @@ mod slot {
         ".hidden hugeheap_thread_heap",
         ".globl hugeheap_thread_heap",
         ".type hugeheap_thread_heap,@object",
-        ".size hugeheap_thread_heap,8",
+        ".size hugeheap_thread_heap,16",
         "hugeheap_thread_heap:",
-        ".zero 8",
+        ".zero 16",
         ".popsection",
     );
 
-    /// The thread's slot, as an offset from the thread pointer.
+    /// The thread's slot, as an offset from the thread pointer. Behind it a word that is 1 when the thread has left a heap.
     #[inline(always)]
     fn offset() -> usize {
         let offset;
@@ -131,6 +131,31 @@ mod slot {
             );
         }
     }
+
+    pub(super) fn has_left() -> bool {
+        let left: usize;
+        // SAFETY: 8 bytes behind the slot.
+        unsafe {
+            core::arch::asm!(
+                "mov {}, qword ptr fs:[{} + 8]",
+                out(reg) left,
+                in(reg) offset(),
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+        left != 0
+    }
+
+    pub(super) fn note_left() {
+        // SAFETY: as in `has_left`.
+        unsafe {
+            core::arch::asm!(
+                "mov qword ptr fs:[{} + 8], 1",
+                in(reg) offset(),
+                options(nostack, preserves_flags),
+            );
+        }
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -140,6 +165,7 @@ mod slot {
 
     std::thread_local! {
         static CORE: Cell<*mut Core<Runtime>> = const { Cell::new(core::ptr::null_mut()) };
+        static LEFT: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(super) fn get() -> *mut Core<Runtime> {
@@ -148,6 +174,14 @@ mod slot {
 
     pub(super) fn set(core: *mut Core<Runtime>) {
         CORE.with(|slot| slot.set(core));
+    }
+
+    pub(super) fn has_left() -> bool {
+        LEFT.with(Cell::get)
+    }
+
+    pub(super) fn note_left() {
+        LEFT.with(|left| left.set(true));
     }
 }
 
@@ -181,12 +215,16 @@ fn leave_at_end(core: NonNull<Core<Runtime>>) {
 
 /// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and are called again.
 unsafe extern "C" fn leave(core: *mut libc::c_void) {
+    slot::note_left();
     slot::set(null_mut());
     if let Some(core) = NonNull::new(core.cast()) {
-        let mut heap = Heap::<Runtime> { core };
-        heap.end_visits();
-        drop(heap);
+        give_up(Heap { core });
     }
+}
+
+fn give_up(mut heap: ProcessHeap) {
+    heap.end_visits();
+    drop(heap);
 }
 
 /// The heap of this thread, not to be dropped by the caller; `None` when there is no memory for its metadata.
@@ -202,6 +240,19 @@ pub fn thread_heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     NonNull::new(slot::get()).map(|core| ManuallyDrop::new(Heap { core }))
 }
 
+/// The same to free something. `None` also when the thread ends and has left its heap: no destructor is called any more when the C library frees the last of
+/// what it kept for a thread, and a heap taken for that was nobody's for good. It is freed as from another thread.
+#[inline(always)]
+pub fn thread_heap_to_free() -> Option<ManuallyDrop<ProcessHeap>> {
+    thread_heap_at_hand().or_else(acquire_to_free)
+}
+
+#[cold]
+#[inline(never)]
+fn acquire_to_free() -> Option<ManuallyDrop<ProcessHeap>> {
+    if slot::has_left() { None } else { acquire() }
+}
+
 /// Makes another heap this thread's, until it is set back.
 ///
 /// # Safety
@@ -214,11 +265,21 @@ pub(crate) unsafe fn set_thread_heap(heap: &ProcessHeap) {
 #[inline(never)]
 fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
     runtime().ensure_started();
-    let heap = ManuallyDrop::new(SPACE.acquire_for_thread()?);
+    Some(own(SPACE.acquire_for_thread()?))
+}
+
+/// Makes a heap that was taken for this thread its own, unless it has one by now. Where a program's `malloc` is hugeheap, the C library may have come in between: a heap is made with an event of the
+/// arenas, that may start the maintenance thread, and the C library allocates the tables of that. The first of the two was nobody's for good.
+fn own(heap: ProcessHeap) -> ManuallyDrop<ProcessHeap> {
+    if let Some(earlier) = thread_heap_at_hand() {
+        give_up(heap);
+        return earlier;
+    }
+    let heap = ManuallyDrop::new(heap);
     slot::set(heap.core.as_ptr());
     // After the slot is set: the C library may allocate for the key's value.
     leave_at_end(heap.core);
-    Some(heap)
+    heap
 }
 
 /// The number of this thread's heap, if it has one.
@@ -257,9 +318,9 @@ impl GlobalHeap {
     unsafe fn free(address: NonNull<u8>, size: usize) {
         // SAFETY: by the contract above.
         unsafe {
-            match thread_heap() {
+            match thread_heap_to_free() {
                 Some(mut heap) => heap.free_sized(address, size),
-                // Without memory for a heap of its own a thread can still free in those of others.
+                // Without a heap of its own a thread can still free in those of others.
                 None => SPACE.free(address),
             }
         }
@@ -271,7 +332,7 @@ impl GlobalHeap {
     unsafe fn free_aligned(address: NonNull<u8>) {
         // SAFETY: by the contract above.
         unsafe {
-            match thread_heap() {
+            match thread_heap_to_free() {
                 Some(mut heap) => heap.free(address),
                 None => SPACE.free(address),
             }
@@ -334,5 +395,24 @@ unsafe impl GlobalAlloc for GlobalHeap {
             }
             moved
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_within_the_first_one_of_a_thread_costs_no_heap() {
+        std::thread::spawn(|| {
+            let mut outer = SPACE.acquire_for_thread().expect("memory");
+            let unused = SPACE.registry.shared::<Runtime>(outer.number()).expect("made");
+            let number = thread_heap().expect("memory").number();
+            assert_eq!(own(outer).number(), number, "the heap with the block of the request within");
+            assert_eq!(thread_number(), Some(number));
+            assert_eq!(unused.state.load(Ordering::SeqCst), 0, "the other one waits");
+        })
+        .join()
+        .expect("no panic");
     }
 }
