@@ -347,6 +347,37 @@ fn a_child_adopts_the_heaps_of_threads_that_it_does_not_have() {
     });
 }
 
+/// A heap is not busy while it takes or keeps a run, so each of the two is one step for a fork.
+#[test]
+fn a_child_adopts_a_heap_that_was_taking_or_keeping_a_run() {
+    let _alone = alone();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // By turns, so that some are kept.
+                let runs = [20_000, 40_000, 20_001].map(Vec::<u8>::with_capacity);
+                assert!(runs.iter().all(|run| run.capacity() >= 20_000));
+            }
+        });
+        let adopted = (0..400).all(|_| {
+            in_child(|| {
+                for mut heap in (0..4).map(|_| space().acquire().expect("memory")) {
+                    let blocks: Vec<_> = (0..8).map(|_| heap.allocate(20_000).expect("memory")).collect();
+                    let starts: HashSet<_> = blocks.iter().collect();
+                    assert_eq!(starts.len(), blocks.len(), "a run was handed out twice");
+                    // SAFETY: just handed out.
+                    blocks.into_iter().for_each(|block| unsafe { heap.free(block) });
+                    let kept = heap.trim();
+                    assert!((4 * 32_768..1 << 20).contains(&kept), "{kept} bytes were kept");
+                }
+            })
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(adopted);
+    });
+}
+
 #[test]
 fn a_child_can_have_threads_and_children() {
     let _alone = alone();

@@ -15,7 +15,7 @@ use super::space::{Page, Source};
 use super::tag::{self, RUN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Longest run that is kept, in heap pages: 128 KiB. Longer ones are used for longer than the lock takes.
 pub(super) const LONGEST: usize = 8;
@@ -27,16 +27,26 @@ const DEPTH: usize = 4;
 const MOST: u32 = 32;
 
 /// The runs that a heap keeps.
+///
+/// A fork by another thread may come between any two instructions here: the heap is not marked as busy, for which a child would lose all of it. So what is kept changes with one store,
+/// that of a count; a run that is being taken or kept at that moment is used by nobody in the child, and no more. (There was a sum of all pages beside the counts, which could
+/// be left behind by a run.)
 #[derive(Debug)]
 pub(crate) struct RunCache {
     /// By length − 1, addresses.
     runs: [[usize; DEPTH]; LONGEST],
     counts: [u8; LONGEST],
-    pages: u32,
 }
 
 impl RunCache {
-    pub(crate) const EMPTY: Self = Self { runs: [[0; DEPTH]; LONGEST], counts: [0; LONGEST], pages: 0 };
+    pub(crate) const EMPTY: Self = Self { runs: [[0; DEPTH]; LONGEST], counts: [0; LONGEST] };
+
+    /// Heap pages in all of them: each count times its length, added up in the highest byte of a product. No byte of it overflows.
+    fn pages(&self) -> u32 {
+        const LENGTHS: u64 = 0x0102_0304_0506_0708;
+        const { assert!(LONGEST == 8 && DEPTH * LONGEST * (LONGEST + 1) / 2 < 256) };
+        (u64::from_le_bytes(self.counts).wrapping_mul(LENGTHS) >> 56) as u32
+    }
 
     fn take(&mut self, pages: usize) -> Option<usize> {
         let count = self.counts[pages - 1] as usize;
@@ -44,18 +54,18 @@ impl RunCache {
             return None;
         }
         self.counts[pages - 1] -= 1;
-        self.pages -= pages as u32;
         Some(self.runs[pages - 1][count - 1])
     }
 
     fn keep(&mut self, pages: usize, address: usize) -> bool {
         let count = self.counts[pages - 1] as usize;
-        if count == DEPTH || self.pages + pages as u32 > MOST {
+        if count == DEPTH || self.pages() + pages as u32 > MOST {
             return false;
         }
         self.runs[pages - 1][count] = address;
+        // What is counted is there.
+        compiler_fence(Ordering::Release);
         self.counts[pages - 1] += 1;
-        self.pages += pages as u32;
         true
     }
 }
@@ -168,7 +178,7 @@ impl<S: Source> Own<S> {
 
     /// Gives all kept runs back to the arenas. Returns their pages.
     pub(super) fn give_runs(&mut self) -> usize {
-        let kept = self.runs.pages as usize;
+        let kept = self.runs.pages() as usize;
         for pages in 1..=LONGEST {
             while let Some(address) = self.runs.take(pages) {
                 if let Some(page) = self.space.page(address) {
@@ -189,4 +199,28 @@ impl<S: Source> Own<S> {
 /// Whether a tag is that of a run.
 pub(super) fn is_run(tag: u32) -> bool {
     tag::class(tag) == RUN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_kept_are_those_of_all_runs() {
+        let mut cache = RunCache::EMPTY;
+        let mut pages = 0;
+        for round in 0..200_usize {
+            let length = 1 + round * 5 % LONGEST;
+            if round % 3 == 0 {
+                pages -= cache.take(length).map_or(0, |address| address / 1000);
+            } else if cache.keep(length, length * 1000 + round) {
+                pages += length;
+            } else {
+                assert!(pages + length > MOST as usize || cache.counts[length - 1] as usize == DEPTH);
+            }
+            assert_eq!(cache.pages() as usize, pages);
+        }
+        cache.counts = [DEPTH as u8; LONGEST];
+        assert_eq!(cache.pages(), 144, "more than is ever kept");
+    }
 }
