@@ -31,12 +31,16 @@ static void *raw_realloc(void *c, void *p, size_t n) { return realloc(p, n); }
 static void raw_free(void *c, void *p) { free(p); }
 static Domain raw = { NULL, raw_malloc, raw_calloc, raw_realloc, raw_free };
 void PyObject_GetArenaAllocator(Arena *a) { *a = arena; }
-void PyObject_SetArenaAllocator(Arena *a) { arena = *a; }
-void PyMem_GetAllocator(int d, Domain *a) { *a = raw; }
-void PyMem_SetAllocator(int d, Domain *a) { if (d == 0) raw = *a; }
-const char *Py_GetVersion(void) { const char *v = getenv("FAKE_VERSION"); return v ? v : "3.13.0 (fake)"; }
-
 static void check(int ok, const char *what) { if (!ok) { printf("wrong: %s\n", what); exit(9); } }
+/* The struct is copied piece by piece, and other threads look at it meanwhile: those with an interpreter's lock of their own, and all in the raw domain. */
+void PyObject_SetArenaAllocator(Arena *a) { check(a->alloc == arena.alloc || a->free == arena.free, "taken before free knows it"); arena = *a; }
+void PyMem_GetAllocator(int d, Domain *a) { *a = raw; }
+void PyMem_SetAllocator(int d, Domain *a) {
+    if (d != 0) return;
+    check((a->malloc == raw.malloc && a->calloc == raw.calloc) || (a->free == raw.free && a->realloc == raw.realloc), "taken before free knows it");
+    raw = *a;
+}
+const char *Py_GetVersion(void) { const char *v = getenv("FAKE_VERSION"); return v ? v : "3.13.0 (fake)"; }
 
 static void *serve(void *seed) {
     static const size_t sizes[] = { 262144, 1 << 20, 2 << 20, 16384, 49152, 3 << 20 };

@@ -69,8 +69,10 @@ pub(crate) unsafe fn install(symbols: &Symbols) {
     // SAFETY: by the contract above; PREVIOUS is written before the hook is visible.
     unsafe {
         (symbols.get_arena)(PREVIOUS.0.get());
-        let mut ours =
-            ArenaAllocator { context: core::ptr::null_mut(), alloc: Some(alloc), free: Some(free) };
+        let mut ours = ArenaAllocator { free: Some(free), ..previous() };
+        // First what knows the arenas of both: see `DomainAllocator::put_over`.
+        (symbols.set_arena)(&raw mut ours);
+        ours = ArenaAllocator { context: core::ptr::null_mut(), alloc: Some(alloc), free: Some(free) };
         (symbols.set_arena)(&raw mut ours);
     }
 }

@@ -414,8 +414,8 @@ pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
         } else {
             [allocator::<false, MEM>(), allocator::<false, OBJ>()]
         };
-        for (domain, mut ours) in [DOMAIN_MEM, DOMAIN_OBJ].into_iter().zip(ours) {
-            set(domain, &raw mut ours);
+        for ((domain, ours), before) in [DOMAIN_MEM, DOMAIN_OBJ].into_iter().zip(ours).zip(state.previous) {
+            ours.put_over(&before, |allocator| set(domain, allocator));
         }
     }
     true

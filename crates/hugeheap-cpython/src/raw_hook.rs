@@ -149,14 +149,14 @@ pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
         if !plain {
             return false;
         }
-        let mut ours = DomainAllocator {
+        let ours = DomainAllocator {
             context: null_mut(),
             malloc: Some(malloc),
             calloc: Some(calloc),
             realloc: Some(realloc),
             free: Some(free),
         };
-        set(DOMAIN_RAW, &raw mut ours);
+        ours.put_over(before, |allocator| set(DOMAIN_RAW, allocator));
     }
     true
 }

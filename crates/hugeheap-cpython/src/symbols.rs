@@ -39,6 +39,15 @@ impl DomainAllocator {
     pub(crate) const NONE: Self =
         Self { context: core::ptr::null_mut(), malloc: None, calloc: None, realloc: None, free: None };
 
+    /// Sets this allocator in place of the one before, by `set`. In two steps, because the interpreter copies the struct piece by piece while others look at it: threads that have another
+    /// interpreter's lock, and in the raw domain all. First what frees the blocks of both, then what hands out ours; were this thread stopped between two pieces, they would
+    /// have our blocks and the free before.
+    pub(crate) fn put_over(mut self, before: &Self, set: impl Fn(*mut Self)) {
+        let mut first = Self { realloc: self.realloc, free: self.free, ..*before };
+        set(&raw mut first);
+        set(&raw mut self);
+    }
+
     /// # Safety
     /// The allocator is one of the process's CPython.
     pub(crate) unsafe fn malloc(&self, bytes: usize) -> *mut c_void {
