@@ -6,6 +6,8 @@ At level `arenas` every policy runs on 3.11 (or the oldest version found), `auto
 `auto` on every version.
 """
 
+import shutil
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -444,6 +446,48 @@ def test_a_thread_for_which_there_is_no_heap_frees_what_it_got_elsewhere(version
         result = testbed.run([INTERPRETERS[version], program, count], env=testbed.preloaded(level="objects"))
         assert (result.returncode, result.stderr) == (0, ""), count
         assert result.stdout.endswith("ended\n")
+
+
+EMBEDDING = """
+#include <Python.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    PyPreConfig config;
+    PyPreConfig_InitPythonConfig(&config);
+    config.allocator = argc > 1 ? atoi(argv[1]) : PYMEM_ALLOCATOR_NOT_SET;
+    if (PyStatus_Exception(Py_PreInitialize(&config))) return 1;
+    Py_Initialize();
+    int wrong = PyRun_SimpleString("rows = [(n, str(n)) for n in range(100000)]");
+    return Py_FinalizeEx() || wrong;
+}
+"""
+
+# `PyMemAllocatorName`: not set, default, malloc, pymalloc, pymalloc with debug hooks. The interpreter sets all but the first over ours.
+ALLOCATORS = {0: "objects", 1: "arenas", 3: "arenas", 5: "arenas", 6: "arenas"}
+
+
+@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda version: f"3.{version[1]}")
+def test_a_program_that_sets_the_allocator_is_told_the_level_in_force(version, tmp_path):
+    """`level objects` was told of programs that asked for pymalloc or malloc by `PyPreConfig.allocator`."""
+    ask = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('LIBDIR'), s.get_config_var('Py_ENABLE_SHARED'), sep='\\n')"
+    include, libraries, shared = testbed.run([INTERPRETERS[version], "-c", ask]).stdout.split("\n")[:3]
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler or shared != "1" or not Path(include, "Python.h").exists():
+        pytest.skip("no compiler, or no headers and shared library of this version")
+    source, program = tmp_path / "embed.c", tmp_path / "embed"
+    source.write_text(EMBEDDING)
+    link = [f"-I{include}", f"-L{libraries}", f"-lpython3.{version[1]}", f"-Wl,-rpath,{libraries}"]
+    built = testbed.run([compiler, source, "-o", program, *link])
+    assert built.returncode == 0, built.stderr
+    told = {}
+    for allocator in ALLOCATORS:
+        telemetry = tmp_path / str(allocator)
+        telemetry.mkdir()
+        environment = testbed.preloaded(telemetry=telemetry, level="objects", PYTHONHOME=str(Path(libraries).parent))
+        ran = testbed.run([program, allocator], env=environment)
+        assert ran.returncode == 0, ran.stderr
+        told[allocator] = testbed.only_record(telemetry)["level"]
+    assert told == ALLOCATORS
 
 
 def test_there_is_an_interpreter():

@@ -6,7 +6,7 @@
 //! * `free` may get null, and addresses that were mapped before the hook: those go to the allocator that was there before.
 //! * With subinterpreters that have their own GIL (3.12) both are called by several threads at once: the runtime locks.
 
-use crate::install::arena_wanted;
+use crate::install::tell_level;
 use crate::symbols::{ArenaAllocator, Symbols};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -29,7 +29,8 @@ fn previous() -> ArenaAllocator {
 }
 
 unsafe extern "C" fn alloc(_context: *mut c_void, bytes: usize) -> *mut c_void {
-    arena_wanted();
+    // At level `objects` pymalloc hardly asks for an arena.
+    tell_level();
     if let Some(address) = runtime().allocate(bytes) {
         return address.get() as *mut c_void;
     }

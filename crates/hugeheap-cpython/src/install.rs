@@ -55,9 +55,9 @@ pub(crate) fn is_installed(state: HookState) -> bool {
     matches!(state, HookState::Hooked | HookState::OtherAllocator)
 }
 
-/// pymalloc asks for an arena. At level `objects` it hardly does: then it is looked whether the interpreter put its own allocators over
-/// ours when it started, which `-X dev` does, and the level is told as it is.
-pub(crate) fn arena_wanted() {
+/// Looks whether the interpreter put its own allocators over ours when it started, and tells the level as it is. Asked when pymalloc wants an arena, and
+/// when the process ends, because not every allocator wants any.
+pub fn tell_level() {
     if LEVEL.load(Ordering::Relaxed) != Level::Objects as u32 || state() != HookState::Hooked {
         return;
     }

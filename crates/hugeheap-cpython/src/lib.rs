@@ -31,4 +31,4 @@ mod raw_hook;
 mod symbols;
 
 pub use hugeheap::complain::line as print_line;
-pub use install::{Moment, install};
+pub use install::{Moment, install, tell_level};

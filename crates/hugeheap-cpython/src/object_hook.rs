@@ -367,9 +367,14 @@ unsafe fn below_debug_hooks(symbols: &Symbols) -> Option<DomainAllocator> {
     }
 }
 
-/// Whether the interpreter put its own allocators under debug hooks in our place: `-X dev` does so after a preloaded library installed the hook.
+/// Whether the interpreter put its own allocators in our place after a preloaded library installed the hook: as they are, which `PyPreConfig.allocator` and a second initialisation
+/// do, or under debug hooks, as with `-X dev`.
 pub(crate) fn is_overruled(symbols: &Symbols) -> bool {
     // SAFETY: the symbols are those of this process's CPython.
+    if unsafe { is_plain(symbols, DOMAIN_OBJ) } {
+        return true;
+    }
+    // SAFETY: as above.
     unsafe { below_debug_hooks(symbols) }.is_some_and(|below| {
         below.malloc.is_none_or(|malloc| {
             let malloc = malloc as *const c_void;

@@ -3,7 +3,7 @@
 //! ```text
 //!   ld.so ─▶ constructor ─▶ read HUGEHEAP_… ─▶ CPython here? ──yes──▶ install the hooks ─▶ main()
 //!                                                    └────no───▶ say so in the record, if one is wanted
-//!   exit  ─▶ destructor  ─▶ measure and publish, if somebody listens
+//!   exit  ─▶ destructor  ─▶ the level as it is, measure and publish, if somebody listens
 //! ```
 //!
 //! It is loaded into every child process as well: a process that is not CPython pays for the load (about 0.2 ms for /bin/true) and
@@ -12,7 +12,7 @@
 use core::ffi::CStr;
 use hugeheap::runtime::{runtime, settings_from_environment};
 use hugeheap::telemetry::HookState;
-use hugeheap_cpython::{Moment, install, interface, print_line};
+use hugeheap_cpython::{Moment, install, interface, print_line, tell_level};
 
 hugeheap_cpython::export_interface!();
 
@@ -43,7 +43,10 @@ extern "C" fn constructor() {
 }
 
 extern "C" fn destructor() {
-    let _ = std::panic::catch_unwind(|| runtime().finish());
+    let _ = std::panic::catch_unwind(|| {
+        tell_level();
+        runtime().finish();
+    });
 }
 
 fn is(name: &CStr, value: &[u8]) -> bool {

@@ -223,7 +223,7 @@ fn process(main: &Snapshot, asked: Level, line: &mut dyn FnMut(&str, &str)) {
 
 /// What is to be said where level `objects` was asked for and pymalloc kept its job.
 const LESS: &str = "arenas, not objects as asked: the interpreter sets allocators of its own when it starts \
-     (PYTHONMALLOC is set, -X dev, a debug build), or the memory for a heap was missing";
+     (PYTHONMALLOC is set, -X dev, a debug build, PyPreConfig.allocator), or the memory for a heap was missing";
 
 /// Whether a process is hooked at level `arenas` though `objects` was asked for.
 fn is_less(snapshot: &Snapshot, asked: Level) -> bool {
