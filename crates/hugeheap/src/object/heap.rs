@@ -381,11 +381,6 @@ impl<S: Source> Heap<S> {
         }
         own.space.free_remote(page, tag, address, &own.announcing)
     }
-
-    /// Marks the heap busy until the guard is dropped, for a fork by another thread.
-    pub(crate) fn busy(&self) -> Busy {
-        Busy::new(self.core)
-    }
 }
 
 /// What came of freeing a block in its page's bitmap. Told and not done there, so that a fast path can end in it.
@@ -395,27 +390,6 @@ enum InWord {
     Freed,
     /// Freed, and the page has to be looked at.
     Settle,
-}
-
-/// See [`Heap::busy`].
-pub(crate) struct Busy(*const AtomicU32);
-
-impl Busy {
-    fn new<S: Source>(core: NonNull<Core<S>>) -> Self {
-        // SAFETY: cores are never unmapped.
-        let busy = unsafe { &(*core.as_ptr()).shared.busy };
-        busy.store(1, Ordering::Relaxed);
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        Self(busy)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        // SAFETY: cores are never unmapped.
-        unsafe { (*self.0).store(0, Ordering::Relaxed) };
-    }
 }
 
 impl<S: Source> Own<S> {

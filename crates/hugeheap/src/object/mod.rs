@@ -16,6 +16,7 @@
 //! | `tables` | where that metadata lies, and what of it can be written |
 //! | `bin` | where the next block of a class comes from |
 //! | `heap` | allocating and freeing: the fast paths |
+//! | `busy` | the mark that a heap is being changed, for forks |
 //! | `lists` | pages with free blocks |
 //! | `windows` | opening and leaving windows |
 //! | `refill` | the way to the next window, page, arena |
@@ -34,6 +35,7 @@
 //! | `verify` | everything that is kept, recomputed: for tests |
 
 mod bin;
+mod busy;
 pub(crate) mod class;
 mod global;
 mod hardened;
