@@ -145,6 +145,41 @@ fn threads_of_which_something_is_left() {
     );
 }
 
+/// A destructor that allocates each time it is called, and sees to it that it is called again, as often as the C library does.
+fn threads_that_allocate_to_the_last() {
+    static KEY: AtomicUsize = AtomicUsize::new(0);
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn again(value: *mut c_void) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        free(malloc(48));
+        // SAFETY: the key was made.
+        unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed) as libc::pthread_key_t, value) };
+    }
+    let mut key = 0;
+    // SAFETY: plain calls.
+    assert_eq!(
+        unsafe {
+            libc::pthread_key_create(
+                &raw mut key,
+                Some(core::mem::transmute::<extern "C" fn(*mut c_void), unsafe extern "C" fn(*mut c_void)>(
+                    again,
+                )),
+            )
+        },
+        0
+    );
+    KEY.store(key as usize, Ordering::Relaxed);
+    for _ in 0..50 {
+        // SAFETY: a value that is not looked at.
+        std::thread::spawn(move || unsafe { libc::pthread_setspecific(key, core::ptr::dangling()) })
+            .join()
+            .expect("no panic");
+    }
+    assert!(CALLS.load(Ordering::Relaxed) >= 150, "several rounds");
+    let heaps = space().heaps_in_use();
+    assert!(heaps < 10, "{heaps} heaps belong to somebody after fifty threads");
+}
+
 const SCENARIO: &str = "HUGEHEAP_TEST_SCENARIO";
 
 /// `pthread_create` was called under a lock that the request of the C library came back to; without the lock, that request met a half changed heap.
@@ -157,7 +192,8 @@ fn the_thread_is_started_below_malloc() {
         match scenario.as_str() {
             "large" => from_large_blocks(),
             "small" => from_small_blocks(),
-            _ => return threads_of_which_something_is_left(),
+            "left" => return threads_of_which_something_is_left(),
+            _ => return threads_that_allocate_to_the_last(),
         }
         return wait_until_given_back();
     }
@@ -169,6 +205,12 @@ fn the_thread_is_started_below_malloc() {
 #[test]
 fn a_thread_that_has_left_its_heap_takes_no_other_to_free() {
     run("left");
+}
+
+/// The heap that such a destructor took in the last round was left by nobody.
+#[test]
+fn a_thread_that_allocates_after_its_last_destructor_costs_no_heap() {
+    run("last");
 }
 
 /// Runs this program again, for one scenario.

@@ -51,6 +51,11 @@ impl Source for Runtime {
         let _ = self.give_back();
     }
 
+    fn is_gone(&self, thread: u32) -> bool {
+        // SAFETY: signal 0 only asks whether the thread exists. One that has the number by now only puts off what is asked for.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as libc::pid_t, 0) != 0 }
+    }
+
     fn os(&self) -> &Linux {
         const LINUX: Linux = Linux::new();
         &LINUX
@@ -213,7 +218,7 @@ fn leave_at_end(core: NonNull<Core<Runtime>>) {
     }
 }
 
-/// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and are called again.
+/// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and this one is called again: up to four times in all.
 unsafe extern "C" fn leave(core: *mut libc::c_void) {
     slot::note_left();
     slot::set(null_mut());
@@ -265,6 +270,11 @@ pub(crate) unsafe fn set_thread_heap(heap: &ProcessHeap) {
 #[inline(never)]
 fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
     runtime().ensure_started();
+    if slot::has_left() {
+        // SAFETY: no preconditions.
+        let thread = unsafe { libc::gettid() };
+        return Some(own(SPACE.acquire_late(thread as u32)?));
+    }
     Some(own(SPACE.acquire_for_thread()?))
 }
 

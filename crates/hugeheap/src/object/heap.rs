@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) inbox: AtomicUsize,
     /// How often a page was put there. See `visit`.
     pub(crate) announced: AtomicU32,
+    /// The system's number of the thread that took the heap after it had left one, and so perhaps after its last destructor; 0: none such. See `registry`.
+    pub(crate) late: AtomicU32,
     /// See `hardened`. Never changed.
     pub(crate) hardened: bool,
 }

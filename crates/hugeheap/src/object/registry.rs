@@ -14,6 +14,9 @@
 //! because nobody came. Both sides first write (the inbox; the state) and then look (at the state; at the inbox), with sequential
 //! consistency, so one of them sees the other.
 //!
+//! A thread that has left its heap may take another: a destructor allocates. If that was the last one to be called, nobody leaves this heap. So it is noted as *late*, and
+//! whoever would make a heap looks first whether the threads of late ones are gone.
+//!
 //! After a fork the child has one thread. The heaps that belong to the others are waiting there (one that is owned by a handle may be the forking thread's, and
 //! stays owned), unless they were in the middle of a change of their lists
 //! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
@@ -56,6 +59,8 @@ pub(super) struct Registry {
     pub(super) waiting: AtomicUsize,
     /// Heaps that are lost.
     lost: AtomicUsize,
+    /// Heaps that are late.
+    late: AtomicUsize,
     /// Bytes of an OS page, once a hardened heap asked for them; 0 before.
     pub(super) os_page: AtomicUsize,
     /// Held while heaps are made: the room that is left in the last mapping.
@@ -70,6 +75,7 @@ impl Registry {
             count: AtomicUsize::new(1),
             waiting: AtomicUsize::new(0),
             lost: AtomicUsize::new(0),
+            late: AtomicUsize::new(0),
             os_page: AtomicUsize::new(0),
             making: Lock::new((0, 0)),
             visits: Visits::new(),
@@ -114,6 +120,14 @@ impl<S: Source> Space<S> {
         self.acquire_as(self.source().hardened(), THREAD)
     }
 
+    /// The same for a thread, of that number with the system, that has left a heap.
+    pub(super) fn acquire_late(&'static self, thread: u32) -> Option<Heap<S>> {
+        let heap = self.acquire_for_thread()?;
+        heap.shared().late.store(thread, Ordering::Release);
+        self.registry.late.fetch_add(1, Ordering::AcqRel);
+        Some(heap)
+    }
+
     pub(super) fn acquire_as(&'static self, hardened: bool, state: u32) -> Option<Heap<S>> {
         if self.registry.waiting.load(Ordering::Acquire) > 0 {
             let fits = |number: &u32| self.is_hardened(*number) == hardened;
@@ -122,7 +136,30 @@ impl<S: Source> Space<S> {
                 return adopted;
             }
         }
+        if self.registry.late.load(Ordering::Acquire) > 0 {
+            let fits = |number: &u32| self.is_hardened(*number) == hardened;
+            let adopted =
+                self.registry.numbers().filter(fits).find_map(|number| self.adopt_late(number, state));
+            if adopted.is_some() {
+                return adopted;
+            }
+        }
         self.make_heap(hardened, state)
+    }
+
+    /// Takes a late heap over, if its thread is gone.
+    fn adopt_late(&'static self, number: u32, state: u32) -> Option<Heap<S>> {
+        let core = self.registry.core::<S>(number)?;
+        let shared = self.registry.shared::<S>(number)?;
+        let thread = shared.late.load(Ordering::Acquire);
+        if thread == 0 || !self.source().is_gone(thread) {
+            return None;
+        }
+        // One of those who look at it gets it.
+        shared.late.compare_exchange(thread, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        self.registry.late.fetch_sub(1, Ordering::AcqRel);
+        shared.state.store(state, Ordering::SeqCst);
+        Some(Heap { core })
     }
 
     /// Heaps that somebody owns. Others may acquire and leave some meanwhile.
@@ -211,7 +248,10 @@ impl<S: Source> Space<S> {
             }
             waiting += usize::from(state == WAITING);
             lost += usize::from(state == LOST);
+            // The thread that forked has another number in the child.
+            shared.late.store(0, Ordering::Relaxed);
         }
+        self.registry.late.store(0, Ordering::Relaxed);
         self.registry.waiting.store(waiting, Ordering::Relaxed);
         self.registry.lost.store(lost, Ordering::Relaxed);
     }
@@ -286,6 +326,9 @@ impl<S: Source> Heap<S> {
         let number = self.number();
         let space = self.own().space;
         let shared = self.shared();
+        if shared.late.swap(0, Ordering::AcqRel) != 0 {
+            space.registry.late.fetch_sub(1, Ordering::AcqRel);
+        }
         space.registry.waiting.fetch_add(1, Ordering::AcqRel);
         shared.state.store(WAITING, Ordering::SeqCst);
         if shared.inbox.load(Ordering::SeqCst) != 0 {
@@ -322,6 +365,7 @@ impl Shared {
             busy: AtomicU32::new(0),
             inbox: AtomicUsize::new(0),
             announced: AtomicU32::new(0),
+            late: AtomicU32::new(0),
             hardened,
         }
     }

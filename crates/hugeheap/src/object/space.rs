@@ -48,6 +48,10 @@ pub trait Source: Sync + 'static {
             let _ = arenas.maintain();
         });
     }
+    /// Whether a thread of this process, of that number with the system, has ended.
+    fn is_gone(&self, _thread: u32) -> bool {
+        false
+    }
     /// The operating system.
     fn os(&self) -> &Self::Os;
     /// Whether its heaps are hardened where nothing else is asked for.

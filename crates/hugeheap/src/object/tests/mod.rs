@@ -34,10 +34,16 @@ impl Source for World {
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
         work(&mut self.arenas.lock())
     }
+    fn is_gone(&self, thread: u32) -> bool {
+        thread == GONE
+    }
     fn os(&self) -> &Kernel {
         &self.kernel
     }
 }
+
+/// The number of a thread that has ended.
+const GONE: u32 = 77;
 
 /// A space of its own for a test. Never freed, as in a process.
 pub(crate) fn space_with(config: Config, region: usize) -> &'static Space<World> {

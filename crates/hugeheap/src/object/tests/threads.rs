@@ -40,6 +40,28 @@ fn heaps_in_use_are_those_that_somebody_owns() {
 }
 
 #[test]
+fn a_heap_that_was_taken_too_late_to_be_left_is_adopted_when_its_thread_is_gone() {
+    let space = space();
+    let (lives, mut gone) = (space.acquire_late(GONE + 1), space.acquire_late(GONE).expect("memory"));
+    let blocks = gone.take_many(100, 48);
+    core::mem::forget((gone, lives));
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!((adopted.number(), adopted.state()), (2, super::super::registry::OWNED));
+    adopted.give_all(blocks);
+    adopted.check_empty();
+    let made = space.acquire().map(|mut heap| heap.number());
+    assert_eq!(made, Some(3), "once, and not that of a thread that lives");
+}
+
+#[test]
+fn a_heap_that_was_taken_late_and_is_left_is_a_heap_like_others() {
+    let space = space();
+    drop(space.acquire_late(GONE));
+    let (first, second) = (space.acquire(), space.acquire());
+    assert_eq!([first, second].map(|heap| heap.map(|mut heap| heap.number())), [Some(1), Some(2)]);
+}
+
+#[test]
 fn what_others_freed_is_used_again() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
