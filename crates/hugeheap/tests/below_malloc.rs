@@ -149,25 +149,16 @@ fn threads_of_which_something_is_left() {
 fn threads_that_allocate_to_the_last() {
     static KEY: AtomicUsize = AtomicUsize::new(0);
     static CALLS: AtomicUsize = AtomicUsize::new(0);
-    extern "C" fn again(value: *mut c_void) {
+    unsafe extern "C" fn again(value: *mut c_void) {
         CALLS.fetch_add(1, Ordering::Relaxed);
         free(malloc(48));
         // SAFETY: the key was made.
         unsafe { libc::pthread_setspecific(KEY.load(Ordering::Relaxed) as libc::pthread_key_t, value) };
     }
     let mut key = 0;
-    // SAFETY: plain calls.
-    assert_eq!(
-        unsafe {
-            libc::pthread_key_create(
-                &raw mut key,
-                Some(core::mem::transmute::<extern "C" fn(*mut c_void), unsafe extern "C" fn(*mut c_void)>(
-                    again,
-                )),
-            )
-        },
-        0
-    );
+    // SAFETY: plain call.
+    let made = unsafe { libc::pthread_key_create(&raw mut key, Some(again)) };
+    assert_eq!(made, 0);
     KEY.store(key as usize, Ordering::Relaxed);
     for _ in 0..50 {
         // SAFETY: a value that is not looked at.
