@@ -53,7 +53,10 @@ impl Source for Runtime {
 
     fn is_gone(&self, thread: u32) -> bool {
         // SAFETY: signal 0 only asks whether the thread exists. One that has the number by now only puts off what is asked for.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as libc::pid_t, 0) != 0 }
+        let answer = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as libc::pid_t, 0) };
+        // A filter that refuses the call says nothing of the thread: its heap would be another's as well.
+        // SAFETY: the C library's error number is this thread's.
+        answer != 0 && unsafe { *libc::__errno_location() } == libc::ESRCH
     }
 
     fn os(&self) -> &Linux {
@@ -411,6 +414,46 @@ unsafe impl GlobalAlloc for GlobalHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Has the kernel refuse `tgkill` from this thread on.
+    fn refuse_tgkill() {
+        let code = |operation: u32, k| libc::sock_filter { code: operation as u16, jt: 0, jf: 0, k };
+        let is_it = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let mut filter = [
+            code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+            libc::sock_filter { jf: 1, ..code(is_it, libc::SYS_tgkill as u32) },
+            code(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            code(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is valid for the call, and its rules hold for this thread only.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    /// Its heap was adopted while it used it.
+    #[test]
+    fn a_thread_that_nobody_may_ask_for_is_not_gone() {
+        let ended = std::thread::spawn(|| {
+            // SAFETY: no preconditions.
+            let own = unsafe { libc::gettid() } as u32;
+            assert!(!runtime().is_gone(own));
+            own
+        });
+        let ended = ended.join().expect("no panic");
+        // The kernel wakes who joins a thread before its number is free.
+        while !runtime().is_gone(ended) {
+            std::thread::yield_now();
+        }
+        std::thread::spawn(move || {
+            refuse_tgkill();
+            assert!(!runtime().is_gone(ended));
+        })
+        .join()
+        .expect("no panic");
+    }
 
     #[test]
     fn a_request_within_the_first_one_of_a_thread_costs_no_heap() {
