@@ -4,6 +4,7 @@ Needs root, for a control group of the test's own.
 """
 
 import subprocess
+from pathlib import Path
 
 import pytest
 import testbed
@@ -53,7 +54,7 @@ def test_a_nursery_that_the_limit_has_no_room_for_is_refused(group, compiled, cl
 
 @pytest.mark.parametrize("size", [6 * MIB, 40 * MIB, 2 * LIMIT])
 def test_large_objects_are_refused_where_the_limit_has_no_room(size, group, compiled, clean):
-    if int(next(line.split()[1] for line in open("/proc/meminfo") if line.startswith("SwapFree:"))):
+    if int(next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("SwapFree:"))):
         pytest.skip("the host has swap: the kernel swaps before it kills, and nothing is refused")
     fit = (LIMIT - 24 * MIB) // size
     counts = run(compiled(HERE / "gc_limits.c"), group, clean, "objects", size)
