@@ -30,14 +30,16 @@ COLLECTION = 890
 
 
 # Instructions of an object of two slots that is allocated, survives and refers to another one that does: a tenth above 129. A call for each slot, a
-# list of offsets instead of a map, and two bitmaps changed for each block made it 290; everything read from memory after each write, 170.
-SURVIVOR = 142
+# list of offsets instead of a map, and two bitmaps changed for each block made it 290; everything read from memory after each write, 170. With a length before the
+# slots it was 255 while only objects of a fixed size had a map, and is 195, which the others pay with 11: 141.
+SURVIVORS = {"survive": 142, "survive-row": 205}
 
 
-def test_a_survivor_costs_no_more_than_when_it_was_measured(window):
-    cost = window.each("survive", 50_000, 250_000)
-    print(f"a survivor: {cost:.1f} instructions")
-    assert 50 < cost <= SURVIVOR
+@pytest.mark.parametrize("kind", SURVIVORS)
+def test_a_survivor_costs_no_more_than_when_it_was_measured(window, kind):
+    cost = window.each(kind, 50_000, 250_000)
+    print(f"a survivor, {kind}: {cost:.1f} instructions")
+    assert 50 < cost <= SURVIVORS[kind]
 
 
 def test_a_minor_collection_costs_what_survives_and_not_what_the_nursery_is(window):

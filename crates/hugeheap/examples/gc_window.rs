@@ -1,7 +1,8 @@
 //! Allocates objects of 16 bytes in a loop, for counting instructions and for timing: `gc_window KIND COUNT`.
 //!
 //! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with one survivor each, `collect-large` the
-//! same with a nursery of 64 MiB instead of 4, `collect-handles` with handles of old objects, and after many more that were released; `survive` moves COUNT objects of two slots, each of which refers to the one before. Two objects are kept alive at any time, so that the loop cannot be
+//! same with a nursery of 64 MiB instead of 4, `collect-handles` with handles of old objects, and after many more that were released; `survive` moves COUNT objects of two slots, each of which refers to the one before, `survive-row`
+//! objects of variable size that have as many. Two objects are kept alive at any time, so that the loop cannot be
 //! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
 //! is its frame of roots.
 
@@ -10,7 +11,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 const BYTES: usize = 16;
-/// Of an object of two slots: 24, rounded up.
+/// Of an object of two slots, with a length before them or rounded up.
 const NODE: usize = 32;
 
 /// The loop. A function of its own, so that its code can be looked at.
@@ -87,7 +88,8 @@ const LIST: u64 = 1000;
 
 /// Survivors: with all that is allocated here no major collection is due.
 #[inline(never)]
-fn survive(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
+fn survive<const ROW: bool>(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
+    let (length, first) = if ROW { (2, 2) } else { (0, 1) };
     let mut window = heap.take_window();
     let mut frame = [0; 2];
     for number in 1..=count {
@@ -98,10 +100,13 @@ fn survive(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
                     object.cast().write(ty.header());
                     object
                 }
-                None => heap.allocate_slow(&mut window, ty, 0, &mut frame).expect("memory"),
+                None => heap.allocate_slow(&mut window, ty, length, &mut frame).expect("memory"),
             };
-            object.cast::<usize>().add(1).write(frame[0]);
-            object.cast::<usize>().add(2).write(0);
+            if ROW {
+                object.cast::<usize>().add(1).write(length);
+            }
+            object.cast::<usize>().add(first).write(frame[0]);
+            object.cast::<usize>().add(first + 1).write(0);
             frame[0] = object.as_ptr() as usize;
             if number % LIST == 0 {
                 heap.collect_minor(&mut window, &mut frame);
@@ -116,7 +121,7 @@ fn survive(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let kind = arguments.get(1).map(String::as_str);
-    let kinds = ["plain", "field", "collect", "collect-large", "collect-handles", "survive"];
+    let kinds = ["plain", "field", "collect", "collect-large", "collect-handles", "survive", "survive-row"];
     let (Some(kind), Some(count)) = (
         kind.filter(|kind| kinds.contains(kind)),
         arguments.get(2).and_then(|text| text.parse::<u64>().ok()),
@@ -137,7 +142,12 @@ fn main() {
         "survive" => {
             let node = Layout::fixed(NODE).slots(&[8, 16]);
             let node = heap.register(node).expect("a header and two slots");
-            survive(&mut heap, node, count)
+            survive::<false>(&mut heap, node, count)
+        }
+        "survive-row" => {
+            let row = Layout::variable(16, 8).item_slots(&[0]);
+            let row = heap.register(row).expect("a header, a length and slots");
+            survive::<true>(&mut heap, row, count)
         }
         _ => {
             if kind == "collect-handles" {

@@ -23,6 +23,7 @@ use super::cards::{NOTED_WORDS, Taken};
 use super::depart::Departure;
 use super::ephemeron::Waiting;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
+use super::map::each_mapped;
 use super::near::Near;
 use super::nursery::Nursery;
 use super::old::Old;
@@ -201,7 +202,7 @@ impl Marker {
 
     /// Looks into what is on the stack until `budget` bytes were looked into, or nothing is left there.
     ///
-    /// Where objects are of plain types this loop is what marking costs: the near page and the top of the stack are in locals, which the
+    /// Where objects are mapped this loop is what marking costs: the near page and the top of the stack are in locals, which the
     /// compiler keeps in registers. With a call for each object, and both read from memory for each slot, a node of a tree took 166 instructions;
     /// it takes 115.
     #[inline(never)]
@@ -220,9 +221,12 @@ impl Marker {
         let mut alone = !self.departure.is_under_way() && self.waiting.is_empty();
         while budget > 0 {
             let Some(object) = ahead.next(&mut top) else { break };
-            // SAFETY: marked objects are live ones of the old generation.
-            let ty = unsafe { types.of(object) };
-            if !(alone && ty.is_plain()) {
+            // SAFETY: marked objects are live ones of the old generation; the length was looked at before the map is used.
+            let (bytes, map) = unsafe {
+                let ty = types.of(object);
+                (old.size_of(ty, object), ty.map_of(object).filter(|_| alone))
+            };
+            let Some(map) = map else {
                 // SAFETY: the stack is the one it was made of.
                 unsafe { top.leave(&mut stack) };
                 (self.near, self.stack) = (near, stack);
@@ -231,8 +235,8 @@ impl Marker {
                 top = Top::of(&mut stack, most);
                 alone = alone && self.waiting.is_empty();
                 continue;
-            }
-            ty.each_mapped(object, |slot| {
+            };
+            each_mapped(map, object, |slot| {
                 // SAFETY: slots of a live object can be read.
                 let word = unsafe { slot.read() };
                 if near.mark(nursery, old, word) {
@@ -240,7 +244,7 @@ impl Marker {
                     fits &= unsafe { top.push(&mut stack, most, word) };
                 }
             });
-            budget = budget.saturating_sub(ty.fixed_bytes());
+            budget = budget.saturating_sub(bytes);
         }
         // SAFETY: as above.
         unsafe { top.leave(&mut stack) };
@@ -259,9 +263,12 @@ impl Marker {
     ) -> usize {
         // SAFETY: marked objects are live ones of the old generation.
         let ty = unsafe { types.of(object) };
-        if ty.is_plain() {
+        // SAFETY: as above; the length is looked at before the map is used.
+        let bytes = unsafe { old.size_of(ty, object) };
+        // SAFETY: as above.
+        if let Some(map) = unsafe { ty.map_of(object) } {
             let holds = self.departure.is_under_way();
-            ty.each_mapped(object, |slot| {
+            each_mapped(map, object, |slot| {
                 // SAFETY: slots of a live object can be read.
                 let word = unsafe { slot.read() };
                 if self.near.mark(nursery, old, word) {
@@ -272,11 +279,8 @@ impl Marker {
                 }
             });
             self.reached(nursery, old, object);
-            // SAFETY: as above.
-            return unsafe { ty.size(object) };
+            return bytes;
         }
-        // SAFETY: as above.
-        let bytes = unsafe { old.size_of(ty, object) };
         // SAFETY: as above.
         if bytes > PART && unsafe { Header::of(object) }.has(CARDS) {
             return self.part(types, nursery, old, object, object);

@@ -13,7 +13,7 @@
 //! | file | concept |
 //! |---|---|
 //! | `header` | the one word before each object |
-//! | `layout`, `types`, `trace`, `length` | what a program says of a type; sizes, and where references are; lengths that were overwritten |
+//! | `layout`, `types`, `map`, `trace`, `length` | what a program says of a type; sizes, and where references are; slots as the bits of a word; lengths that were overwritten |
 //! | `window` | where the next objects go |
 //! | `nursery`, `nursery_size` | where objects begin, gaps between objects that stay; how large it is |
 //! | `old`, `bins`, `lists`, `large`, `sweep` | where objects end: blocks, where the next one is, lists of pages, large objects, what becomes free |
@@ -69,6 +69,7 @@ mod length;
 mod lists;
 mod log;
 mod lost;
+mod map;
 mod mark;
 mod metadata;
 mod minor;

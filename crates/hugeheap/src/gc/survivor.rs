@@ -6,10 +6,11 @@
 //! ```
 //!
 //! Copies whose slots are still to be looked into are in a list, the last one first: a subtree is copied before its neighbour, so that what is reached
-//! together lies together. The list ends when everything that survivors lead to was moved.
+//! together lies together. That is the subtree of the first slot, because slots are looked into from the last to the first ([`map`](super::map)). The list ends when everything that survivors lead to was moved.
 
 use super::barrier::Remembered;
 use super::header::{FORWARDED, HEADER_BYTES, Header, OBJECT_ALIGN, STAYS, TRACKED};
+use super::map::each_mapped;
 use super::minor::{Minor, remember};
 use super::prefetch::prefetch;
 use super::types::{Descriptor, Types};
@@ -18,7 +19,7 @@ use crate::object::Source;
 impl<S: Source> Minor<'_, S> {
     /// Where an object of the nursery is after the collection.
     ///
-    /// For roots, for what is remembered, and for objects of all types; what copies of plain types lead to is moved in [`drain_plain`](Self::drain_plain).
+    /// For roots, for what is remembered, and for objects of all types; what mapped copies lead to is moved in [`drain_mapped`](Self::drain_mapped).
     #[inline(always)]
     pub(super) fn move_out(&mut self, object: usize) -> usize {
         // SAFETY: references into the nursery are addresses of live objects, or of what is left of them during a collection.
@@ -93,9 +94,9 @@ impl<S: Source> Minor<'_, S> {
                 if !self.noted.waiting.is_empty() {
                     self.drain_one(remembered);
                 } else if self.old.black | self.records {
-                    self.drain_plain::<true>(remembered);
+                    self.drain_mapped::<true>(remembered);
                 } else {
-                    self.drain_plain::<false>(remembered);
+                    self.drain_mapped::<false>(remembered);
                 }
             }
             if !self.nursery.has_queued() {
@@ -125,7 +126,7 @@ impl<S: Source> Minor<'_, S> {
     /// everything in registers: through `self` it was read again after each write into an object. The copy that was made last is looked into
     /// next without having been in the list; what others lead to is asked for when they are put there. For a node of a tree it was 142 instructions, and is 107.
     #[inline(never)]
-    fn drain_plain<const LOOKS: bool>(&mut self, remembered: &mut Remembered) {
+    fn drain_mapped<const LOOKS: bool>(&mut self, remembered: &mut Remembered) {
         let types = self.types;
         let nursery = Range { start: self.start, granules: self.granules };
         let (mut copied, mut last): (usize, Option<Copied<'_>>) = (self.copied, None);
@@ -143,7 +144,8 @@ impl<S: Source> Minor<'_, S> {
                 }
                 None => break,
             };
-            if !copy.ty.is_plain() {
+            // SAFETY: the length was looked at when it was copied.
+            let Some(map) = (unsafe { copy.ty.map_of(copy.target) }) else {
                 self.copied = copied;
                 if self.look_into_any(remembered, copy.object, copy.target) {
                     copied = self.copied;
@@ -151,12 +153,12 @@ impl<S: Source> Minor<'_, S> {
                 }
                 self.bytes += bytes;
                 return;
-            }
+            };
             if LOOKS {
                 (self.object, self.marked) = (copy.target, self.old.black);
             }
             let mut young = false;
-            copy.ty.each_mapped(copy.target, |slot| {
+            each_mapped(map, copy.target, |slot| {
                 // SAFETY: slots of a live object can be read and written.
                 let word = unsafe { slot.read() };
                 if !nursery.contains(word) {
@@ -171,8 +173,12 @@ impl<S: Source> Minor<'_, S> {
                     header.target()
                 } else {
                     // SAFETY: as above.
-                    let ty = unsafe { types.of(word) };
-                    match ty.fixed_block().and_then(|(size, class)| Some((size, self.old.take(class)?))) {
+                    let (ty, size, class) = unsafe {
+                        let ty = types.of(word);
+                        let (size, class) = ty.block(word);
+                        (ty, size, class)
+                    };
+                    match self.old.take(class).map(|target| (size, target)) {
                         Some((size, target)) => {
                             // SAFETY: the block has room for the object, is new, and so apart from it.
                             unsafe { move_to(word, header, target, size) };
@@ -181,7 +187,10 @@ impl<S: Source> Minor<'_, S> {
                                 if let Some(copy) = last.replace(Copied { object: word, target, ty }) {
                                     // It waits, and what it leads to comes meanwhile: a tenth to a sixth of the time of all pauses of `gcbench`.
                                     // SAFETY: slots of a live object can be read.
-                                    copy.ty.each_mapped(copy.target, |slot| prefetch(unsafe { slot.read() }));
+                                    unsafe {
+                                        let map = copy.ty.map_of(copy.target).unwrap_or(0);
+                                        each_mapped(map, copy.target, |slot| prefetch(slot.read()));
+                                    }
                                     // SAFETY: an object that was copied has room for a word behind the header.
                                     unsafe { next_copied(copy.object).write(copied) };
                                     copied = copy.object;

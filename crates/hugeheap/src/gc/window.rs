@@ -48,6 +48,22 @@ impl Window {
         Some(unsafe { NonNull::new_unchecked(object as *mut u8) })
     }
 
+    /// Where the next object goes, and where the window ends: for who keeps the first in a register and finds the second in memory, such as functions that call each
+    /// other and return the cursor beside a result.
+    #[inline(always)]
+    pub const fn parts(self) -> (usize, usize) {
+        (self.cursor, self.limit)
+    }
+
+    /// The window of its [parts](Self::parts).
+    ///
+    /// # Safety
+    /// They are the cursor and the limit of a window that is not dead, but for room that was [taken](Self::take) since.
+    #[inline(always)]
+    pub const unsafe fn from_parts(cursor: usize, limit: usize) -> Self {
+        Self { cursor, limit }
+    }
+
     /// Bytes left.
     pub const fn room(&self) -> usize {
         self.limit - self.cursor
@@ -65,6 +81,13 @@ mod tests {
         assert_eq!(window.take(32), None);
         assert_eq!(window.take(16).map(|object| object.as_ptr() as usize), Some(0x1020));
         assert_eq!((window.take(16), window.room()), (None, 0));
+        let (cursor, limit) = Window { cursor: 0x1000, limit: 0x1020 }.parts();
+        // SAFETY: the parts of a window of which nothing was taken.
+        let mut again = unsafe { Window::from_parts(cursor, limit) };
+        assert_eq!(
+            (again.take(16).map(|object| object.as_ptr() as usize), again.parts()),
+            (Some(0x1000), (0x1010, limit))
+        );
         let mut empty = Window::EMPTY;
         assert_eq!(empty.take(16), None);
     }

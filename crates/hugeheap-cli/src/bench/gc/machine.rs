@@ -9,7 +9,7 @@
 
 use super::waits::{Before, Watch};
 use core::ptr::null_mut;
-use hugeheap::gc::{Global, Heap, Layout, ProcessHeap, Settings, TypeId, space};
+use hugeheap::gc::{Global, Heap, Layout, ProcessHeap, Settings, TypeId, Window, space};
 
 /// Slots of the shadow stack: a tree needs one for each level.
 const SLOTS: usize = 1024;
@@ -23,7 +23,7 @@ struct Stack {
 
 pub(crate) struct Machine {
     pub(crate) heap: ProcessHeap,
-    window: hugeheap::gc::Window,
+    window: Window,
     stack: *mut Stack,
     /// Who looks at the calls that may collect.
     pub(crate) watch: Option<Box<Watch>>,
@@ -70,6 +70,11 @@ impl Top {
         unsafe { self.0.sub(1).read() }
     }
 }
+
+/// Where the next object goes, where that is in a register: it moves with every object, and through memory each would wait until the one before it had
+/// been written there. For what allocates between [`Machine::cursor`] and [`Machine::put_back`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor(usize);
 
 /// A type with its size in the nursery.
 #[derive(Clone, Copy, Debug)]
@@ -146,28 +151,59 @@ impl Machine {
         }
     }
 
-    /// The same where the top of the stack is in a register. Returns `needed`, what is needed afterwards and not on the stack: as an argument and a
+    /// The same where the top of the stack and the cursor are in registers. Returns `needed`, what is needed afterwards and not on the stack: as an argument and a
     /// result it stays in registers, too, unless there is a collection.
     ///
     /// # Safety
-    /// As [`allocate`](Self::allocate); above the top nothing is needed.
+    /// As [`allocate`](Self::allocate); above the top nothing is needed, and the cursor is the one that was returned last.
     #[inline(always)]
     pub(crate) unsafe fn allocate_at<const BYTES: usize, const N: usize>(
         &mut self,
         known: Known<BYTES>,
         top: Top,
+        cursor: &mut Cursor,
         needed: [usize; N],
     ) -> (usize, [usize; N]) {
         let kind = known.kind();
-        match self.window.take(kind.bytes) {
+        // SAFETY: by the contract.
+        let mut window = unsafe { self.window_at(*cursor) };
+        match window.take(kind.bytes) {
             Some(object) => {
+                *cursor = Cursor(window.parts().0);
                 // SAFETY: room for the object was just taken.
                 unsafe { object.cast().write(kind.ty.header()) };
                 (object.as_ptr() as usize, needed)
             }
-            // SAFETY: by the contract.
-            None => unsafe { self.slow_at(kind.ty, top, needed) },
+            None => {
+                // SAFETY: by the contract.
+                let (object, needed) = unsafe { self.slow_at(kind.ty, top, *cursor, needed) };
+                *cursor = self.cursor();
+                (object, needed)
+            }
         }
+    }
+
+    /// # Safety
+    /// The cursor is the one that was returned last.
+    #[inline(always)]
+    unsafe fn window_at(&self, cursor: Cursor) -> Window {
+        // SAFETY: by the contract; whatever replaces the window tells the cursor.
+        unsafe { Window::from_parts(cursor.0, self.window.parts().1) }
+    }
+
+    /// The cursor, for a register.
+    #[inline(always)]
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor(self.window.parts().0)
+    }
+
+    /// The cursor comes back from the register.
+    ///
+    /// # Safety
+    /// It is the one that was returned last.
+    pub(crate) unsafe fn put_back(&mut self, cursor: Cursor) {
+        // SAFETY: by the contract.
+        self.window = unsafe { self.window_at(cursor) };
     }
 
     /// # Safety
@@ -178,10 +214,12 @@ impl Machine {
         &mut self,
         ty: TypeId,
         top: Top,
+        cursor: Cursor,
         mut needed: [usize; N],
     ) -> (usize, [usize; N]) {
         // SAFETY: the stack is never freed, and nobody else uses it meanwhile. By the contract everything up to the top is needed.
         unsafe {
+            self.put_back(cursor);
             let before = core::mem::replace(&mut (*self.stack).top, top.0);
             let object = self.slow(ty, 0, &mut needed);
             (*self.stack).top = before;

@@ -3,7 +3,7 @@
 //! Throughout: an address is used until the next allocation and no longer; what has to survive is on the stack or in the frame. That is
 //! the contract of every unsafe function here, and what each block relies on.
 
-use super::machine::{Kind, Known, Machine, Top, put, word};
+use super::machine::{Cursor, Kind, Known, Machine, Top, put, word};
 use super::workload::{Random, Workload};
 use hugeheap::gc::Global;
 
@@ -59,17 +59,56 @@ const NODE_WITH_NUMBERS: usize = 32;
 /// A tree made from below. Above `top` there is a slot for each level.
 ///
 /// Four levels of the recursion are one function, as C's compiler makes it of the same program; Rust's does not by itself. With a call for each node
-/// it was 35 instructions a node, and is 21; C's, on the same heap, is 25.
-unsafe fn tree<const BYTES: usize>(machine: &mut Machine, node: Known<BYTES>, depth: u32, top: Top) -> usize {
+/// it was 35 instructions a node, and is 20; C's, on the same heap, is 25.
+unsafe fn tree<const BYTES: usize>(
+    machine: &mut Machine,
+    node: Known<BYTES>,
+    depth: u32,
+    top: Top,
+    cursor: Cursor,
+) -> (usize, Cursor) {
     // SAFETY: see the module's text.
-    unsafe {
-        tree_of(machine, node, depth, top, |machine, depth, top| {
-            tree_of(machine, node, depth, top, |machine, depth, top| {
-                tree_of(machine, node, depth, top, |machine, depth, top| tree(machine, node, depth, top))
-            })
-        })
-    }
+    unsafe { tree_of(machine, node, depth, top, cursor, second_level) }
 }
+
+#[inline(always)]
+unsafe fn second_level<const BYTES: usize>(
+    machine: &mut Machine,
+    node: Known<BYTES>,
+    depth: u32,
+    top: Top,
+    cursor: Cursor,
+) -> (usize, Cursor) {
+    // SAFETY: see the module's text.
+    unsafe { tree_of(machine, node, depth, top, cursor, third_level) }
+}
+
+#[inline(always)]
+unsafe fn third_level<const BYTES: usize>(
+    machine: &mut Machine,
+    node: Known<BYTES>,
+    depth: u32,
+    top: Top,
+    cursor: Cursor,
+) -> (usize, Cursor) {
+    // SAFETY: see the module's text.
+    unsafe { tree_of(machine, node, depth, top, cursor, fourth_level) }
+}
+
+#[inline(always)]
+unsafe fn fourth_level<const BYTES: usize>(
+    machine: &mut Machine,
+    node: Known<BYTES>,
+    depth: u32,
+    top: Top,
+    cursor: Cursor,
+) -> (usize, Cursor) {
+    // SAFETY: see the module's text.
+    unsafe { tree_of(machine, node, depth, top, cursor, tree) }
+}
+
+/// What makes a tree.
+type Make<const BYTES: usize> = unsafe fn(&mut Machine, Known<BYTES>, u32, Top, Cursor) -> (usize, Cursor);
 
 /// A node, and its subtrees by `subtree`.
 #[inline(always)]
@@ -78,22 +117,39 @@ unsafe fn tree_of<const BYTES: usize>(
     node: Known<BYTES>,
     depth: u32,
     top: Top,
-    subtree: impl Fn(&mut Machine, u32, Top) -> usize,
-) -> usize {
+    mut cursor: Cursor,
+    subtree: Make<BYTES>,
+) -> (usize, Cursor) {
     // SAFETY: see the module's text.
     unsafe {
         if depth == 0 {
-            let (leaf, []) = machine.allocate_at(node, top, []);
+            let (leaf, []) = machine.allocate_at(node, top, &mut cursor, []);
             clear(leaf, 8, BYTES / 8 - 1);
-            return leaf;
+            return (leaf, cursor);
         }
-        let left = top.push(subtree(machine, depth - 1, top));
-        let right = subtree(machine, depth - 1, left);
-        let (object, [right]) = machine.allocate_at(node, left, [right]);
+        let (left, cursor) = subtree(machine, node, depth - 1, top, cursor);
+        let left = top.push(left);
+        let (right, mut cursor) = subtree(machine, node, depth - 1, left, cursor);
+        let (object, [right]) = machine.allocate_at(node, left, &mut cursor, [right]);
         put(object, 8, left.last());
         put(object, 16, right);
         clear(object, NODE, (BYTES - NODE) / 8);
-        object
+        (object, cursor)
+    }
+}
+
+/// A tree, for who has the window in the machine.
+unsafe fn whole_tree<const BYTES: usize>(
+    machine: &mut Machine,
+    node: Known<BYTES>,
+    depth: u32,
+    top: Top,
+) -> usize {
+    // SAFETY: see the module's text.
+    unsafe {
+        let (root, cursor) = tree(machine, node, depth, top, machine.cursor());
+        machine.put_back(cursor);
+        root
     }
 }
 
@@ -117,14 +173,14 @@ unsafe fn binary_trees(machine: &mut Machine, node: Known<NODE>, depth: u32) -> 
     // SAFETY: see the module's text.
     unsafe {
         let top = machine.top(depth as usize + 2);
-        let mut check = count(tree(machine, node, depth + 1, top));
-        let long = tree(machine, node, depth, top);
+        let mut check = count(whole_tree(machine, node, depth + 1, top));
+        let long = whole_tree(machine, node, depth, top);
         machine.push(long);
         let top = machine.top(depth as usize + 1);
         let mut now = SHALLOWEST;
         while now <= depth {
             for _ in 0..1_u64 << (depth - now + SHALLOWEST) {
-                check += count(tree(machine, node, now, top));
+                check += count(whole_tree(machine, node, now, top));
             }
             now += 2;
         }
@@ -134,21 +190,28 @@ unsafe fn binary_trees(machine: &mut Machine, node: Known<NODE>, depth: u32) -> 
 }
 
 /// Makes the children of the last node below the top, and theirs. Above it there is a slot for each level.
-unsafe fn populate(machine: &mut Machine, node: Known<NODE_WITH_NUMBERS>, depth: u32, top: Top) {
+unsafe fn populate(
+    machine: &mut Machine,
+    node: Known<NODE_WITH_NUMBERS>,
+    depth: u32,
+    top: Top,
+    mut cursor: Cursor,
+) -> Cursor {
     if depth == 0 {
-        return;
+        return cursor;
     }
     // SAFETY: see the module's text.
     unsafe {
         for slot in [8, 16] {
-            let (child, []) = machine.allocate_at(node, top, []);
+            let (child, []) = machine.allocate_at(node, top, &mut cursor, []);
             clear(child, 8, 3);
             machine.set(top.last(), slot, child);
         }
         for slot in [8, 16] {
-            populate(machine, node, depth - 1, top.push(word(top.last(), slot)));
+            cursor = populate(machine, node, depth - 1, top.push(word(top.last(), slot)), cursor);
         }
     }
+    cursor
 }
 
 unsafe fn gcbench(machine: &mut Machine, node: Known<NODE_WITH_NUMBERS>, depth: u32) -> Result<Done, String> {
@@ -157,11 +220,12 @@ unsafe fn gcbench(machine: &mut Machine, node: Known<NODE_WITH_NUMBERS>, depth: 
         let nodes = |depth: u32| (1_u64 << (depth + 1)) - 1;
         let stretch = depth + 2;
         let top = machine.top(stretch as usize + 1);
-        let mut check = count(tree(machine, node, stretch, top));
+        let mut check = count(whole_tree(machine, node, stretch, top));
         let root = machine.allocate(node.kind(), &mut []);
         clear(root, 8, 3);
         machine.push(root);
-        populate(machine, node, depth, machine.top(depth as usize));
+        let cursor = populate(machine, node, depth, machine.top(depth as usize), machine.cursor());
+        machine.put_back(cursor);
         let numbers = machine.array(false)?;
         let array = machine.allocate_array(numbers, NUMBERS);
         for index in 0..NUMBERS / 2 {
@@ -174,14 +238,16 @@ unsafe fn gcbench(machine: &mut Machine, node: Known<NODE_WITH_NUMBERS>, depth: 
         while now <= depth {
             let rounds = 2 * nodes(stretch) / nodes(now);
             for _ in 0..rounds {
-                let (root, []) = machine.allocate_at(node, top, []);
+                let mut cursor = machine.cursor();
+                let (root, []) = machine.allocate_at(node, top, &mut cursor, []);
                 clear(root, 8, 3);
                 let root = top.push(root);
-                populate(machine, node, now, root);
+                let cursor = populate(machine, node, now, root, cursor);
+                machine.put_back(cursor);
                 check += u64::from(word(root.last(), 8) != 0);
             }
             for _ in 0..rounds {
-                check += u64::from(word(tree(machine, node, now, top), 8) != 0);
+                check += u64::from(word(whole_tree(machine, node, now, top), 8) != 0);
             }
             objects += 2 * rounds * nodes(now);
             now += 2;

@@ -11,6 +11,7 @@ mod growing;
 mod limits;
 mod major;
 mod minor;
+mod order;
 mod ready;
 mod roots;
 mod scan;
