@@ -56,56 +56,45 @@ const NODE: usize = 24;
 /// Bytes of a node of `gcbench`: two small numbers in a word, too.
 const NODE_WITH_NUMBERS: usize = 32;
 
-/// A tree made from below. Above `top` there is a slot for each level.
-///
-/// Four levels of the recursion are one function, as C's compiler makes it of the same program; Rust's does not by itself. With a call for each node
-/// it was 35 instructions a node, and is 20; C's, on the same heap, is 25.
-unsafe fn tree<const BYTES: usize>(
-    machine: &mut Machine,
-    node: Known<BYTES>,
-    depth: u32,
-    top: Top,
-    cursor: Cursor,
-) -> (usize, Cursor) {
-    // SAFETY: see the module's text.
-    unsafe { tree_of(machine, node, depth, top, cursor, second_level) }
+/// One level of the recursion, with the next one below it.
+macro_rules! level {
+    ($(#[$attribute:meta])* $name:ident, $below:ident) => {
+        $(#[$attribute])*
+        unsafe fn $name<const BYTES: usize>(
+            machine: &mut Machine,
+            node: Known<BYTES>,
+            depth: u32,
+            top: Top,
+            cursor: Cursor,
+        ) -> (usize, Cursor) {
+            // SAFETY: see the module's text.
+            unsafe { tree_of(machine, node, depth, top, cursor, $below) }
+        }
+    };
 }
 
-#[inline(always)]
-unsafe fn second_level<const BYTES: usize>(
-    machine: &mut Machine,
-    node: Known<BYTES>,
-    depth: u32,
-    top: Top,
-    cursor: Cursor,
-) -> (usize, Cursor) {
-    // SAFETY: see the module's text.
-    unsafe { tree_of(machine, node, depth, top, cursor, third_level) }
+level! {
+    /// A tree made from below. Above `top` there is a slot for each level.
+    ///
+    /// Four levels of the recursion are one function, as C's compiler makes it of the same program; Rust's does not by itself. With a call for each node
+    /// it was 35 instructions a node, and is 20; C's, on the same heap, is 25.
+    tree, second_level
 }
-
-#[inline(always)]
-unsafe fn third_level<const BYTES: usize>(
-    machine: &mut Machine,
-    node: Known<BYTES>,
-    depth: u32,
-    top: Top,
-    cursor: Cursor,
-) -> (usize, Cursor) {
-    // SAFETY: see the module's text.
-    unsafe { tree_of(machine, node, depth, top, cursor, fourth_level) }
-}
-
-#[inline(always)]
-unsafe fn fourth_level<const BYTES: usize>(
-    machine: &mut Machine,
-    node: Known<BYTES>,
-    depth: u32,
-    top: Top,
-    cursor: Cursor,
-) -> (usize, Cursor) {
-    // SAFETY: see the module's text.
-    unsafe { tree_of(machine, node, depth, top, cursor, tree) }
-}
+level!(
+    #[inline(always)]
+    second_level,
+    third_level
+);
+level!(
+    #[inline(always)]
+    third_level,
+    fourth_level
+);
+level!(
+    #[inline(always)]
+    fourth_level,
+    tree
+);
 
 /// What makes a tree.
 type Make<const BYTES: usize> = unsafe fn(&mut Machine, Known<BYTES>, u32, Top, Cursor) -> (usize, Cursor);
