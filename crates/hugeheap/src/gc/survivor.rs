@@ -124,7 +124,7 @@ impl<S: Source> Minor<'_, S> {
     ///
     /// This loop is what a survivor costs. What it needs is in locals, and what is rare in functions of its own, so that the compiler keeps
     /// everything in registers: through `self` it was read again after each write into an object. The copy that was made last is looked into
-    /// next without having been in the list; what others lead to is asked for when they are put there. For a node of a tree it was 142 instructions, and is 107.
+    /// next without having been in the list; what others lead to is asked for when they are put there. For a node of a tree it was 142 instructions, and then 107.
     #[inline(never)]
     fn drain_mapped<const LOOKS: bool>(&mut self, remembered: &mut Remembered) {
         let types = self.types;
