@@ -39,7 +39,8 @@ use hugeheap::gc::MOST_NURSERY;
 use hugeheap_os::Facts;
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
-use waits::Pauses;
+use std::time::Duration;
+use waits::{Pauses, look};
 use worker::{Memory, Told};
 use workload::Workload;
 
@@ -120,11 +121,16 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
         let names: Vec<_> = places.iter().map(name).collect();
         let check = Cell::new(None);
         let trials = trials::run(out, &names, plan.runs, |place| {
-            // Refused when memory is short: the run shows it then.
-            let _ = touch::touch_and_free(touch::need(task.peak()));
             let place = places[place];
             let idle = (place == OURS).then_some(plan.idle);
-            let told = run_once(&plan.subjects[place], *task, idle)?;
+            // Before memory is touched, so that the workload begins right afterwards.
+            let before = idle.map(|idle| look(Duration::from_millis(idle.into())));
+            // Refused when memory is short: the run shows it then.
+            let _ = touch::touch_and_free(touch::need(task.peak()));
+            let mut told = run_once(&plan.subjects[place], *task, idle)?;
+            if let (Some(before), Some(host)) = (before, &mut told.host) {
+                host.idle = before.and(&host.idle);
+            }
             allocated_all(*task, &told)?;
             match check.replace(Some(told.check)) {
                 Some(other) if other != told.check => {
@@ -168,7 +174,7 @@ fn allocated_all(task: Task, told: &Told) -> Result<(), String> {
 }
 
 /// Runs a program once, in a cgroup of its own where one can be made. `idle`: for hugeheap's own, milliseconds in which it only reads the
-/// clock.
+/// clock afterwards.
 fn run_once(subject: &Subject, task: Task, idle: Option<u32>) -> Result<Told, String> {
     let group = Group::create().ok();
     let charge = group.as_ref().map_or_else(|| "-".into(), Group::usage_file);

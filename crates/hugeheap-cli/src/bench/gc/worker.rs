@@ -20,7 +20,7 @@ pub(crate) struct Words {
     size: u64,
     /// The file with the charge of the process's cgroup, or `-`.
     charge: PathBuf,
-    /// Milliseconds before the workload and after it in which only the clock is read.
+    /// Milliseconds after the workload in which only the clock is read.
     #[arg(long, default_value_t = 0)]
     idle: u32,
     /// Milliseconds of a step of a major collection.
@@ -105,9 +105,6 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
     let mut machine = Machine::new(Settings { step, nursery: words.nursery, ..Settings::default() })?;
     // Between pinned objects every 64th allocation is a slow one, and hardly any collects: looking at each would be most of the work.
     machine.watch = (workload != Workload::Pinned).then(|| Box::new(Watch::new()));
-    let mut idle = Pauses::empty();
-    let length = Duration::from_millis(words.idle.into());
-    look(&mut idle, length);
     let stolen_before = stolen();
     let begin = Instant::now();
     let done = run::run(&mut machine, workload, words.size)?;
@@ -122,7 +119,7 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
     }
     let memory =
         Memory { charge: start.zip(charge(&words.charge)).map(|(start, end)| [start, end]), ..Memory::own() };
-    look(&mut idle, length);
+    let idle = look(Duration::from_millis(words.idle.into()));
     Ok(Told {
         seconds,
         objects: done.objects,
