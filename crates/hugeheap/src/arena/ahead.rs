@@ -13,7 +13,8 @@
 //! ```
 //!
 //! A collector, which takes arenas in pauses, *expects* growth: it says how much its next pause may take, and gets that many arenas ahead, whatever
-//! the heap's size, where making one takes so long that it shows in a pause.
+//! the heap's size, where making one takes so long that it shows in a pause. What it has [`Beside`] them is touched with them: metadata is 1.8 % of the memory, but its OS
+//! pages are ten for each arena, and where a hypervisor has to find the memory one of them can take as long as a huge page.
 //!
 //! What it may cost: one arena beside 48 live ones or more, two beside 128, and they count as retained. When the heap stops growing they are kept
 //! for the decay time like what was in use last, then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the
@@ -23,6 +24,7 @@ use super::list::ArenaId;
 use super::record::State;
 use super::supply::{Making, Touched};
 use super::{ARENA_BYTES, Arenas};
+use core::fmt::Debug;
 use hugeheap_os::{AddressRange, Os};
 
 /// Live arenas from which on one is made ahead: it is 2 % of the memory then. With the rest of the arena at hand and what the library
@@ -47,6 +49,12 @@ pub(super) const SHOWS: u64 = 1_000_000;
 /// Arenas that are made ahead of a pause at most.
 pub(super) const MOST_EXPECTED: u64 = 2;
 
+/// What a collector has beside arenas, and needs as soon as it takes one.
+pub(crate) trait Beside: Debug + Sync {
+    /// Has the kernel find the memory for what is beside an arena. By the maintenance thread, without the heap's lock.
+    fn touch(&self, arena: AddressRange);
+}
+
 /// How fast a heap grows. Pure: time comes in as nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
@@ -62,11 +70,13 @@ pub(crate) struct Growth {
     due: bool,
     /// Arenas that a collector's next pause may take; 0 where that is not asked for.
     expected: u64,
+    /// What that collector has beside them.
+    beside: Option<&'static dyn Beside>,
 }
 
 impl Growth {
     pub(crate) const NONE: Self =
-        Self { taken_at: 0, succession: 0, begun: 0, made: false, due: false, expected: 0 };
+        Self { taken_at: 0, succession: 0, begun: 0, made: false, due: false, expected: 0, beside: None };
 
     /// A whole arena is taken, for use at once.
     fn took(&mut self, now: u64) {
@@ -77,10 +87,11 @@ impl Growth {
     }
 
     /// Who takes arenas has said that it wants more: of these, so many must be there.
-    fn expect(&mut self, now: u64, arenas: u64) {
+    fn expect(&mut self, now: u64, arenas: u64, beside: &'static dyn Beside) {
         self.succession = LEAST;
         self.taken_at = now;
         self.expected = arenas;
+        self.beside = (arenas > 0).then_some(beside);
     }
 
     /// Growth stopped, or nothing can be made ahead of it: it takes a new succession to try again.
@@ -129,6 +140,7 @@ pub struct Ahead {
     range: AddressRange,
     making: Making,
     touched: Option<Touched>,
+    beside: Option<&'static dyn Beside>,
 }
 
 impl Ahead {
@@ -136,6 +148,9 @@ impl Ahead {
     /// the memory, another thread that mapped and advised an arena meanwhile waited 5 ms behind `populate`, and 0.01 behind a touch.
     pub fn touch<O: Os>(&mut self, os: &O) {
         self.touched = Some(self.making.touch(os, self.range, true));
+        if let Some(beside) = self.beside {
+            beside.touch(self.range);
+        }
     }
 }
 
@@ -148,10 +163,10 @@ impl<O: Os> Arenas<O> {
 
     /// Somebody who cannot wait for an arena says how many bytes it may need soon, however slowly the heap grows: a collector, which takes them
     /// in pauses. Making one has taken up to 20 ms, where a hypervisor had to find the memory.
-    pub(crate) fn expect_growth(&mut self, bytes: u64) {
+    pub(crate) fn expect_growth(&mut self, bytes: u64, beside: &'static dyn Beside) {
         let now = self.now();
         let arenas = if self.shows() { bytes.div_ceil(ARENA_BYTES as u64).min(MOST_EXPECTED) } else { 0 };
-        self.growth.expect(now, arenas);
+        self.growth.expect(now, arenas, beside);
         self.growth.due = self.missing_ahead(now) > 0;
     }
 
@@ -213,7 +228,7 @@ impl<O: Os> Arenas<O> {
                 arena.state = State::GivenBack;
                 arena.busy = true;
                 self.growth.begun += 1;
-                return Some(Ahead { id, range, making, touched: None });
+                return Some(Ahead { id, range, making, touched: None, beside: self.growth.beside });
             } else {
                 self.growth.stop();
                 self.put_back(id);
@@ -225,7 +240,7 @@ impl<O: Os> Arenas<O> {
     /// Takes over what came of it. True: another one may be due.
     pub fn complete_ahead(&mut self, ahead: Ahead) -> bool {
         let now = self.now();
-        let Ahead { id, range, making, touched } = ahead;
+        let Ahead { id, range, making, touched, .. } = ahead;
         let touched = touched.unwrap_or_else(|| making.touch(&self.os, range, false));
         self.growth.begun -= 1;
         self.table.arena_mut(id).busy = false;

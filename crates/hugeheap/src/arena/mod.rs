@@ -48,6 +48,7 @@ pub(crate) mod tests;
 mod verify;
 
 pub use ahead::Ahead;
+pub(crate) use ahead::Beside;
 pub use arenas::{Arenas, BadFree};
 pub use fork::ForkCopies;
 pub use layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};

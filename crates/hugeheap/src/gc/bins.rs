@@ -213,7 +213,7 @@ impl<S: Source> Old<S> {
         let mut taken = self.space.take_pages(spares, 0);
         // Here the program waits: the next arena is made meanwhile, by somebody else.
         let expected = self.expected;
-        self.space.source().with(|arenas| arenas.expect_growth(expected));
+        self.space.source().with(|arenas| arenas.expect_growth(expected, self.space));
         self.grows = true;
         while taken > 0 && !self.leaving.is_empty() {
             let given = taken;

@@ -32,10 +32,11 @@ impl<S: Source> Heap<S> {
         if !self.old.grows || survived < MANY {
             return part;
         }
-        let source = self.old.space().source();
+        let space = self.old.space();
+        let source = space.source();
         loop {
             let ready = source.with(|arenas| {
-                arenas.expect_growth(wanted);
+                arenas.expect_growth(wanted, space);
                 arenas.ready()
             });
             if ready.bytes >= wanted || !ready.comes {

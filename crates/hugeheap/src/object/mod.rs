@@ -14,6 +14,7 @@
 //! | `tag` | whose a heap page is, and how it is cut |
 //! | `space` | metadata of heap pages; address → metadata |
 //! | `tables` | where that metadata lies, and what of it can be written |
+//! | `beside` | metadata of arenas that are made ahead |
 //! | `bin` | where the next block of a class comes from |
 //! | `heap` | allocating and freeing: the fast paths |
 //! | `busy` | the mark that a heap is being changed, for forks |
@@ -34,6 +35,7 @@
 //! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
 //! | `verify` | everything that is kept, recomputed: for tests |
 
+mod beside;
 mod bin;
 mod busy;
 pub(crate) mod class;

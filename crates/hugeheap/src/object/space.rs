@@ -186,7 +186,7 @@ pub(crate) struct Region {
     pub(crate) remote: *const Bitmap,
     links: *const Links,
     /// `None`: of no region.
-    tables: Option<Tables>,
+    pub(super) tables: Option<Tables>,
 }
 
 impl Region {
@@ -205,12 +205,12 @@ impl Region {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     region: *const Region,
-    index: usize,
+    pub(super) index: usize,
 }
 
 impl Page {
     #[inline(always)]
-    fn region(self) -> &'static Region {
+    pub(super) fn region(self) -> &'static Region {
         // SAFETY: made by `Space::page` from a region that is known, which is never changed or moved: spaces live as long as the process.
         unsafe { &*self.region }
     }
@@ -377,7 +377,7 @@ impl<S: Source> Space<S> {
     }
 
     /// Makes the metadata of `count` heap pages writable.
-    fn make_ready(&self, page: Page, count: usize) -> Option<()> {
+    pub(super) fn make_ready(&self, page: Page, count: usize) -> Option<()> {
         let tables = page.region().tables?;
         let groups = (page.index..page.index + count).step_by(GROUP_BYTES / HEAP_PAGE_BYTES);
         for index in groups.chain([page.index + count - 1]) {

@@ -112,19 +112,35 @@ impl Tables {
         const PAGES: usize = GROUP_BYTES / HEAP_PAGE_BYTES;
         let group = page / PAGES;
         let (first, end) = (group * PAGES, ((group + 1) * PAGES).min(self.pages));
-        let arrays = [
-            (self.vacant, size_of::<Bitmap>()),
-            (self.remote, size_of::<Bitmap>()),
-            (self.links, size_of::<Links>()),
-            (self.marks, size_of::<Mark>()),
-        ];
-        for (array, bytes) in arrays {
-            let (start, end) = (array + first * bytes, array + (end * bytes).next_multiple_of(self.os_page));
+        for part in self.parts(first, end) {
             // SAFETY: a part of the tables, of whole OS pages, of which nobody writes anything yet; more access harms nobody.
-            unsafe { os.protect(AddressRange::new(start, end - start), Protection::ReadWrite) }.ok()?;
+            unsafe { os.protect(part, Protection::ReadWrite) }.ok()?;
         }
         self.ready(group).store(1, Ordering::Release);
         Some(())
+    }
+
+    /// Has the kernel find the memory for the metadata of heap pages, which can be written. What it holds stays.
+    pub(super) fn touch<P: Pages>(&self, os: &P, first: usize, end: usize) {
+        for part in self.parts(first, end) {
+            // SAFETY: a part of the tables, of whole OS pages; the call changes nothing, also of what others write meanwhile. Where it fails
+            // the pages are found when they are used.
+            let _ = unsafe { os.touch(part) };
+        }
+    }
+
+    /// The OS pages that hold the metadata of heap pages, of each array.
+    fn parts(&self, first: usize, end: usize) -> [AddressRange; 4] {
+        let part = |array: usize, bytes: usize| {
+            let start = array + first * bytes / self.os_page * self.os_page;
+            AddressRange::new(start, array + (end * bytes).next_multiple_of(self.os_page) - start)
+        };
+        [
+            part(self.vacant, size_of::<Bitmap>()),
+            part(self.remote, size_of::<Bitmap>()),
+            part(self.links, size_of::<Links>()),
+            part(self.marks, size_of::<Mark>()),
+        ]
     }
 }
 

@@ -1,8 +1,18 @@
 //! Arenas made before they are needed: when, how many, and where they go when growth stops.
 
 use super::*;
-use crate::arena::ahead::{LEAST, MOST_EXPECTED, ONE_FROM, QUICK, Ready, SHOWS, TWO_FROM};
+use crate::arena::ahead::{Beside, LEAST, MOST_EXPECTED, ONE_FROM, QUICK, Ready, SHOWS, TWO_FROM};
 use hugeheap_os::simulated::Call;
+
+/// A collector that has nothing beside its arenas.
+#[derive(Debug)]
+struct Nothing;
+
+static NOTHING: Nothing = Nothing;
+
+impl Beside for Nothing {
+    fn touch(&self, _: AddressRange) {}
+}
 
 const LARGE: usize = TWO_FROM as usize;
 const MOST: u64 = 2;
@@ -68,28 +78,30 @@ fn growth_can_be_announced() {
         world.take(HEAP_PAGES);
         assert!(!world.heap.ahead_due(), "it is slow");
     }
-    world.heap.expect_growth(0);
+    world.heap.expect_growth(0, &NOTHING);
     assert!(world.heap.ahead_due());
     assert_eq!(world.make_ahead(), MOST);
-    world.heap.expect_growth(0);
+    world.heap.expect_growth(0, &NOTHING);
     assert!(!world.heap.ahead_due(), "they are there");
     let mut small = grown(Policy::Thp, Config::default(), ONE_FROM as usize / 2);
-    small.heap.expect_growth(0);
+    small.heap.expect_growth(0, &NOTHING);
     assert!(!small.heap.ahead_due(), "of a small heap it would be much");
+}
+
+/// A heap of a few arenas, each of which took so many nanoseconds.
+fn slow(cost: u64) -> World {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.kernel.set_cost(Call::HugeFault, Duration::from_nanos(cost));
+    (0..8).for_each(|_| _ = world.take(HEAP_PAGES));
+    world
 }
 
 #[test]
 fn where_arenas_take_long_those_that_a_pause_may_take_are_made_whatever_the_size() {
-    let slow = |cost| {
-        let mut world = World::new(Policy::Thp, Config::default());
-        world.kernel.set_cost(Call::HugeFault, Duration::from_nanos(cost));
-        (0..8).for_each(|_| _ = world.take(HEAP_PAGES));
-        world
-    };
     for (expected, arenas) in [(0, 0), (1, 1), (ARENA, 1), (ARENA + 1, 2), (9 * ARENA, MOST_EXPECTED)] {
         let mut world = slow(2 * SHOWS);
         assert!(!world.heap.ready().comes);
-        world.heap.expect_growth(expected);
+        world.heap.expect_growth(expected, &NOTHING);
         assert_eq!(world.heap.ready(), Ready { bytes: 0, comes: arenas > 0 });
         assert_eq!(world.make_ahead(), arenas, "for {expected} bytes");
         assert_eq!(world.heap.ready(), Ready { bytes: arenas * ARENA, comes: false });
@@ -98,10 +110,10 @@ fn where_arenas_take_long_those_that_a_pause_may_take_are_made_whatever_the_size
         world.check();
     }
     let mut quick = slow(SHOWS / 5);
-    quick.heap.expect_growth(9 * ARENA);
+    quick.heap.expect_growth(9 * ARENA, &NOTHING);
     assert_eq!((quick.make_ahead(), quick.heap.ready().comes), (0, false));
     let mut large = grown(Policy::Thp, Config::default(), LARGE);
-    large.heap.expect_growth(9 * ARENA);
+    large.heap.expect_growth(9 * ARENA, &NOTHING);
     assert!(
         large.heap.ahead_due() && !large.heap.ready().comes,
         "making it oneself takes no longer than to wait"
@@ -181,6 +193,32 @@ fn no_memory_and_no_huge_page_end_it_until_the_next_growth() {
     assert_eq!(world.fallbacks(), [], "nobody asked for it");
     assert!(!world.heap.ahead_due());
     world.check();
+}
+
+#[test]
+fn what_a_collector_has_beside_arenas_is_touched_with_them() {
+    #[derive(Debug)]
+    struct Noted(std::sync::Mutex<Vec<usize>>);
+    impl Beside for Noted {
+        fn touch(&self, arena: AddressRange) {
+            assert_eq!(arena.len, ARENA_BYTES);
+            self.0.lock().unwrap().push(arena.start);
+        }
+    }
+    let noted: &'static Noted = Box::leak(Box::new(Noted(std::sync::Mutex::default())));
+    let mut world = slow(2 * SHOWS);
+    world.heap.expect_growth(2 * ARENA, noted);
+    assert_eq!(world.make_ahead(), 2);
+    let beside = noted.0.lock().unwrap().clone();
+    assert_eq!(beside.len(), 2);
+    for _ in 0..2 {
+        let taken = world.take(HEAP_PAGES);
+        assert!(beside.contains(&taken), "{beside:x?}");
+    }
+    // Nobody said how much: the program of blocks does not need what a collector has.
+    let mut large = grown(Policy::Thp, Config::default(), LARGE);
+    assert_eq!(large.make_ahead(), MOST);
+    assert_eq!(noted.0.lock().unwrap().len(), 2);
 }
 
 #[test]
