@@ -144,11 +144,15 @@ mod tests {
     use super::*;
 
     fn told(workload: &str, size: u64) -> Told {
+        told_with_idle(workload, size, 0)
+    }
+
+    fn told_with_idle(workload: &str, size: u64, idle: u32) -> Told {
         let words = Words {
             workload: workload.to_owned(),
             size,
             charge: "-".into(),
-            idle: 0,
+            idle,
             step: None,
             nursery: None,
         };
@@ -163,6 +167,13 @@ mod tests {
         let rounds = |depth: u32| 2 * 511 / ((1_u64 << (depth + 1)) - 1);
         let check = 511 + 2 * (rounds(4) + rounds(6)) + 1 + 127;
         assert_eq!(told("gcbench", 6).check, check);
+    }
+
+    #[test]
+    fn memory_that_was_touched_for_a_workload_is_not_left_idle_before_it() {
+        let idle = told_with_idle("binary-trees", 6, 400).host.expect("it was asked for").idle;
+        // Once, afterwards: before it the clock was read for as long again.
+        assert!((0.4..0.8).contains(&idle.total), "{}", idle.total);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Pauses on a host that takes long to make an arena.
 
 use super::*;
-use crate::arena::ARENA_BYTES;
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use crate::gc::pacing::{LEAST_PART, STEP};
 use hugeheap_os::simulated::Call;
+use hugeheap_os::{AddressRange, Pages};
 
 /// What making an arena takes: it shows in a pause, and fits one.
 const TAKES: Duration = Duration::from_micros(1500);
@@ -54,6 +55,28 @@ fn a_minor_collection_finds_the_arenas_that_it_needs() {
     let snapshot = test.space.source().arenas.lock().snapshot();
     // But for those of the nursery and of the first collections, when nobody knew yet how long one takes.
     assert!(snapshot.arenas_ahead + 6 >= snapshot.arenas, "{} of {}", snapshot.arenas_ahead, snapshot.arenas);
+    test.end();
+}
+
+#[test]
+fn a_minor_collection_finds_the_metadata_of_the_arenas_that_it_needs() {
+    let test = grow(2 * TAKES, Some(makes), 16);
+    let World { arenas, kernel, .. } = test.space.source();
+    // The simulated kernel knows of metadata that was touched, not of what the collector writes.
+    let touched = |arena: usize| {
+        let vacant = test.space.page(arena).expect("known").vacant();
+        let bytes = ARENA_BYTES / HEAP_PAGE_BYTES * size_of_val(vacant);
+        let bitmaps = AddressRange::new(core::ptr::from_ref(vacant) as usize, bytes);
+        kernel.residency(bitmaps).expect("mapped").resident == bytes as u64
+    };
+    let all = test
+        .space
+        .regions()
+        .iter()
+        .flat_map(|region| (region.start..region.start + region.bytes).step_by(ARENA_BYTES));
+    let ahead = arenas.lock().snapshot().arenas_ahead;
+    assert!(ahead >= 8, "{ahead}");
+    assert_eq!(all.filter(|&arena| touched(arena)).count() as u64, ahead);
     test.end();
 }
 
