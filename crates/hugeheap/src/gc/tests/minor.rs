@@ -1,6 +1,7 @@
 //! Minor collections: what survives, what it costs, what is remembered, what stays.
 
 use super::*;
+use crate::arena::HEAP_PAGE_BYTES;
 use crate::gc::barrier::Remembered;
 use std::collections::BTreeSet;
 
@@ -240,6 +241,43 @@ fn cards_are_there_for_all_of_an_object_that_is_longer_than_what_gets_its_metada
         check_pairs(scope, array, &indices);
     });
     test.end();
+}
+
+/// The first write into a marked array between two minor collections was two page faults in the pause for every 32 heap pages.
+#[test]
+#[cfg(target_os = "linux")]
+fn noting_cards_of_a_marked_array_touched_their_memory_first() {
+    let mut test = Test::new(Settings::default());
+    let types = test.types();
+    test.heap.scope(|scope| {
+        let pages = 2048;
+        let array = scope.allocate(types.array, pages * HEAP_PAGE_BYTES / 8 - 2).expect("memory");
+        let object = scope.object(array);
+        let old = &scope.heap.old;
+        let mut count = 0;
+        for page in (object..object + pages * HEAP_PAGE_BYTES).step_by(HEAP_PAGE_BYTES) {
+            old.dirty(page + 1024);
+            old.take_dirty(object, page, |cards| {
+                let before = page_faults();
+                assert!(old.note(&cards), "none of this page was noted");
+                count += page_faults() - before;
+            });
+            old.take_noted(page, |_| {});
+        }
+        assert!(count < 8, "{count} page faults, for {} OS pages of noted cards", pages * 128 / 4096);
+    });
+    test.end();
+}
+
+/// Those of this thread that needed no disk.
+#[cfg(target_os = "linux")]
+fn page_faults() -> i64 {
+    // SAFETY: all zero is a valid value.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: it is ours to write.
+    let done = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    assert_eq!(done, 0);
+    usage.ru_minflt
 }
 
 #[test]
