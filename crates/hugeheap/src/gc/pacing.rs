@@ -62,6 +62,11 @@ const LEAST_PLACES: u64 = 4096;
 /// The first major collection does not begin before the old generation has this many nurseries.
 const FIRST: usize = 4;
 
+/// Nurseries by which the old generation grows at most before the next major collection because there is free memory that is resident: RPython's least heap.
+/// Garbage in such memory saves a collection and costs nothing; new memory costs more than a collection of a small heap. In turn, forty runs each: `binary-trees` takes 0.96
+/// and `gcbench` 0.98 of what they did without it, with the same peak. As the least growth of any heap it was 0.95 and 1.07, for 10 MiB that `gcbench` had to touch.
+const ROOMY: usize = 8;
+
 /// The pace of a heap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacing {
@@ -97,14 +102,17 @@ impl Pacing {
             last: (0, Duration::ZERO),
             owed: 0,
         };
-        pacing.finished(0);
+        pacing.finished(0, 0);
         pacing
     }
 
-    /// A major collection ended with `live` bytes.
-    pub(crate) fn finished(&mut self, live: usize) {
+    /// A major collection ended with `live` bytes, and `free` ones are resident.
+    pub(crate) fn finished(&mut self, live: usize, free: usize) {
         let grown = (live as u128 * u128::from(self.growth) / 100).min(usize::MAX as u128) as usize;
-        let wanted = grown.max(live.saturating_add(FIRST * self.nursery));
+        // What is added until marking ends has to find room there too.
+        let roomy = (live.saturating_add(free) / (SPEED + 1) * SPEED).saturating_sub(live);
+        let least = roomy.clamp(FIRST * self.nursery, ROOMY * self.nursery);
+        let wanted = grown.max(live.saturating_add(least));
         // Near the maximum: early enough to be over before it is reached, and not all the time.
         let most = (self.maximum / 5 * 4).max(live + self.maximum.saturating_sub(live) / 2);
         self.threshold = wanted.min(most);
@@ -234,11 +242,25 @@ mod tests {
     fn the_threshold_follows_what_lives() {
         let mut pacing = Pacing::new(200, 1 << 20, usize::MAX, STEP);
         assert_eq!(pacing.threshold(), 4 << 20);
-        pacing.finished(100 << 20);
+        pacing.finished(100 << 20, 0);
         assert_eq!(pacing.threshold(), 200 << 20);
-        pacing.finished(1 << 20);
+        pacing.finished(1 << 20, 0);
         assert_eq!(pacing.threshold(), 5 << 20);
         assert!(!pacing.begins((5 << 20) - 1) && pacing.begins(5 << 20));
+    }
+
+    #[test]
+    fn a_small_heap_grows_into_what_is_resident_before_it_is_collected() {
+        let mut pacing = Pacing::new(200, 1 << 20, usize::MAX, STEP);
+        for (live, free, threshold) in
+            [(2, 3, 6), (2, 7, 8), (3, 6, 8), (2, 1000, 10), (5, 13, 13), (12, 6, 24), (100, 1000, 200)]
+        {
+            pacing.finished(live << 20, free << 20);
+            assert_eq!(pacing.threshold(), threshold << 20, "{live} MiB live, {free} free");
+        }
+        let mut pacing = Pacing::new(200, 1 << 20, 10 << 20, STEP);
+        pacing.finished(6 << 20, 1 << 30);
+        assert_eq!(pacing.threshold(), 8 << 20, "at most 4/5 of the maximum");
     }
 
     #[test]
@@ -265,7 +287,7 @@ mod tests {
         pacing.owes(1 << 30);
         assert_eq!(pacing.part(1 << 20, STEP / 4), 512 << 10);
         assert_eq!(pacing.step(0), (1 << 30) + LEAST_STEP);
-        pacing.finished(50 << 20);
+        pacing.finished(50 << 20, 0);
         assert_eq!(
             pacing.step(0),
             LEAST_STEP,
@@ -338,7 +360,7 @@ mod tests {
             live in 0usize..1 << 32, growth in 110u32..400, adds in prop::collection::vec(0usize..1 << 24, 1..50)
         ) {
             let mut pacing = Pacing::new(growth, 1 << 20, usize::MAX, STEP);
-            pacing.finished(live);
+            pacing.finished(live, 0);
             let begin = pacing.threshold();
             let (mut used, mut to_mark, mut to_sweep) = (begin, begin, begin + begin / 8);
             for &add in adds.iter().cycle() {
@@ -357,9 +379,9 @@ mod tests {
         }
 
         #[test]
-        fn the_threshold_leaves_room_below_the_maximum(live in 0usize..1 << 30, more in 0usize..1 << 30) {
+        fn the_threshold_leaves_room_below_the_maximum(live in 0usize..1 << 30, more in 0usize..1 << 30, free in 0usize..1 << 30) {
             let mut pacing = Pacing::new(1000, 1 << 20, live + more, STEP);
-            pacing.finished(live);
+            pacing.finished(live, free);
             prop_assert!(pacing.threshold() <= live + more);
             prop_assert!(more < 2 || pacing.threshold() > live || pacing.threshold() >= (live + more) / 5 * 4);
         }

@@ -46,6 +46,30 @@ fn freed_blocks_are_used_again() {
     test.end();
 }
 
+#[test]
+fn a_small_heap_is_collected_later_where_free_memory_is_resident() {
+    const NURSERY: usize = 1 << 20;
+    let grown_to = |peak: u64| {
+        let mut test = Test::new(Settings { nursery: Some(NURSERY), ..Settings::default() });
+        let grown = test.run(|scope, types| {
+            scope.scope(|scope| {
+                let dead = list(scope, types, peak);
+                check_list(scope, dead, peak);
+            });
+            scope.collect();
+            let head = list(scope, types, 1);
+            while scope.heap().phase() == Phase::Idle {
+                extend(scope, types, head, 1000);
+            }
+            scope.heap().old_bytes() / NURSERY
+        });
+        test.end();
+        grown
+    };
+    assert_eq!(grown_to(1), 4, "no memory but what it has");
+    assert_eq!(grown_to((16 * NURSERY / PAIR) as u64), 8, "after 16 MiB");
+}
+
 /// Goes on with minor collections until the phase is over.
 fn pass(scope: &mut Scope<'_, World>, phase: Phase) {
     while scope.heap().phase() == phase {
