@@ -19,7 +19,7 @@ use super::lists::List;
 use super::old::{LEAVING, Old, SPARES};
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
-use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS, class_of};
+use crate::object::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS, class_of};
 use crate::object::space::Page;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -37,17 +37,16 @@ const _: () = assert!(CLASSES <= FREES);
 pub(super) struct Free {
     /// 0: none, or no window is taken.
     bits: u64,
-    /// Where the window begins, and its granule as a power of two.
+    /// Where the window begins.
     start: usize,
     /// What was free when the window was taken.
     taken: u64,
-    shift: u32,
 }
 
 const _: () = assert!(size_of::<Free>() == 32, "found by a shift");
 
 impl Free {
-    pub(super) const NONE: Self = Self { bits: 0, start: 0, taken: 0, shift: 0 };
+    pub(super) const NONE: Self = Self { bits: 0, start: 0, taken: 0 };
 
     /// How many blocks were handed out.
     fn handed_out(&self) -> usize {
@@ -101,7 +100,7 @@ impl<S: Source> Old<S> {
         let free = &mut self.free[class % FREES];
         let granule = free.bits.trailing_zeros() as usize;
         free.bits &= free.bits - 1;
-        Some(free.start + (granule << free.shift))
+        Some(free.start + (granule << GRANULE_SHIFT))
     }
 
     /// What was not handed out of the taken windows is free again.
@@ -186,8 +185,8 @@ impl<S: Source> Old<S> {
             let marks = &page.remote()[bin.window];
             marks.store(marks.load(Relaxed) | free, Relaxed);
         }
-        let start = page.address() + ((bin.window * 64) << shape.shift);
-        self.free[class] = Free { bits: free, start, taken: free, shift: shape.shift };
+        let start = page.address() + ((bin.window * 64) << GRANULE_SHIFT);
+        self.free[class] = Free { bits: free, start, taken: free };
         self.taken |= 1 << class;
         true
     }

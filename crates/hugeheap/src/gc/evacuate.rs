@@ -30,7 +30,7 @@ use super::old::{LEAVING, Leaving, Old};
 use super::types::{Types, Visit};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use crate::object::Source;
-use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS};
+use crate::object::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use crate::object::space::Page;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -181,7 +181,8 @@ impl<S: Source> Old<S> {
             while live != 0 {
                 let bit = live & live.wrapping_neg();
                 live ^= bit;
-                let object = page.address() + ((window * 64 + bit.trailing_zeros() as usize) << shape.shift);
+                let object =
+                    page.address() + ((window * 64 + bit.trailing_zeros() as usize) << GRANULE_SHIFT);
                 let Some(target) = self.take(class) else { return false };
                 // SAFETY: both are blocks of the class; the new one is apart from all live ones.
                 unsafe {

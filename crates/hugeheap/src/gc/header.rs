@@ -58,8 +58,10 @@ pub struct Header(pub u64);
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
 const _: () = assert!(LENGTH_OFFSET == HEADER_BYTES && MIN_OBJECT >= LENGTH_OFFSET + 8);
-const _: () =
-    assert!(OBJECT_ALIGN == 1 << crate::object::class::SMALL_SHIFT, "an object begins where a granule does");
+const _: () = assert!(
+    OBJECT_ALIGN == 1 << crate::object::class::GRANULE_SHIFT,
+    "an object begins where a granule does"
+);
 const _: () = assert!(
     (FLAGS | FORWARDED) < OBJECT_ALIGN as u64 && FORWARDED == 1,
     "told apart from an address by low bits"

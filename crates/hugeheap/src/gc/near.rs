@@ -8,7 +8,7 @@ use super::nursery::Nursery;
 use super::old::Old;
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
-use crate::object::class::{SMALL_SHIFT, WINDOWS};
+use crate::object::class::{GRANULE_SHIFT, WINDOWS};
 use crate::object::space::Bitmap;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -29,7 +29,7 @@ static NO_MARKS: Bitmap = [const { AtomicU64::new(u64::MAX) }; WINDOWS];
 
 impl Near {
     /// No page is there.
-    pub(super) const NONE: Self = Self { page: NOWHERE, shift: SMALL_SHIFT, marks: &NO_MARKS };
+    pub(super) const NONE: Self = Self { page: NOWHERE, shift: GRANULE_SHIFT, marks: &NO_MARKS };
 
     /// The page of the object of the old generation that a word may refer to.
     #[inline(never)]

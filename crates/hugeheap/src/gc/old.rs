@@ -22,7 +22,7 @@ use super::lists::List;
 use super::prefetch::prefetch;
 use super::room::Room;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
-use crate::object::class::{CLASSES, Class, SHAPES, SMALL_SHIFT, WINDOWS};
+use crate::object::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use crate::object::space::Page;
 use crate::object::{Source, Space};
 use core::sync::atomic::Ordering::Relaxed;
@@ -183,7 +183,7 @@ impl<S: Source> Old<S> {
         let class = class_in(tag);
         let starts = if class == LARGE { 1 } else { SHAPES[class].starts[word] };
         let aligned =
-            if class == LARGE { object == page.address() } else { object % (1 << SHAPES[class].shift) == 0 };
+            if class == LARGE { object == page.address() } else { object % (1 << GRANULE_SHIFT) == 0 };
         aligned && starts & bit != 0 && self.live_bits(page, tag, word) & bit != 0
     }
 
@@ -231,7 +231,7 @@ impl<S: Source> Old<S> {
         if class == LARGE {
             return Some((page, 0, 1));
         }
-        let granule = (object % HEAP_PAGE_BYTES) >> SHAPES[class].shift;
+        let granule = (object % HEAP_PAGE_BYTES) >> GRANULE_SHIFT;
         Some((page, granule / 64, 1 << (granule % 64)))
     }
 
@@ -241,7 +241,7 @@ impl<S: Source> Old<S> {
         let page = self.space.page(address)?;
         let tag = page.mark().tag.load(Relaxed);
         let class = class_in(tag);
-        let shift = if class == LARGE { HEAP_PAGE_BYTES.trailing_zeros() } else { SHAPES[class].shift };
+        let shift = if class == LARGE { HEAP_PAGE_BYTES.trailing_zeros() } else { GRANULE_SHIFT };
         (tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT).then_some((page, shift))
     }
 
@@ -250,7 +250,7 @@ impl<S: Source> Old<S> {
     pub(super) fn fetch_mark(&self, address: usize) {
         if let Some(page) = self.space.page(address) {
             prefetch(&raw const *page.mark() as usize);
-            let word = (address % HEAP_PAGE_BYTES) >> (SMALL_SHIFT + u64::BITS.trailing_zeros());
+            let word = (address % HEAP_PAGE_BYTES) >> (GRANULE_SHIFT + u64::BITS.trailing_zeros());
             prefetch(&raw const page.remote()[word] as usize);
         }
     }
@@ -280,7 +280,7 @@ impl<S: Source> Old<S> {
                 while bits != 0 {
                     let granule = window * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
-                    call(page.address() + (granule << shape.shift));
+                    call(page.address() + (granule << GRANULE_SHIFT));
                 }
             }
         });
@@ -302,7 +302,7 @@ impl<S: Source> Old<S> {
             while bits != 0 {
                 let granule = window * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                call(page.address() + (granule << shape.shift));
+                call(page.address() + (granule << GRANULE_SHIFT));
             }
         }
     }

@@ -11,7 +11,7 @@
 
 use super::old::{CYCLE, LEAVING, Old, SPARES, Swept};
 use crate::object::Source;
-use crate::object::class::{CLASSES, Class, SHAPES, WINDOWS};
+use crate::object::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use crate::object::space::Page;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -101,7 +101,7 @@ impl<S: Source> Old<S> {
     pub(super) fn poison_blocks(&self, page: usize, class: Class, window: usize, mut dead: u64, poison: u64) {
         let shape = &SHAPES[class];
         while dead != 0 {
-            let block = page + ((window * 64 + dead.trailing_zeros() as usize) << shape.shift);
+            let block = page + ((window * 64 + dead.trailing_zeros() as usize) << GRANULE_SHIFT);
             dead &= dead - 1;
             super::nursery::fill(block, block + shape.bytes as usize, poison);
         }

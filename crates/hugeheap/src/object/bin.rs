@@ -6,19 +6,22 @@
 //!              3. current page     its next window with a free block; or some of its free blocks become recent ones
 //!              4. partial          pages with free blocks; then the sparse ones
 //!              5. a page           spare, or from the arenas
-//!   free:      a bit in the page's bitmap; away from the current window also in the page's summary, and in `recent`
+//!   free:      a bit in the page's bitmap; away from the current window the block is also put on top of `recent`
+//!
+//!   recent     ├ oldest ┼ … ┼ freed last ┤          full: the older half is forgotten
+//!                                        └─▶ allocate
 //! ```
 //!
 //! The bin points to the word of its current window in the page's bitmap: allocating, and freeing what lies beside what was allocated
 //! last, finds the word without looking the page up, and never touches the block. A copy of the word in the bin was tried first. It saves an instruction,
 //! but then another thread cannot see that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
 //!
-//! `recent` holds hints: a block in it is free in its page's bitmap like any other, and may have been taken that way; its bit tells. So it forgets
-//! the oldest without loss, and all of them as soon as one turns out to be taken.
+//! A block in `recent` is free in its page's bitmap and summary like any other, so it may be forgotten at any time. But it is taken from nowhere else: windows are opened where none of their blocks is
+//! remembered. To leave the summary as it was until a block is forgotten was tried: a pair of blocks that replace each other at random cost 4 instructions less, one of blocks that are freed in their order up to 20 more.
 //!
-//! A free away from the current window does the same whatever was freed before: the bit, the summary, `recent`. Until it did, the first block that was freed in a
-//! window was remembered, and those after it in the latest two windows needed the bit only. A pair of blocks that are freed in their order cost 56 instructions, and
-//! costs 76. But where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
+//! A free away from the current window does the same whatever was freed before. Until it did, the first block that was freed in a
+//! window was remembered, and those after it in the latest two windows needed the bit only: cheaper where blocks are freed in their order.
+//! But where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
 //! blocks of 8 to 500 bytes had 0.40 branches per pair that were not foreseen, and has 0.24, and takes an eighth less time
 //! (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap larson`). Remembering windows instead of blocks was
 //! tried twice, too. Opened for each, they cost such a program twice as long; with their blocks taken one by one, a quarter more.
@@ -27,20 +30,19 @@
 //! frees in turn, and each time it was not foreseen whether a block is remembered, nor whether the one that is freed lies in the current window. So once
 //! all remembered ones are taken again, and some of them were freed since that was so last, the window is left and the next free blocks of the page are remembered
 //! ([`Own::gather`](super::heap::Own::gather)): now the answers are yes and no until nothing is freed for a while. In `mstress` that saves every third
-//! of the branches that were not foreseen, one in two allocations, for a twelfth more instructions.
+//! of the branches that were not foreseen, one in two allocations, for a twelfth more instructions. Blocks of which a window has few are always gathered: opening a window for each costs more.
 //!
 //! The interpreters' hooks ask the current window first ([`Heap::allocate_near`](super::Heap::allocate_near)): they are called for objects that are mostly made
 //! one after the other, and have no register to spare. They never leave it for that, nor does C, which has the window inline. But it follows where blocks are taken and
 //! freed in turn ([`recent`](super::recent)).
 
-use super::class::{CLASSES, SHAPES, WINDOWS};
-use super::space::Mark;
+use super::class::{CLASSES, GRANULE_SHIFT};
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks remembered per bin: a power of two that has room in its two cache lines, with 32 bits each. With 8 of 64 bits programs that replace objects of many
-/// sizes at random opened so many windows that they took a sixth longer; 32, on four lines, made no difference.
+/// Blocks remembered per bin, at most: a cache line of 32 bits each. With 8 of 64 bits programs that replace objects of many
+/// sizes at random opened so many windows that they took a sixth longer; 32, on two lines, made no difference.
 pub(super) const RECENT: usize = 16;
 
 /// What a free adds to [`Bin::remembered`].
@@ -68,7 +70,7 @@ pub(crate) struct Window {
     pub(crate) starts: u64,
     /// Its first byte; [`NOWHERE`] when none is open.
     pub(crate) base: usize,
-    /// Its number in the first region, for small blocks there; [`NO_NUMBER`] otherwise.
+    /// Its number in the first region, if it lies where blocks are remembered; [`NO_NUMBER`] otherwise.
     pub(crate) number: usize,
     /// Its word in the bitmap of other threads.
     remote: NonNull<AtomicU64>,
@@ -111,7 +113,7 @@ impl Window {
 
     /// Takes a free block out.
     #[inline(always)]
-    pub(crate) fn take(&self, shift: u32) -> Option<usize> {
+    pub(crate) fn take(&self) -> Option<usize> {
         let vacant = self.word().load(Ordering::Relaxed);
         let free = vacant & self.starts;
         if free == 0 {
@@ -119,7 +121,7 @@ impl Window {
         }
         let granule = free.trailing_zeros();
         self.word().store(vacant & !(1 << granule), Ordering::Relaxed);
-        Some(self.base + ((granule as usize) << shift))
+        Some(self.base + ((granule as usize) << GRANULE_SHIFT))
     }
 
     /// Puts the block of a granule back, for a caller that has not looked at the page's tag; says no when none is live there, or another
@@ -176,19 +178,14 @@ pub(crate) struct Bin {
     pub(crate) current: Window,
     /// The page whose windows become current, 0: none.
     pub(crate) page: usize,
-    /// Windows of the class's pages in which a block begins.
-    pub(super) windows: u16,
-    /// What a free writes instead of a mark that stays as it is.
-    nothing: u16,
-    /// The lower half: blocks that were freed or gathered since all were forgotten, less those that were taken again. The next one goes to this index of `recent`,
-    /// modulo its length; of more than that the oldest are overwritten, and what is found in their place is looked at like any other. The upper half: those that
-    /// were freed. In one word, because a free has one addition for both then. (After 65,536 frees without an allocation the lower half is 0: none is remembered.)
+    /// The lower half: blocks that are remembered, fewer than [`RECENT`] but for a moment. The upper half: blocks that were freed since none was remembered. In one word, because a free has
+    /// one addition for both then, and an allocation one comparison. (After 65,536 frees without an allocation the upper half begins anew.)
     remembered: u32,
     /// The number of the window of the block that was retaken last, for who asks the current window first.
     pub(super) last: u32,
-    /// Granules of freed blocks in the first region; 0: none, or one of a page that left the bin. 32 bits hold those of its first 64 GiB. Blocks beyond are not
-    /// remembered: 64 bits for all would be half as many.
-    pub(super) recent: [u32; RECENT],
+    /// A stack of granules of free blocks in the first region. (As a ring, of which the oldest need not be moved when they are forgotten, it took 2 % longer: an instruction more for each end of it.) 32 bits hold those of its first 64 GiB; blocks beyond are not
+    /// remembered ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
+    recent: [u32; RECENT],
 }
 
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
@@ -203,44 +200,29 @@ const _: () = assert!(
 );
 
 impl Bin {
-    const EMPTY: Self = Self {
-        current: Window::NONE,
-        page: 0,
-        windows: 0,
-        nothing: 0,
-        remembered: 0,
-        last: u32::MAX,
-        recent: [0; RECENT],
-    };
+    const EMPTY: Self =
+        Self { current: Window::NONE, page: 0, remembered: 0, last: u32::MAX, recent: [0; RECENT] };
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {
-        let mut bins = [const { Self::EMPTY }; CLASSES];
-        let mut class = 0;
-        while class < CLASSES {
-            bins[class].windows = SHAPES[class].windows;
-            class += 1;
-        }
-        bins
+        [const { Self::EMPTY }; CLASSES]
     }
 
-    /// A block was freed in the window `number`, not the current one, of a page with that mark; the window has the word `vacant` now. Says
-    /// whether the page has to be looked at: it may be in no list, or have no live block. That is rare; a branch on whether the window had a free
-    /// block is not, where windows have few blocks, and is not foreseen.
+    /// A block was freed away from the current window. Says whether as many are remembered as there is room for: then some have to be [forgotten](Self::forget_oldest) before the next one.
     #[inline(always)]
-    pub(super) fn note_free(&mut self, mark: &Mark, granule: usize, number: usize, vacant: u64) -> bool {
-        // A branch, because what takes no branch needs a register more, which each free would save.
-        if let Ok(granule) = u32::try_from(granule) {
-            let next = self.remembered;
-            self.recent[next as usize % RECENT] = granule;
-            self.remembered = next.wrapping_add(FREED);
-        }
-        // SAFETY: a field of this bin, which the reference does not outlive.
-        let nothing = unsafe { AtomicU16::from_ptr(&raw mut self.nothing) };
-        let (before, with) = mark.add_free_or(number, nothing);
-        // What keeps the page from being empty: windows without a free block, and live blocks in this one.
-        let holds = u64::from(with ^ self.windows) | !vacant;
-        before == 0 || holds == 0
+    pub(super) fn note_free(&mut self, granule: usize) -> bool {
+        let place = self.count();
+        debug_assert!(place < RECENT && granule >> 32 == 0);
+        // SAFETY: fewer than `RECENT` are remembered.
+        unsafe { *self.recent.get_unchecked_mut(place) = granule as u32 };
+        self.remembered = self.remembered.wrapping_add(FREED);
+        place == RECENT - 1
+    }
+
+    /// How many blocks are remembered.
+    #[inline(always)]
+    pub(super) fn count(&self) -> usize {
+        self.remembered as u16 as usize
     }
 
     /// Whether blocks are remembered, or all were taken again and some of them were freed ones.
@@ -249,38 +231,62 @@ impl Bin {
         self.remembered != 0
     }
 
-    /// The granule of the block remembered last, which is forgotten; 0: none that is to be had.
+    /// Whether there is no room for another block.
     #[inline(always)]
-    pub(super) fn recall(&mut self) -> usize {
+    pub(super) fn is_full(&self) -> bool {
+        self.count() == RECENT
+    }
+
+    /// The remembered blocks, the one to be taken next at the end.
+    pub(super) fn recent(&self) -> impl Iterator<Item = usize> + '_ {
+        self.recent[..self.count()].iter().map(|&granule| granule as usize)
+    }
+
+    /// The granule of the block remembered last, which is forgotten.
+    #[inline(always)]
+    pub(super) fn recall(&mut self) -> Option<usize> {
         // Read once more: with what `remembers` read each pair of a block that is taken and freed would have an instruction more, for a register.
         // SAFETY: a field of this bin.
         let remembered = unsafe { (&raw const self.remembered).read_volatile() };
-        if remembered as u16 == 0 {
-            return 0;
-        }
+        let place = (remembered as u16).checked_sub(1)?;
         self.remembered = remembered - 1;
-        self.recent[(remembered - 1) as usize % RECENT] as usize
+        // SAFETY: at most `RECENT` are remembered.
+        Some(unsafe { *self.recent.get_unchecked(usize::from(place)) } as usize)
     }
 
-    /// Forgets all remembered blocks: all were taken, or one was found to be. Returns how many were freed since the last time, modulo 65,536.
+    /// Begins to count frees anew, where no block is remembered; returns how many there were, modulo 65,536.
     #[inline(always)]
-    pub(super) fn forget_all(&mut self) -> u32 {
+    pub(super) fn begin_anew(&mut self) -> u32 {
+        debug_assert!(self.count() == 0);
         core::mem::take(&mut self.remembered) >> 16
     }
 
-    /// Remembers the blocks of these granules, the first of them to be taken first; none was [remembered](Self::forget_all) before.
+    /// Remembers the blocks of these granules, the first of them to be taken first; none was remembered before.
     pub(super) fn remember(&mut self, granules: &[u32]) {
+        debug_assert!(self.count() == 0);
         for (place, &granule) in self.recent.iter_mut().zip(granules.iter().rev()) {
             *place = granule;
         }
         self.remembered = granules.len() as u32;
     }
 
-    /// Forgets the blocks of a page, by its index in the first region: the page leaves the bin.
-    pub(super) fn forget(&mut self, page: usize) {
-        // Written each, not only those of the page: four at a time then, and nothing that a processor has to foresee.
-        for granule in &mut self.recent {
-            *granule = if *granule as usize / (64 * WINDOWS) == page { 0 } else { *granule };
+    /// Forgets the older half, where there is no room for another block. They are found by their pages' marks.
+    #[inline(always)]
+    pub(super) fn forget_oldest(&mut self) {
+        debug_assert!(self.is_full());
+        self.recent.copy_within(RECENT / 2.., 0);
+        self.remembered -= RECENT as u32 / 2;
+    }
+
+    /// Forgets the blocks whose granules are such: their page leaves the bin, or their window is opened.
+    pub(super) fn forget_if(&mut self, is_such: impl Fn(usize) -> bool) {
+        let mut kept = 0;
+        for place in 0..self.count() {
+            // Each is written, also where it was: nothing that a processor has to foresee.
+            let granule = self.recent[place];
+            self.recent[kept] = granule;
+            kept += usize::from(!is_such(granule as usize));
         }
+        self.remembered -= (self.count() - kept) as u32;
     }
 }

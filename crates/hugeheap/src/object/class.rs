@@ -4,38 +4,32 @@
 //!   bytes       1 … 576            577 … 8192                    8193 … 1 MiB     above
 //!   block       next multiple      next of 21 sizes that         whole heap       whole
 //!               of 16              cut a heap page without rest  pages            arenas
-//!   granule     16 bytes           64 bytes                      –                –
-//!   window      1 KiB              4 KiB
 //! ```
 //!
-//! A heap page is cut into blocks of one class, from its beginning. Its bitmap has a bit per *granule*, not per block, so that the bit of
+//! A heap page is cut into blocks of one class, from its beginning. Its bitmap has a bit per *granule* of 16 bytes, not per block, so that the bit of
 //! an address is found by a shift, without a division, and an address inside a block meets a bit that no block begins at. 64
-//! neighbouring granules are a *window*: one word of the bitmap.
+//! neighbouring granules are a *window*: one word of the bitmap, 1 KiB of the page.
+//!
+//! Granules are the same in all classes. With granules of 64 bytes in pages of blocks above 576 bytes each free had to foresee which of the two it was: of the
+//! branches of `glibc-thread` that were not foreseen that was a third (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap glibc-thread`).
 
 use crate::arena::HEAP_PAGE_BYTES;
 
 /// Largest request, in bytes, that gets a block; larger ones get page runs. Two blocks to a heap page.
 pub const MAX_BLOCK: usize = 8 << 10;
 
-/// Largest block, in bytes, with granules of 16 bytes: pymalloc's range, in its steps, and 64 bytes more. A request of a power of two is
+/// Largest block, in bytes, of the classes in steps of 16: pymalloc's range, in its steps, and 64 bytes more. A request of a power of two is
 /// often one of a few bytes more, for a header or a zero at the end: with 512 and 640 for the next class a program with a twelfth of its objects a
 /// byte above 512 had 4 % more resident memory than with malloc.
 pub const MAX_SMALL: usize = 576;
 
-/// Bytes of a granule of small blocks, as a power of two. The alignment of every block.
-pub(crate) const SMALL_SHIFT: u32 = 4;
-
-/// Bytes of a granule of medium blocks, as a power of two. With 128 bytes classes were coarser than they have to be; with 32 a window of
-/// the smallest ones would have three blocks.
-pub(crate) const MEDIUM_SHIFT: u32 = 6;
-
-/// Bytes of a granule of medium blocks.
-const MEDIUM_GRANULE: usize = 1 << MEDIUM_SHIFT;
+/// Bytes of a granule, as a power of two. The alignment of every block.
+pub(crate) const GRANULE_SHIFT: u32 = 4;
 
 /// Number of small classes; class `n` has blocks of `16 n` bytes. Class 0 does not exist, so that a zeroed tag means nothing.
-pub(crate) const SMALL: usize = MAX_SMALL >> SMALL_SHIFT;
+const SMALL: usize = MAX_SMALL >> GRANULE_SHIFT;
 
-/// Blocks of the medium classes in bytes: the largest multiple of a granule that fits a heap page 25, 23, 21, … 2 times. So at most a
+/// Blocks of the medium classes in bytes: the largest multiple of 64 that fits a heap page 25, 23, 21, … 2 times. So at most a
 /// twentieth of a page is left over. Powers of two are among them for requests that are aligned.
 const MEDIUM: [u16; 21] = [
     640, 704, 768, 832, 896, 960, 1024, 1088, 1152, 1216, 1344, 1472, 1600, 1792, 2048, 2304, 2688, 3264,
@@ -45,8 +39,8 @@ const MEDIUM: [u16; 21] = [
 /// Number of classes, and one more than the highest.
 pub const CLASSES: usize = 1 + SMALL + MEDIUM.len();
 
-/// Windows of a heap page of small blocks.
-pub(crate) const WINDOWS: usize = HEAP_PAGE_BYTES >> (SMALL_SHIFT + 6);
+/// Windows of a heap page.
+pub(crate) const WINDOWS: usize = HEAP_PAGE_BYTES >> (GRANULE_SHIFT + 6);
 
 const _: () = assert!(WINDOWS == 16, "a u16 is a bitmap over the windows of a page");
 const _: () = assert!(CLASSES < 63, "a class fits six bits, and 63 is left for page runs");
@@ -62,30 +56,39 @@ pub(crate) struct Shape {
     pub(crate) bytes: u32,
     /// Blocks in a heap page.
     pub(crate) blocks: u16,
-    /// Windows in which a block begins, as a bitmap.
+    /// Windows in which a block begins, as a bitmap: all of them up to a kibibyte.
     pub(crate) windows: u16,
-    /// Granule as a power of two.
-    pub(crate) shift: u32,
     /// For each window the granules at which a block begins.
     pub(crate) starts: [u64; WINDOWS],
+    /// How many these are.
+    begin: [u8; WINDOWS],
+}
+
+impl Shape {
+    /// How many blocks those of a window are. All of them in a window without a live block, for which bits are not counted: without an instruction for it that takes twelve.
+    #[inline(always)]
+    pub(crate) fn blocks_of(&self, window: usize, blocks: u64) -> u32 {
+        if blocks == self.starts[window] { u32::from(self.begin[window]) } else { blocks.count_ones() }
+    }
 }
 
 const fn bytes_of(class: Class) -> usize {
-    if class <= SMALL { class << SMALL_SHIFT } else { MEDIUM[class - SMALL - 1] as usize }
+    if class <= SMALL { class << GRANULE_SHIFT } else { MEDIUM[class - SMALL - 1] as usize }
 }
 
 const fn shape_of(class: Class) -> Shape {
     let bytes = bytes_of(class);
-    let shift = if class <= SMALL { SMALL_SHIFT } else { MEDIUM_SHIFT };
-    let mut shape = Shape { bytes: bytes as u32, blocks: 0, windows: 0, shift, starts: [0; WINDOWS] };
+    let mut shape =
+        Shape { bytes: bytes as u32, blocks: 0, windows: 0, starts: [0; WINDOWS], begin: [0; WINDOWS] };
     if class == 0 {
         return shape;
     }
     let mut start = 0;
     while start + bytes <= HEAP_PAGE_BYTES {
-        let granule = start >> shift;
+        let granule = start >> GRANULE_SHIFT;
         shape.starts[granule / 64] |= 1 << (granule % 64);
         shape.windows |= 1 << (granule / 64);
+        shape.begin[granule / 64] += 1;
         shape.blocks += 1;
         start += bytes;
     }
@@ -105,22 +108,12 @@ const fn shapes() -> [Shape; CLASSES] {
 /// All classes. 11 KiB, of which a program that uses few classes touches few lines.
 pub(crate) static SHAPES: [Shape; CLASSES] = shapes();
 
-// So a page of small blocks has free blocks in all its windows exactly when its mark has all bits.
-const _: () = {
-    let mut class = 1;
-    while class <= SMALL {
-        assert!(SHAPES[class].windows == u16::MAX);
-        class += 1;
-    }
-};
-
-/// Class of each size above [`MAX_SMALL`], in steps of a granule.
-const MEDIUM_CLASSES: [u8; MAX_BLOCK / MEDIUM_GRANULE + 1] = {
-    let mut classes = [0; MAX_BLOCK / MEDIUM_GRANULE + 1];
-    let mut step = 0;
+/// Class of each size, in steps of a granule.
+const BLOCK_CLASSES: [u8; (MAX_BLOCK >> GRANULE_SHIFT) + 1] = {
+    let mut classes = [0; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
+    let (mut step, mut class) = (1, 1);
     while step < classes.len() {
-        let mut class = SMALL + 1;
-        while bytes_of(class) < step * MEDIUM_GRANULE {
+        if bytes_of(class) < step << GRANULE_SHIFT {
             class += 1;
         }
         classes[step] = class as u8;
@@ -132,24 +125,17 @@ const MEDIUM_CLASSES: [u8; MAX_BLOCK / MEDIUM_GRANULE + 1] = {
 /// The class of a request of at most [`MAX_SMALL`] bytes; 0 for 0 bytes, which the slow path makes 1.
 #[inline(always)]
 pub(crate) const fn small_class_of(bytes: usize) -> Class {
-    (bytes + 15) >> SMALL_SHIFT
+    (bytes + 15) >> GRANULE_SHIFT
 }
 
-/// The class of a request of at most [`MAX_BLOCK`] bytes. 0 bytes are 1.
+/// The class of a request of at most [`MAX_BLOCK`] bytes; 0 for 0 bytes.
+pub(crate) const fn block_class_of(bytes: usize) -> Class {
+    BLOCK_CLASSES[(bytes + 15) >> GRANULE_SHIFT] as Class
+}
+
+/// The same with 0 bytes as 1.
 pub(crate) const fn class_of(bytes: usize) -> Class {
-    if bytes == 0 {
-        1
-    } else if bytes <= MAX_SMALL {
-        small_class_of(bytes)
-    } else {
-        medium_class_of(bytes)
-    }
-}
-
-/// The same where the request is known to be above [`MAX_SMALL`].
-#[inline(always)]
-pub(crate) const fn medium_class_of(bytes: usize) -> Class {
-    MEDIUM_CLASSES[bytes.div_ceil(MEDIUM_GRANULE)] as Class
+    if bytes == 0 { 1 } else { block_class_of(bytes) }
 }
 
 /// The class of a request with an alignment of at most a heap page; `None` when no class has it.
@@ -222,8 +208,7 @@ mod tests {
 
     #[test]
     fn medium_blocks_are_the_largest_of_as_many_to_a_page() {
-        let mut sizes: Vec<usize> =
-            (2..=25).rev().map(|blocks| HEAP_PAGE_BYTES / blocks / MEDIUM_GRANULE * MEDIUM_GRANULE).collect();
+        let mut sizes: Vec<usize> = (2..=25).rev().map(|blocks| HEAP_PAGE_BYTES / blocks / 64 * 64).collect();
         sizes.dedup();
         assert_eq!(MEDIUM.map(usize::from).to_vec(), sizes);
     }

@@ -361,7 +361,7 @@ unsafe impl GlobalAlloc for GlobalHeap {
             return Self::allocate_aligned(layout);
         }
         let Some(core) = NonNull::new(slot::get()) else { return Self::allocate(layout) };
-        let block = ManuallyDrop::new(Heap { core }).allocate(layout.size());
+        let block = ManuallyDrop::new(Heap { core }).allocate_remembered(layout.size());
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
@@ -374,7 +374,7 @@ unsafe impl GlobalAlloc for GlobalHeap {
                 return Self::free_aligned(address);
             }
             match NonNull::new(slot::get()) {
-                Some(core) => ManuallyDrop::new(Heap { core }).free_sized(address, layout.size()),
+                Some(core) => ManuallyDrop::new(Heap { core }).free_sized_anywhere(address, layout.size()),
                 None => Self::free(address, layout.size()),
             }
         }

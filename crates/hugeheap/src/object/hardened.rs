@@ -18,7 +18,7 @@
 //! * The first page of a run or large block of a hardened heap has the tag of its heap and class `RUN`, and in its bitmap how many bytes may be used.
 //! * A heap is hardened for good: it is adopted as such only.
 
-use super::class::{CLASSES, Class, SHAPES};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES};
 use super::heap::{Heap, Own, Place, Shared};
 use super::mistake::Mistake;
 use super::pages::Fresh;
@@ -235,9 +235,8 @@ impl<S: Source> Own<S> {
         let Some(preset) = self.preset else { return 0 };
         // SAFETY: as in `preset`; shared here.
         let ring = unsafe { &(*preset.as_ptr()).quarantine[class] };
-        let shift = SHAPES[class].shift;
         ring.blocks.iter().fold(0, |bits, &block| {
-            let granule = block.wrapping_sub(base) >> shift;
+            let granule = block.wrapping_sub(base) >> GRANULE_SHIFT;
             if granule < 64 { bits | 1 << granule } else { bits }
         })
     }
@@ -280,7 +279,7 @@ impl<S: Source> Own<S> {
                 return None;
             }
             let window = self.preset()?.pick(u64::from(windows));
-            let base = page.address() + (window << (shape.shift + 6));
+            let base = page.address() + (window << (GRANULE_SHIFT + 6));
             let word = &page.vacant()[window];
             let vacant = word.load(Ordering::Relaxed);
             let free = vacant & shape.starts[window] & !self.quarantined(class, base);
@@ -290,7 +289,8 @@ impl<S: Source> Own<S> {
             }
             let bit = self.preset()?.pick(free);
             word.store(vacant & !(1 << bit), Ordering::Relaxed);
-            return Some(base + (bit << shape.shift));
+            page.mark().add_live(1);
+            return Some(base + (bit << GRANULE_SHIFT));
         }
     }
 
@@ -302,18 +302,19 @@ impl<S: Source> Own<S> {
         if was & place.bits != 0 {
             return false;
         }
-        let base = page.address() + (place.window << (shape.shift + 6));
+        let base = page.address() + (place.window << (GRANULE_SHIFT + 6));
         let mut bits = place.bits;
         while bits != 0 {
-            let address = base + ((bits.trailing_zeros() as usize) << shape.shift);
+            let address = base + ((bits.trailing_zeros() as usize) << GRANULE_SHIFT);
             // SAFETY: a live block of this heap, which its user gave up.
             unsafe { (address as *mut u8).write_bytes(0, shape.bytes as usize) };
             bits &= bits - 1;
         }
         word.store(was | place.bits, Ordering::Relaxed);
+        page.mark().remove_live(place.bits.count_ones());
         let mut bits = place.bits;
         while bits != 0 {
-            let address = base + ((bits.trailing_zeros() as usize) << shape.shift);
+            let address = base + ((bits.trailing_zeros() as usize) << GRANULE_SHIFT);
             self.exchange(place.class, address);
             bits &= bits - 1;
         }
@@ -325,7 +326,7 @@ impl<S: Source> Own<S> {
         let Some(preset) = self.preset() else { return false };
         let oldest = preset.quarantine[class].exchange(address);
         let Some(page) = self.space.page(oldest) else { return false };
-        page.mark().add_free((oldest - page.address()) >> (SHAPES[class].shift + 6));
+        page.mark().add_free((oldest - page.address()) >> (GRANULE_SHIFT + 6));
         self.list_or_release(page, class);
         true
     }

@@ -1,10 +1,10 @@
 //! A heap of blocks: what its owner does, in as few instructions as can be.
 //!
 //! ```text
-//!   allocate ─▶ bin of the class ─▶ the block that was freed last          windows
+//!   allocate ─▶ bin of the class ─▶ the block that was freed last          recent
 //!                              ├──▶ a bit of its current window            here
-//!                              └──▶ none left                              windows, gather, refill
-//!   free ─▶ index of the granule ─▶ tag of its page: ours, small           here
+//!                              └──▶ none left                              recent, windows, refill
+//!   free ─▶ index of the granule ─▶ tag of its page: ours, blocks          here
 //!              │                      └─▶ a bit of its window             here
 //!              └─▶ tag of somebody else, page run, large, foreign          release, pages
 //! ```
@@ -15,19 +15,20 @@
 //! Invariants, for a page with a heap and a class in its tag:
 //! * A bit of `vacant` is 0 exactly where a live block begins, but for blocks freed by other threads that were not collected yet.
 //! * `free` of its mark has a bit for each window with a free block, but for the open window; and perhaps for some without.
+//! * What its bin remembers is free, and not in the open window.
+//! * `live` of its mark counts its live blocks, those that other threads freed included, and the free ones of the open window.
+//! * It has a live block, or is the page of its bin, or another thread freed in it.
 //! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
 
 use super::bin::{Bin, with_bit};
-use super::class::{
-    CLASSES, Class, MAX_BLOCK, MAX_SMALL, SHAPES, SMALL, SMALL_SHIFT, WINDOWS, medium_class_of,
-    small_class_of,
-};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS, small_class_of};
 use super::hardened::Preset;
 use super::inbox::Queues;
 use super::lists::Lists;
+use super::mark::Mark;
 use super::mistake::{self, Mistake};
 use super::runs::RunCache;
-use super::space::{Mark, Page, Region, Source, Space};
+use super::space::{Page, Region, Source, Space};
 use super::tag;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -44,8 +45,10 @@ pub(crate) struct Own<S: Source> {
     pub(crate) bins: [Bin; CLASSES],
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,
-    /// Granules of 16 bytes in that region.
+    /// Granules of that region, up to 2³²: blocks beyond its first 64 GiB are freed by a longer way, and not remembered.
     pub(super) granules: usize,
+    /// All granules of that region.
+    pub(super) all_granules: usize,
     pub(super) marks: *const Mark,
     pub(super) vacant: *const AtomicU64,
     pub(super) remote: *const AtomicU64,
@@ -137,22 +140,36 @@ impl<S: Source> Heap<S> {
 
     #[inline(always)]
     fn allocate_with<const GATHER: bool>(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        if bytes <= MAX_SMALL {
-            let class = small_class_of(bytes);
-            // SAFETY: at most the highest small class.
-            let taken = unsafe {
-                let own = self.own();
-                if own.bins.get_unchecked(class).remembers() {
-                    own.retake(class)
-                } else {
-                    self.take_at_hand(class)
-                }
-            };
-            return taken.or_else(|| {
-                if GATHER { Self::gather_or_refill(self.core, class) } else { Self::refill(self.core, class) }
-            });
+        if bytes > MAX_BLOCK {
+            return Self::allocate_pages(self.core, bytes);
         }
-        Self::allocate_more(self.core, bytes)
+        let way = tag::way_of(bytes);
+        // SAFETY: the way of a request.
+        let taken = unsafe {
+            let own = self.own();
+            if own.bin_on(way).remembers() { own.retake_on(way) } else { own.take_on(way) }
+        };
+        let (core, class) = (self.core, tag::class_on(way));
+        taken.or_else(|| if GATHER { Self::gather_or_refill(core, class) } else { Self::refill(core, class) })
+    }
+
+    /// The same as [`allocate`](Self::allocate) in two instructions less where a block is remembered, and three more where none is.
+    #[inline(always)]
+    pub(crate) fn allocate_remembered(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes > MAX_BLOCK {
+            return Self::allocate_pages(self.core, bytes);
+        }
+        let way = tag::way_of(bytes);
+        // SAFETY: the way of a request.
+        let taken = unsafe {
+            let own = self.own();
+            match own.retake_on(way) {
+                None if !own.bin_on(way).remembers() => own.take_on(way),
+                retaken => retaken,
+            }
+        };
+        let (core, class) = (self.core, tag::class_on(way));
+        taken.or_else(|| Self::gather_or_refill(core, class))
     }
 
     /// A small block at hand. `None` for larger requests, for 0 bytes, and when there is none: then
@@ -163,7 +180,7 @@ impl<S: Source> Heap<S> {
             return None;
         }
         // SAFETY: at most the highest small class.
-        unsafe { self.take_at_hand(small_class_of(bytes)) }
+        unsafe { self.own().take_on(small_class_of(bytes) << tag::CLASS_SHIFT) }
     }
 
     /// What [`allocate`](Self::allocate) does for a request that is not [near](Self::allocate_near).
@@ -175,31 +192,16 @@ impl<S: Source> Heap<S> {
         Self::allocate_more(self.core, bytes)
     }
 
-    /// A block of the current window of a class of small blocks.
-    ///
-    /// # Safety
-    /// `class` is at most [`SMALL`]. Class 0, of no bytes, has a bin without blocks.
-    #[inline(always)]
-    unsafe fn take_at_hand(&mut self, class: Class) -> Option<NonNull<u8>> {
-        // SAFETY: by the contract above the class has a bin.
-        let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
-        let address = bin.current.take(SMALL_SHIFT)?;
-        // SAFETY: no block begins at 0.
-        Some(unsafe { NonNull::new_unchecked(address as *mut u8) })
-    }
-
-    /// Requests above [`MAX_SMALL`].
+    /// Requests above [`MAX_SMALL`], for who asks the current window first: a function of its own, so that those save no registers.
     #[inline(never)]
     fn allocate_more(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
-        let mut heap = Self::borrowed(core);
-        if bytes > MAX_BLOCK {
-            return heap.allocate_run(bytes);
-        }
-        let class = medium_class_of(bytes);
-        match heap.own().take_medium(class) {
-            Some(block) => Some(block),
-            None => Self::refill_from_page(core, class),
-        }
+        Self::borrowed(core).allocate_with::<true>(bytes)
+    }
+
+    /// Requests above [`MAX_BLOCK`].
+    #[inline(never)]
+    fn allocate_pages(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
+        Self::borrowed(core).allocate_run(bytes)
     }
 
     #[inline(never)]
@@ -232,7 +234,7 @@ impl<S: Source> Heap<S> {
     fn free_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
         let address = address.as_ptr() as usize;
         // SAFETY: whoever frees gives the block up.
-        if unsafe { Self::free_medium(core, address) } {
+        if unsafe { Self::free_of_own(core, address) } {
             return;
         }
         // SAFETY: as above.
@@ -255,7 +257,7 @@ impl<S: Source> Heap<S> {
         if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address) }
     }
 
-    /// Frees a small block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
+    /// Frees a block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
     /// [`free_far`](Self::free_far). Any number may be given.
     ///
     /// # Safety
@@ -266,8 +268,8 @@ impl<S: Source> Heap<S> {
         let own = self.own();
         let granule = own.granule_of(address);
         match own.way_to(granule) {
-            Some((way, mark)) if way <= tag::tag(0, SMALL) as usize => {
-                // SAFETY: the granule lies in the first region, in a page of this heap of small blocks, with that mark.
+            Some((way, mark)) if way < tag::tag(0, CLASSES) as usize => {
+                // SAFETY: the granule lies in the first region, in a page of blocks of this heap, with that mark.
                 Self::is_freed(core, granule, unsafe { own.free_in_word::<true>(granule, way, mark) })
             }
             _ => false,
@@ -293,19 +295,18 @@ impl<S: Source> Heap<S> {
     /// As for [`free`](Self::free).
     #[inline(always)]
     pub unsafe fn free_sized(&mut self, address: NonNull<u8>, bytes: usize) {
-        if bytes <= MAX_SMALL {
-            let (class, start) = (small_class_of(bytes), address.as_ptr() as usize);
-            // SAFETY: at most the highest small class.
-            let bin = unsafe { self.own().bins.get_unchecked_mut(class) };
+        if bytes <= MAX_BLOCK {
+            let (way, start) = (tag::way_of(bytes), address.as_ptr() as usize);
+            // SAFETY: the way of a request.
+            let bin = unsafe { self.own().bin_on(way) };
             // A granule of the current window of its class: then the page is this heap's and of that class.
-            let granule = start.wrapping_sub(bin.current.base).rotate_right(SMALL_SHIFT);
+            let granule = start.wrapping_sub(bin.current.base).rotate_right(GRANULE_SHIFT);
             if granule < 64 {
                 if bin.current.put(granule) {
                     return;
                 }
             } else {
-                let way = tag::tag(0, class) as usize;
-                // SAFETY: by the contract above; the block is not in the current window.
+                // SAFETY: by the contract above.
                 return unsafe { Self::free_sized_elsewhere(self.core, address, way, bytes) };
             }
         }
@@ -313,12 +314,40 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_sized_far(self.core, address, bytes) }
     }
 
+    /// The same for a caller that does not expect the block in the current window: it is looked for there last, by the way to its page.
+    ///
+    /// # Safety
+    /// As for [`free_sized`](Self::free_sized).
+    #[inline(always)]
+    pub(crate) unsafe fn free_sized_anywhere(&mut self, address: NonNull<u8>, bytes: usize) {
+        // SAFETY: by the contract above.
+        unsafe {
+            if bytes <= MAX_BLOCK {
+                return Self::free_on_way::<true>(self.core, address, tag::way_of(bytes), bytes);
+            }
+            Self::free_sized_far(self.core, address, bytes);
+        }
+    }
+
     /// A function of its own, so that what is inlined into callers is short and saves no registers.
     ///
     /// # Safety
-    /// As for [`free`](Self::free); `bytes` is at most [`MAX_SMALL`], `expected` the way to the bin of its class, and the address is not in the current window of that.
+    /// As for [`free_on_way`](Self::free_on_way).
     #[inline(never)]
     unsafe fn free_sized_elsewhere(
+        core: NonNull<Core<S>>,
+        address: NonNull<u8>,
+        expected: usize,
+        bytes: usize,
+    ) {
+        // SAFETY: by the contract above.
+        unsafe { Self::free_on_way::<false>(core, address, expected, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`free_sized`](Self::free_sized); `expected` is the way of `bytes`.
+    #[inline(always)]
+    unsafe fn free_on_way<const CURRENT: bool>(
         core: NonNull<Core<S>>,
         address: NonNull<u8>,
         expected: usize,
@@ -329,7 +358,7 @@ impl<S: Source> Heap<S> {
         if let Some((way, mark)) = heap.own().way_to(granule) {
             if way == expected {
                 // SAFETY: by the contract above, and because the page has this heap's tag and the class.
-                let freed = unsafe { heap.own().free_in_word::<false>(granule, way, mark) };
+                let freed = unsafe { heap.own().free_in_word::<CURRENT>(granule, way, mark) };
                 if Self::is_freed(core, granule, freed) {
                     return;
                 }
@@ -339,7 +368,7 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_sized_far(core, address, bytes) }
     }
 
-    /// Frees what the fast path does not know: medium blocks, other regions, other owners, page runs, large blocks.
+    /// Frees what the fast path does not know: other regions, other owners, page runs, large blocks.
     ///
     /// # Errors
     /// When nothing live of this allocator begins at `address`. Nothing is changed.
@@ -347,14 +376,14 @@ impl<S: Source> Heap<S> {
     pub fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
         let core = self.core;
         // SAFETY: whoever frees gives the block up.
-        if unsafe { Self::free_medium(core, address) } {
+        if unsafe { Self::free_of_own(core, address) } {
             return Ok(());
         }
         // SAFETY: as above.
         unsafe { Self::free_elsewhere(core, address) }
     }
 
-    /// What is neither a small block nor a medium one nor a short page run of this heap. A function of its own: those would save its registers.
+    /// What is neither a block nor a short page run of this heap in the first region. A function of its own: those would save its registers.
     #[inline(never)]
     pub(super) fn free_farther(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
         let heap = Self::borrowed(core);
@@ -390,7 +419,7 @@ enum InWord {
     /// No live block begins there.
     Refused,
     Freed,
-    /// Freed, and the page has to be looked at.
+    /// Freed, and the page or the bin has to be looked at.
     Settle,
 }
 
@@ -399,6 +428,7 @@ impl<S: Source> Own<S> {
         Self {
             base: 0,
             granules: 0,
+            all_granules: 0,
             marks: core::ptr::null(),
             vacant: core::ptr::null(),
             remote: core::ptr::null(),
@@ -416,26 +446,70 @@ impl<S: Source> Own<S> {
         }
     }
 
+    /// The bin that a way leads to.
+    ///
+    /// # Safety
+    /// It is the way of a class.
+    #[inline(always)]
+    pub(super) unsafe fn bin_on(&mut self, way: usize) -> &mut Bin {
+        // SAFETY: by the contract; ways are multiples of a bin's size.
+        unsafe { &mut *self.bins.as_mut_ptr().byte_add(way) }
+    }
+
+    /// A block of the current window of the bin that a way leads to.
+    ///
+    /// # Safety
+    /// It is the way of a class. Class 0, of no bytes, has a bin without blocks.
+    #[inline(always)]
+    unsafe fn take_on(&mut self, way: usize) -> Option<NonNull<u8>> {
+        // SAFETY: by the contract.
+        let address = unsafe { self.bin_on(way) }.current.take()?;
+        // SAFETY: no block begins at 0.
+        Some(unsafe { NonNull::new_unchecked(address as *mut u8) })
+    }
+
     /// The granule of an address in the first region. Foreign addresses and those that are not at a granule give a number that is too
     /// large, both at once.
     #[inline(always)]
     pub(super) fn granule_of(&self, address: usize) -> usize {
-        address.wrapping_sub(self.base).rotate_right(SMALL_SHIFT)
+        address.wrapping_sub(self.base).rotate_right(GRANULE_SHIFT)
     }
 
     /// The way from a granule of the first region to its bin (too long, if its page is not this heap's or somebody else freed
-    /// in it), and the mark of its page. `None` for other numbers.
+    /// in it), and the mark of its page. `None` for other numbers, and for blocks that are not remembered.
     #[inline(always)]
     pub(super) fn way_to(&self, granule: usize) -> Option<(usize, &'static Mark)> {
-        if granule >= self.granules {
-            return None;
-        }
-        // SAFETY: the granule lies in the first region, so its page has a mark.
-        let mark = unsafe { &*self.marks.add(granule / (64 * WINDOWS)) };
-        Some(((mark.tag.load(Ordering::Acquire) ^ self.tag) as usize, mark))
+        // SAFETY: the granule lies in the first region.
+        (granule < self.granules).then(|| unsafe { self.way_in_region(granule) })
     }
 
-    /// Frees a small block; says no when none is live there.
+    /// The same for all blocks of the first region.
+    #[inline(always)]
+    pub(super) fn way_to_any(&self, granule: usize) -> Option<(usize, &'static Mark)> {
+        // SAFETY: the granule lies in the first region.
+        (granule < self.all_granules).then(|| unsafe { self.way_in_region(granule) })
+    }
+
+    /// The mark of the page of a window of the first region.
+    ///
+    /// # Safety
+    /// The region has a window of that number.
+    #[inline(always)]
+    pub(super) unsafe fn mark_of(&self, number: usize) -> &'static Mark {
+        // SAFETY: each page of the region has a mark.
+        unsafe { &*self.marks.add(number / WINDOWS) }
+    }
+
+    /// # Safety
+    /// The granule lies in the first region.
+    #[inline(always)]
+    unsafe fn way_in_region(&self, granule: usize) -> (usize, &'static Mark) {
+        // SAFETY: by the contract.
+        let mark = unsafe { self.mark_of(granule / 64) };
+        ((mark.tag.load(Ordering::Acquire) ^ self.tag) as usize, mark)
+    }
+
+    /// Frees a block; says no when none is live there.
     ///
     /// # Safety
     /// The granule lies in the first region, in a page of this heap with that mark, and `way` leads to the bin of its class.
@@ -447,18 +521,22 @@ impl<S: Source> Own<S> {
         mark: &Mark,
     ) -> InWord {
         let number = granule / 64;
-        // SAFETY: by the contract above; tags hold multiples of a bin's size.
-        let (word, bin) = unsafe { (&*self.vacant.add(number), &mut *self.bins.as_mut_ptr().byte_add(way)) };
+        // SAFETY: by the contract above.
+        let word = unsafe { &*self.vacant.add(number) };
         let vacant = word.load(Ordering::Relaxed);
         if vacant >> (granule % 64) & 1 != 0 {
             return InWord::Refused;
         }
         let vacant = with_bit(vacant, granule);
         word.store(vacant, Ordering::Relaxed);
+        // SAFETY: by the contract above.
+        let bin = unsafe { self.bin_on(way) };
         if CURRENT && number == bin.current.number {
             return InWord::Freed;
         }
-        if bin.note_free(mark, granule, number, vacant) { InWord::Settle } else { InWord::Freed }
+        let is_full = bin.note_free(granule);
+        // Three branches, each foreseen nearly always.
+        if mark.note_free(number) || is_full { InWord::Settle } else { InWord::Freed }
     }
 
     /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.
@@ -466,7 +544,8 @@ impl<S: Source> Own<S> {
         if let (0, None, Some(first)) = (self.granules, self.preset, self.space.regions().first()) {
             let Region { start, bytes, marks, vacant, remote, .. } = *first;
             self.base = start;
-            self.granules = bytes >> SMALL_SHIFT;
+            self.all_granules = bytes >> GRANULE_SHIFT;
+            self.granules = self.all_granules.min(1 << 32);
             self.marks = marks;
             self.vacant = vacant.cast::<AtomicU64>();
             self.remote = remote.cast::<AtomicU64>();
@@ -492,9 +571,9 @@ impl Place {
     pub(crate) fn of(page: Page, class: Class, address: usize) -> Result<Self, Mistake> {
         let shape = &SHAPES[class];
         let offset = address - page.address();
-        let granule = offset >> shape.shift;
+        let granule = offset >> GRANULE_SHIFT;
         let (window, bit) = (granule / 64, 1 << (granule % 64));
-        if offset % (1 << shape.shift) != 0 || shape.starts[window] & bit == 0 {
+        if offset % (1 << GRANULE_SHIFT) != 0 || shape.starts[window] & bit == 0 {
             return Err(Mistake::Interior { bytes: shape.bytes as usize });
         }
         Ok(Self { class, window, bits: bit })

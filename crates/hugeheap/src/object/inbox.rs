@@ -13,7 +13,7 @@
 //! Memory does not wait for a class that needs nothing: everything is collected before pages are taken from the arenas, when the owner frees in a page
 //! that is pending, and now and then ([`SELDOM`]). With only that page's class collected there, a program that was done kept 6 MiB for good.
 
-use super::class::{CLASSES, Class, SHAPES, WINDOWS};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Own, Place, Shared};
 use super::lists::List;
 use super::mistake::{self, Mistake};
@@ -128,7 +128,7 @@ impl<S: Source> Own<S> {
                 continue;
             }
             if !self.free_bits(page, &Place { class, window, bits }) {
-                let granule = (window * 64 + bits.trailing_zeros() as usize) << shape.shift;
+                let granule = (window * 64 + bits.trailing_zeros() as usize) << GRANULE_SHIFT;
                 let mistake = Mistake::TwoThreads { bytes: shape.bytes as usize };
                 mistake::abort("free", page.address() + granule, mistake);
             }

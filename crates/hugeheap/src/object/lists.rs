@@ -56,7 +56,7 @@ impl<S: Source> Own<S> {
         let links = page.links();
         links.next.store(0, Ordering::Relaxed);
         links.previous.store(previous, Ordering::Relaxed);
-        page.mark().listed.store(list as u8, Ordering::Relaxed);
+        page.mark().set_listed(list as usize);
         if let Some(previous) = self.space.page(previous) {
             previous.links().next.store(page.address(), Ordering::Relaxed);
         }
@@ -64,13 +64,13 @@ impl<S: Source> Own<S> {
 
     /// Takes a page out of the list it is in, if it is in one.
     pub(super) fn unlink(&mut self, class: Class, page: Page) {
-        let (links, listed) = (page.links(), &page.mark().listed);
+        let links = page.links();
         // The owner's alone: no swap, which is an atomic instruction; and a page that was in no list keeps its links untouched.
-        let list = usize::from(listed.load(Ordering::Relaxed));
+        let list = page.mark().listed();
         if list == 0 {
             return;
         }
-        listed.store(0, Ordering::Relaxed);
+        page.mark().set_listed(0);
         let (next, previous) = (links.next.load(Ordering::Relaxed), links.previous.load(Ordering::Relaxed));
         match self.space.page(previous) {
             Some(previous) => previous.links().next.store(next, Ordering::Relaxed),

@@ -44,6 +44,7 @@ mod hardened;
 mod heap;
 mod inbox;
 mod lists;
+pub(crate) mod mark;
 mod mistake;
 #[cfg(all(test, loom))]
 mod model;

@@ -11,48 +11,48 @@
 //! instructions more (`tests/instructions/test_interpreters.py`). So a window from which two blocks in a row are retaken, and which is one of the page at hand, becomes the current one. With every such
 //! window opened, a program that replaces blocks at random would open one for each.
 //!
-//! A remembered block is free in its page's bitmap, and the page's mark has a bit for its window, like any other: it may be taken, or its page leave the bin,
-//! without `recent` being told. So what is gathered is lost to nobody when it is forgotten.
+//! A remembered block is free in its page's bitmap, like any other, and is taken from nowhere else: a window is opened only where no block of it is remembered. So one look at its
+//! place is enough. Its page's mark has a bit for its window, so it is lost to nobody when it is forgotten.
 
-use super::bin::{Window, without_bit};
-use super::class::{Class, MEDIUM_SHIFT, SHAPES, SMALL_SHIFT, WINDOWS};
+use super::bin::{RECENT, Window, without_bit};
+use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS, small_class_of};
 use super::heap::{Core, Heap, Own};
 use super::space::Source;
-use super::windows::medium_bit_of;
+use super::tag;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 /// Blocks gathered at once: half of what a bin remembers, so that those freed meanwhile do not overwrite them. With 16, all, programs that take and free blocks in
 /// their order had more branches that were not foreseen, and no program had fewer.
-const GATHERED: usize = super::bin::RECENT / 2;
+const GATHERED: usize = RECENT / 2;
+
+/// The first class of which blocks are always gathered: above 512 bytes a window has one or two, and to open it costs as much as to gather eight. From 256 bytes on no program with one thread was
+/// faster, and `xmalloc` with two took a quarter longer.
+pub(super) const FEW: Class = small_class_of(512) + 1;
 
 impl<S: Source> Heap<S> {
-    /// The block of small ones that was freed last is taken again, or the current window has no free one. That it does no more is what keeps it from
+    /// The block that was freed last is taken again, or the current window has no free one. That it does no more is what keeps it from
     /// saving registers.
     #[inline(never)]
     pub(super) fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
-        if own.bins[class].remembers() {
-            // SAFETY: the class is one of small blocks.
-            let retaken = unsafe { own.retake(class) };
-            if let Some(block) = retaken {
-                let granule = own.granule_of(block.as_ptr() as usize);
-                if own.returns_to(class, granule) {
-                    return Self::follow(core, class, granule);
-                }
-                return retaken;
-            }
+        let Some(block) = own.retake(class) else {
+            own.bins[class].begin_anew();
+            return Self::refill_from_windows(core, class);
+        };
+        let granule = own.granule_of(block.as_ptr() as usize);
+        if own.returns_to(class, granule) {
+            return Self::follow(core, class, granule);
         }
-        own.bins[class].forget_all();
-        Self::refill_from_windows(core, class)
+        Some(block)
     }
 
-    /// No small block is remembered that is to be had, or none was freed and the current window has no free one.
+    /// No block is remembered; and the current window has no free one, or some were freed.
     #[inline(never)]
     pub(super) fn gather_or_refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
-        if heap.own().bins[class].forget_all() > 0 {
+        if heap.own().bins[class].begin_anew() > 0 || class >= FEW {
             return Self::gather(core, class);
         }
         Self::refill_from_windows(core, class)
@@ -66,12 +66,12 @@ impl<S: Source> Heap<S> {
         let _busy = heap.busy();
         let own = heap.own();
         own.follow(class, granule);
-        NonNull::new((own.base as *mut u8).wrapping_add(granule << SMALL_SHIFT))
+        NonNull::new((own.base as *mut u8).wrapping_add(granule << GRANULE_SHIFT))
     }
 
     #[inline(always)]
     fn refill_from_windows(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
-        match Self::borrowed(core).own().bins[class].current.take(SMALL_SHIFT) {
+        match Self::borrowed(core).own().bins[class].current.take() {
             Some(address) => NonNull::new(address as *mut u8),
             None => Self::refill_from_window(core, class),
         }
@@ -90,14 +90,27 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Own<S> {
-    /// Takes the block that a bin of small blocks remembers last, if it is still free.
-    ///
+    /// Takes the block that a bin remembers last.
+    pub(super) fn retake(&mut self, class: Class) -> Option<NonNull<u8>> {
+        // SAFETY: the way of a class.
+        unsafe { self.retake_on(class << tag::CLASS_SHIFT) }
+    }
+
     /// # Safety
-    /// The class is one of small blocks.
+    /// The way is that of a class.
     #[inline(always)]
-    pub(super) unsafe fn retake(&mut self, class: Class) -> Option<NonNull<u8>> {
-        // SAFETY: by the contract.
-        unsafe { self.retake_at(class, |granule| (granule / 64, granule % 64)) }
+    pub(super) unsafe fn retake_on(&mut self, way: usize) -> Option<NonNull<u8>> {
+        // SAFETY: by the contract; bins remember free blocks of their own pages in the first region, each once.
+        unsafe {
+            let granule = self.bin_on(way).recall()?;
+            let (word, mark) = (&*self.vacant.add(granule / 64), self.mark_of(granule / 64));
+            let vacant = word.load(Ordering::Relaxed);
+            debug_assert!(vacant >> (granule % 64) & 1 != 0, "a remembered block is free");
+            word.store(without_bit(vacant, granule), Ordering::Relaxed);
+            mark.add_live(1);
+            // No block begins at 0.
+            Some(NonNull::new_unchecked((self.base as *mut u8).wrapping_add(granule << GRANULE_SHIFT)))
+        }
     }
 
     /// Whether the block that was retaken lies in the same window as the one before, while the current window has no free block.
@@ -116,83 +129,45 @@ impl<S: Source> Own<S> {
         }
         self.bins[class].last = u32::MAX;
         // SAFETY: a window of the first region.
-        let (mark, word, remote) = unsafe {
-            (&*self.marks.add(number / WINDOWS), &*self.vacant.add(number), &*self.remote.add(number))
-        };
+        let (mark, word, remote) =
+            unsafe { (self.mark_of(number), &*self.vacant.add(number), &*self.remote.add(number)) };
         mark.remove_free(number % WINDOWS);
-        let base = self.base + (number << (SMALL_SHIFT + 6));
-        self.bins[class].current =
-            Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base, number);
+        let base = self.base + (number << (GRANULE_SHIFT + 6));
+        let window = Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base, number);
+        // From now on its free blocks are taken from there.
+        self.bins[class].forget_if(|granule| granule / 64 == number);
+        mark.add_live(window.free().count_ones());
+        self.bins[class].current = window;
     }
 
-    /// # Safety
-    /// `place` tells the number of the window of a granule in a page of the class, and its bit.
-    #[inline(always)]
-    unsafe fn retake_at(
-        &mut self,
-        class: Class,
-        place: impl Fn(usize) -> (usize, usize),
-    ) -> Option<NonNull<u8>> {
-        // SAFETY: a class has a bin.
-        let granule = unsafe { self.bins.get_unchecked_mut(class) }.recall();
-        if granule == 0 {
-            return None;
-        }
-        let (number, bit) = place(granule);
-        // SAFETY: bins remember blocks of the first region only.
-        let word = unsafe { &*self.vacant.add(number) };
-        let vacant = word.load(Ordering::Relaxed);
-        if vacant >> bit & 1 == 0 {
-            return None;
-        }
-        word.store(without_bit(vacant, bit), Ordering::Relaxed);
-        // SAFETY: no block begins at 0.
-        Some(unsafe { NonNull::new_unchecked((self.base as *mut u8).wrapping_add(granule << SMALL_SHIFT)) })
-    }
-
-    /// Takes a medium block that is at hand: the one that its bin remembers last, or one of its current window. Never gathers: a page has few of them.
-    pub(super) fn take_medium(&mut self, class: Class) -> Option<NonNull<u8>> {
-        if self.bins[class].remembers() {
-            // SAFETY: the place is that of a granule in a page of the class.
-            let taken = unsafe { self.retake_at(class, medium_bit_of) };
-            if taken.is_some() {
-                return taken;
-            }
-            self.bins[class].forget_all();
-        }
-        let taken = self.bins[class].current.take(MEDIUM_SHIFT)?;
-        NonNull::new(taken as *mut u8)
-    }
-
-    /// Leaves the current window of a class of small blocks, and takes the next free block of the page at hand; its bin remembers those after it, in their order.
+    /// Leaves the current window of a class, and takes the next free block of the page at hand; its bin remembers those after it, in their order.
     /// `None` when the page has none, or lies where blocks are not remembered.
     fn gather(&mut self, class: Class) -> Option<NonNull<u8>> {
-        self.leave_window(class);
-        let page = self.page_near(class)?;
-        // The last granule of the page fits, so all do.
-        u32::try_from((page + 1) * 64 * WINDOWS - 1).ok()?;
+        if self.bins[class].current.is_open() {
+            self.leave_window(class);
+        }
+        let first = self.page_near(class)? * WINDOWS;
         // SAFETY: the page lies in the first region.
-        let mark = unsafe { &*self.marks.add(page) };
-        let (mut granules, mut count) = ([0; GATHERED], 0);
+        let mark = unsafe { self.mark_of(first) };
+        let mut granules = [0; GATHERED];
+        let mut count = 0;
         let mut windows = mark.free();
         while windows != 0 && count < GATHERED {
             let window = windows.trailing_zeros() as usize;
             windows &= windows - 1;
-            let number = page * WINDOWS + window;
             // SAFETY: a window of that page.
-            let vacant = unsafe { &*self.vacant.add(number) }.load(Ordering::Relaxed);
+            let vacant = unsafe { &*self.vacant.add(first + window) }.load(Ordering::Relaxed);
             let mut free = vacant & SHAPES[class].starts[window];
             if free == 0 {
                 mark.remove_free(window);
             }
             while free != 0 && count < GATHERED {
-                granules[count] = (number * 64) as u32 + free.trailing_zeros();
+                granules[count] = ((first + window) * 64) as u32 + free.trailing_zeros();
                 free &= free - 1;
                 count += 1;
             }
         }
         self.bins[class].remember(&granules[..count]);
-        // SAFETY: by this function's own contract the class is one of small blocks.
-        unsafe { self.retake(class) }
+        self.retake(class)
     }
 }

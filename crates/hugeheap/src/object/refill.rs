@@ -35,7 +35,7 @@ impl<S: Source> Own<S> {
         self.bins[class].current = Window::NONE;
         loop {
             if self.next_window(class) {
-                return self.bins[class].current.take(SHAPES[class].shift);
+                return self.bins[class].current.take();
             }
             // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in no list, and with it left only
             // afterwards nobody found them again.
@@ -107,10 +107,10 @@ impl<S: Source> Own<S> {
         for window in 0..WINDOWS {
             page.vacant()[window].store(u64::MAX, Ordering::Relaxed);
         }
-        page.mark().set_free(shape.windows);
         // Its links are not written: a page is taken out of its list before it is spare, and new ones are zeroed. The links of a page that is
         // filled and never freed in are not resident.
-        debug_assert_eq!(page.mark().listed.load(Ordering::Relaxed), 0);
+        debug_assert_eq!(page.mark().listed(), 0);
+        page.mark().begin(shape.windows);
         page.mark().tag.store(self.tag_of(class), Ordering::Release);
         self.bins[class].page = address;
         true

@@ -12,15 +12,15 @@
 //!
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
 
-use super::class::{CLASSES, Class, MAX_BLOCK, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, class_of};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, WINDOWS, block_class_of, class_of};
 use super::heap::{Core, Heap, Own, Place};
 use super::lists::Listed;
+use super::mark::Mark;
 use super::mistake::{self, Mistake};
 use super::remote;
 use super::runs::{bytes_of, check_run};
-use super::space::{Mark, Page, Source, Space};
+use super::space::{Page, Source, Space};
 use super::tag::{self, RUN, SPARE};
-use super::windows::bit_of;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -42,27 +42,58 @@ fn sized_free_twice(address: usize, class: Class) -> ! {
 }
 
 impl<S: Source> Heap<S> {
-    /// Frees what is no small block of this heap: one function for medium blocks, runs, and blocks of other heaps, each found by its page's tag alone.
-    /// With each kind tried in turn by functions of their own, a medium block cost 155 instructions, and one of another heap 260.
+    /// Frees a short page run of this heap, or a block in the part of the first region of which none are remembered. Says no, with nothing changed, for everything else,
+    /// mistakes included. Any number may be given.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    pub(super) unsafe fn free_of_own(core: NonNull<Core<S>>, address: usize) -> bool {
+        let mut heap = Self::borrowed(core);
+        let granule = heap.own().granule_of(address);
+        match heap.own().way_to_any(granule) {
+            // SAFETY: by the contract above; the way is that of the granule.
+            Some((way, _)) => unsafe { heap.free_on_way_of_own(granule, way) },
+            None => false,
+        }
+    }
+
+    /// # Safety
+    /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's.
+    #[inline(always)]
+    unsafe fn free_on_way_of_own(&mut self, granule: usize, way: usize) -> bool {
+        if way == tag::tag(0, RUN) as usize {
+            return self.free_run(granule);
+        }
+        if way >= tag::tag(0, CLASSES) as usize || granule < self.own().granules {
+            return false;
+        }
+        let _busy = self.busy();
+        let own = self.own();
+        let address = own.base + (granule << GRANULE_SHIFT);
+        own.space.page(address).is_some_and(|page| own.free_in(page, address).is_ok())
+    }
+
+    /// Frees what is no block of this heap in the part of the first region of which blocks are remembered: one function for page runs and blocks of other heaps, each found by its
+    /// page's tag alone. With each kind tried in turn by functions of their own, a block of another heap cost 260 instructions.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(never)]
     pub(super) unsafe fn free_sized_far(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
-        let own = heap.own();
-        let granule = own.granule_of(address.as_ptr() as usize);
-        if let Some((way, mark)) = own.way_to(granule) {
-            let class = if bytes <= MAX_BLOCK { class_of(bytes) } else { RUN };
+        let granule = heap.own().granule_of(address.as_ptr() as usize);
+        if let Some((way, mark)) = heap.own().way_to_any(granule) {
+            let class = if bytes <= MAX_BLOCK { block_class_of(bytes) } else { RUN };
             let fits = class != RUN || mark.free() as usize == bytes.div_ceil(HEAP_PAGE_BYTES);
             if way == tag::tag(0, class) as usize {
                 // SAFETY: by the contract above; the granule lies in the first region, and the way is that of its page.
-                if fits && class > SMALL && unsafe { Self::free_on_way(core, granule, way) } {
+                if fits && unsafe { heap.free_on_way_of_own(granule, way) } {
                     return;
                 }
             } else if tag::heap(way as u32) != 0 && tag::class(way as u32) == class && class != RUN {
                 // SAFETY: the granule lies in the first region, in a page of another heap and of that class, with that mark.
-                match unsafe { own.free_of_other(granule, way as u32 ^ own.tag, mark) } {
+                match unsafe { heap.own().free_of_other(granule, way, mark) } {
                     Elsewhere::Freed => return,
                     Elsewhere::Refused => {}
                     Elsewhere::Twice => sized_free_twice(address.as_ptr() as usize, class),
@@ -92,7 +123,7 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// Frees what is neither a small block of this heap nor a medium one nor a short page run.
+    /// Frees what is neither a block of this heap in the first region nor a short page run.
     ///
     /// # Errors
     /// When nothing live of this allocator begins at `address`. Nothing is changed.
@@ -104,11 +135,11 @@ impl<S: Source> Heap<S> {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
         let granule = own.granule_of(address);
-        if let Some((way, mark)) = own.way_to(granule) {
+        if let Some((way, mark)) = own.way_to_any(granule) {
             let class = tag::class(way as u32);
             if tag::heap(way as u32) != 0 && class != 0 && class < CLASSES {
                 // SAFETY: by the contract above; the granule lies in the first region, in a page of another heap and of that class, with that mark.
-                match unsafe { own.free_of_other(granule, way as u32 ^ own.tag, mark) } {
+                match unsafe { own.free_of_other(granule, way, mark) } {
                     Elsewhere::Freed => return Ok(()),
                     Elsewhere::Refused => {}
                     Elsewhere::Twice => {
@@ -127,10 +158,10 @@ impl<S: Source> Own<S> {
         if self.bins[class].page == page.address() {
             return;
         }
-        if page.mark().free() != 0 && page.mark().listed.load(Ordering::Relaxed) == 0 {
+        if page.mark().free() != 0 && page.mark().listed() == 0 {
             self.link(class, page, Listed::Partial);
         }
-        if page.is_empty(class) && !self.is_quarantined(page, class) {
+        if page.mark().live() == 0 && page.is_empty() && !self.is_quarantined(page, class) {
             self.release(page, class);
         }
     }
@@ -141,7 +172,8 @@ impl<S: Source> Own<S> {
         // Fails when another thread's free is announced: the collection comes back to the page.
         if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.unlink(class, page);
-            self.bins[class].forget(page.address().wrapping_sub(self.base) / HEAP_PAGE_BYTES);
+            let left = page.address().wrapping_sub(self.base) / HEAP_PAGE_BYTES;
+            self.bins[class].forget_if(|granule| granule / (64 * WINDOWS) == left);
             self.keep_spare(page);
         }
     }
@@ -167,18 +199,20 @@ impl<S: Source> Own<S> {
     /// Frees a block of another heap.
     ///
     /// # Safety
-    /// As for [`free`](super::Heap::free); the granule lies in the first region, in a page with that mark, which had the tag of another heap and of a class.
+    /// As for [`free`](super::Heap::free); the granule lies in the first region, in a page with that mark, and `way` is the difference of its tag, that of another heap and of a class, and this heap's.
     #[inline(always)]
-    unsafe fn free_of_other(&self, granule: usize, tag: u32, mark: &Mark) -> Elsewhere {
-        let class = tag::class(tag);
-        if class > SMALL && granule % (1 << (MEDIUM_SHIFT - SMALL_SHIFT)) != 0 {
-            return Elsewhere::Refused;
-        }
-        let (number, bit) = bit_of(class, granule);
+    unsafe fn free_of_other(&self, granule: usize, way: usize, mark: &Mark) -> Elsewhere {
+        let number = granule / 64;
         // SAFETY: windows of the first region have words.
         let words = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
-        let address = self.base + (granule << SMALL_SHIFT);
-        self.space.free_for_owner(words, 1 << bit, (mark, tag), address, &self.announcing)
+        let address = self.base + (granule << GRANULE_SHIFT);
+        self.space.free_for_owner(
+            words,
+            1 << (granule % 64),
+            (mark, way as u32 ^ self.tag),
+            address,
+            &self.announcing,
+        )
     }
 
     /// Frees a block; says no, with nothing changed, if it is not live.
@@ -204,6 +238,10 @@ impl<S: Source> Own<S> {
         }
         word.store(was | place.bits, Ordering::Relaxed);
         page.mark().add_free(place.window);
+        // In the open window they count as before.
+        if !core::ptr::eq(self.bins[place.class].current.word(), word) {
+            page.mark().remove_live(place.bits.count_ones());
+        }
         true
     }
 }

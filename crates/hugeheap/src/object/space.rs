@@ -3,23 +3,24 @@
 //! ```text
 //!   region    ├─ arenas ─────────────────────────────────────────────────────┤  owned by `arena`
 //!             page 0   page 1   page 2 …                                        index = (address − start) / 16 KiB
-//!   marks     ├ 8 B ─┤                tag and summary: all that a free of the owner needs
+//!   marks     ├ 8 B ─┤                tag, summary, count: all that a free of the owner needs (see `mark`)
 //!   vacant    ├ 128 B ─────┤          bitmap: 1 where no live block begins; changed by the owner only
 //!   remote    ├ 128 B ─────┤          bitmap: 1 where another thread freed; not resident before it is needed
 //!   links     ├ 24 B ──┤              lists of pages
 //! ```
 //!
 //! Four arrays per region, beside it (see `tables`), never given back: 1.8 % of the address space, of which what is touched becomes
-//! resident: 160 bytes per page of small blocks, 1.0 % of the heap, and 128 more when other threads free in the page.
+//! resident: 160 bytes per page of blocks, 1.0 % of the heap, and 128 more when other threads free in the page.
 //!
 //! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
 
 use super::class::{Class, SHAPES, WINDOWS};
+use super::mark::Mark;
 use super::tables::{GROUP_BYTES, PAGE_METADATA, Tables};
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, HEAP_PAGES, MAX_REGIONS};
 use crate::lock::Lock;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use hugeheap_os::{AddressRange, Backing, Os, Pages};
 
@@ -60,101 +61,6 @@ pub trait Source: Sync + 'static {
     }
 }
 
-/// Tag and summary of a heap page.
-///
-/// The tag (see `tag`) is written by the owner; another thread only sets its pending bit. The other fields are the owner's; others may
-/// read them for statistics.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Mark {
-    pub(crate) tag: AtomicU32,
-    /// Windows that may have a free block, but for the open one. (Of the first page of a run: its length in pages. Of a collected object with cards:
-    /// their words with dirty ones.)
-    free: AtomicU16,
-    /// The page was in use once: its metadata is resident. Written by who has just taken it from the arenas.
-    used: AtomicU8,
-    /// 1 + number of the list of the bin the page is in; 0: in none. Not among the links: those of a page that is in no list are never touched, and reading
-    /// memory that is written next costs two page faults.
-    pub(crate) listed: AtomicU8,
-}
-
-impl Mark {
-    /// Windows that may have a free block.
-    #[inline(always)]
-    pub(crate) fn free(&self) -> u16 {
-        self.free.load(Ordering::Relaxed)
-    }
-
-    /// By the owner only, like the other changes: not atomic.
-    pub(crate) fn set_free(&self, free: u16) {
-        self.free.store(free, Ordering::Relaxed);
-    }
-
-    /// A block of a window became free. Returns the windows that had a free block before.
-    #[inline(always)]
-    pub(crate) fn add_free(&self, window: usize) -> u16 {
-        let before = self.free();
-        self.free.store(before | 1 << window, Ordering::Relaxed);
-        before
-    }
-
-    /// The same, for a fast path, with the number of the window in its region: a mark that has the window already is not written, but `nothing` is. Returns the windows
-    /// before and after.
-    ///
-    /// Marks of eight pages share a cache line, and pages of several threads lie side by side: written with each free, the line went to and fro, and with two
-    /// threads `glibc-thread` took a sixth longer, `larson` a quarter. A branch in place of another address is foreseen as badly as what it is about: `larson` with
-    /// one thread took 8 % longer, where this takes 1 to 2.
-    #[inline(always)]
-    pub(crate) fn add_free_or(&self, number: usize, nothing: &AtomicU16) -> (u16, u16) {
-        let before = self.free();
-        let (with, to) = with_bit_to(before, number, &self.free, nothing);
-        to.store(with, Ordering::Relaxed);
-        (before, with)
-    }
-
-    /// A window was opened, or has no free block.
-    #[inline(always)]
-    pub(crate) fn remove_free(&self, window: usize) {
-        self.free.store(self.free() & !(1 << window), Ordering::Relaxed);
-    }
-}
-
-/// `word` with the bit `index % 16` set, and where that is written: `there`, or `nothing` when the bit was set.
-///
-/// Two instructions: the compiler takes the index modulo 16 twice, and tests the bit before it sets it.
-#[inline(always)]
-fn with_bit_to<'a>(
-    mut word: u16,
-    index: usize,
-    there: &'a AtomicU16,
-    nothing: &'a AtomicU16,
-) -> (u16, &'a AtomicU16) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let mut to: *const AtomicU16 = there;
-        // SAFETY: changes registers; `to` is one of the two references.
-        unsafe {
-            core::arch::asm!(
-                "bts {word:x}, {index:x}",
-                "cmovc {to}, {nothing}",
-                word = inout(reg) word,
-                index = in(reg) index,
-                to = inout(reg) to,
-                nothing = in(reg) nothing,
-                options(pure, readonly, nostack),
-            );
-            (word, &*to)
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let bit = 1 << (index % 16);
-        let to = if word & bit != 0 { nothing } else { there };
-        word |= bit;
-        (word, to)
-    }
-}
-
 /// Neighbours of a heap page in the lists it is in, as addresses of pages; 0: none.
 #[repr(C)]
 #[derive(Debug)]
@@ -168,7 +74,6 @@ pub(crate) struct Links {
 /// A bitmap over a heap page: a word per window.
 pub(crate) type Bitmap = [AtomicU64; WINDOWS];
 
-const _: () = assert!(size_of::<Mark>() == 8);
 const _: () = assert!(size_of::<Links>() == 24);
 const _: () = assert!(size_of::<Bitmap>() == 128);
 
@@ -251,10 +156,9 @@ impl Page {
         (0..WINDOWS).filter(vacant).fold(0, |empty, window| empty | 1 << window) & windows
     }
 
-    /// Whether it has no live block. Cheap for pages that are not nearly empty.
-    pub(crate) fn is_empty(self, class: Class) -> bool {
-        let windows = SHAPES[class].windows;
-        self.mark().free() == windows && self.empty_windows(class) == windows
+    /// Whether it has no live block.
+    pub(crate) fn is_empty(self) -> bool {
+        self.vacant().iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
     }
 }
 
@@ -330,12 +234,11 @@ impl<S: Source> Space<S> {
             self.add(address)?;
             self.page(address)
         })?;
-        let used = &page.mark().used;
-        if used.load(Ordering::Relaxed) == 0 || bytes > HEAP_PAGE_BYTES {
+        if !page.mark().is_used() || bytes > HEAP_PAGE_BYTES {
             self.make_ready(page, bytes.div_ceil(HEAP_PAGE_BYTES))?;
         }
-        if used.load(Ordering::Relaxed) == 0 {
-            used.store(1, Ordering::Relaxed);
+        if !page.mark().is_used() {
+            page.mark().set_used();
             self.add_metadata(PAGE_METADATA_USED);
         }
         Some(page)

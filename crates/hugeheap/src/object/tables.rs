@@ -14,7 +14,8 @@
 //! `ulimit -v` there could be an arena without room for its metadata; it was given back, taken again as the arena at hand, and no other one was
 //! used for blocks any more: a program that had run out of memory and freed nearly all of it got `MemoryError` for good.
 
-use super::space::{Bitmap, Links, Mark};
+use super::mark::Mark;
+use super::space::{Bitmap, Links};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::sync::atomic::{AtomicU8, Ordering};
 use hugeheap_os::{AddressRange, Backing, Facts, Pages, Protection};

@@ -10,7 +10,7 @@
 //! a number that is too large.
 
 use super::bin::Bin;
-use super::class::{CLASSES, Class};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, block_class_of};
 
 /// Another thread freed in the page, and the owner has not collected it yet.
 pub(crate) const PENDING: u32 = 1 << 31;
@@ -31,6 +31,33 @@ const _: () = assert!(size_of::<Bin>().is_power_of_two() && CLASSES < RUN);
 /// The tag of a page of `class` in heap number `heap`; with class 0 what all tags of the heap have in common.
 pub(crate) const fn tag(heap: u32, class: Class) -> u32 {
     heap << HEAP_SHIFT | (class as u32) << CLASS_SHIFT
+}
+
+/// The way to the bin of each size, in steps of a granule.
+const WAYS: [u16; (MAX_BLOCK >> GRANULE_SHIFT) + 1] = {
+    let mut ways = [0; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
+    let mut step = 0;
+    while step < ways.len() {
+        ways[step] = tag(0, block_class_of(step << GRANULE_SHIFT)) as u16;
+        step += 1;
+    }
+    ways
+};
+
+const _: () = assert!(CLASSES << CLASS_SHIFT <= 1 << 16);
+
+/// The way to the bin of the class of a request of at most [`MAX_BLOCK`] bytes. For 0 bytes that to the bin of class 0.
+///
+/// Looked up for all of them, though the classes of small ones are a shift: a program does not foresee which of the two the next one is.
+#[inline(always)]
+pub(crate) const fn way_of(bytes: usize) -> usize {
+    WAYS[(bytes + 15) >> GRANULE_SHIFT] as usize
+}
+
+/// The class whose bin a way leads to.
+#[inline(always)]
+pub(crate) const fn class_on(way: usize) -> Class {
+    way >> CLASS_SHIFT
 }
 
 /// The class in a tag.

@@ -5,13 +5,14 @@
 //! | windows with free blocks in a page's mark | its bitmap |
 //! | lists, the page at hand, spare pages | tags and marks of all pages |
 //! | the current window of a bin | its place, its class, its page's bitmap |
-//! | recent windows | tags of their pages |
+//! | live blocks in a page's mark | its bitmap |
+//! | recent blocks | tags and bitmaps of their pages, the current window |
 //! | pending tags | the inbox and the queues |
 //!
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
-use super::class::{CLASSES, Class, SHAPES, WINDOWS};
-use super::heap::{Heap, Own, SPARES, Shared};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
+use super::heap::{Heap, Own, Place, SPARES, Shared};
 use super::lists::Listed;
 use super::runs::is_run;
 use super::space::{Page, Source, Space};
@@ -177,28 +178,25 @@ impl<S: Source> Own<S> {
         check(tag::is_pending(tag) == in_inbox, "pending, and not in the inbox, or the other way round")?;
         if class == SPARE {
             check(place == Some(Found::Spare), "tagged as spare, and not kept as such")?;
-            check(page.mark().listed.load(Ordering::Relaxed) == 0, "spare, and listed")?;
+            check(page.mark().listed() == 0, "spare, and listed")?;
             return check(!in_inbox, "spare, and in the inbox");
         }
         check((1..CLASSES).contains(&class), "its tag has no class")?;
-        let listed = page.mark().listed.load(Ordering::Relaxed);
+        let listed = page.mark().listed();
         match place {
             Some(Found::Spare) => return Err("kept as spare, and not tagged as such".to_owned()),
             Some(Found::AtHand(of)) => {
                 check(of == class && listed == 0, "at hand of another class, or listed")?
             }
-            Some(Found::List(of, list)) => {
-                check(of == class && usize::from(listed) == list, "in the wrong list")?
-            }
+            Some(Found::List(of, list)) => check(of == class && listed == list, "in the wrong list")?,
             None => {
                 check(listed == 0, "listed, and in no list")?;
                 check(mark.free() == 0, "free blocks that nobody finds")?;
             }
         }
         let at_hand = matches!(place, Some(Found::AtHand(_)));
-        let is_empty = page.empty_windows(class) == SHAPES[class].windows;
         check(
-            !is_empty || at_hand || in_inbox || self.is_quarantined(page, class),
+            !page.is_empty() || at_hand || in_inbox || self.is_quarantined(page, class),
             "no live block, and not released",
         )?;
         self.verify_bitmaps(page, class, in_inbox)
@@ -207,17 +205,19 @@ impl<S: Source> Own<S> {
     fn verify_bitmaps(&self, page: Page, class: Class, in_inbox: bool) -> Result<(), String> {
         let (shape, mark) = (&SHAPES[class], page.mark());
         let current = &self.bins[class].current;
-        let mut free = 0;
+        let (mut free, mut live) = (0, 0);
         for window in 0..WINDOWS {
-            let (starts, base) = (shape.starts[window], page.address() + (window << (shape.shift + 6)));
+            let (starts, base) = (shape.starts[window], page.address() + (window << (GRANULE_SHIFT + 6)));
             let vacant = page.vacant()[window].load(Ordering::Relaxed);
             check(vacant | starts == u64::MAX, "a live block where none begins")?;
             let open = starts != 0 && current.base == base;
+            live += if open { starts } else { !vacant & starts }.count_ones();
             free |= u16::from(!open && vacant & starts & !self.quarantined(class, base) != 0) << window;
             let remote = page.remote()[window].load(Ordering::Relaxed);
             check(remote & vacant == 0, "another thread freed what is not live")?;
             check(remote == 0 || in_inbox, "another thread's free was forgotten")?;
         }
+        check(live == mark.live(), &format!("live, or free in the open window: {live}"))?;
         check(mark.free() & free == free, &format!("windows with free blocks: {free:#x}"))
     }
 
@@ -230,22 +230,30 @@ impl<S: Source> Own<S> {
         check(page.address() == self.bins[class].page, "its page is not the one at hand")?;
         check(tag::class(page.tag()) == class, "its page has another class")?;
         check(tag::heap(page.tag()) == tag::heap(self.tag), "its page is another heap's")?;
-        let window = window_of(page, class, current.base);
-        check(page.address() + (window << (shape.shift + 6)) == current.base, "it begins in a window")?;
+        let window = window_of(page, current.base);
+        check(page.address() + (window << (GRANULE_SHIFT + 6)) == current.base, "it begins in a window")?;
         check(current.starts == shape.starts[window], "blocks begin elsewhere")?;
-        check(current.number == self.window_number(class, current.base), "its number is that of another")?;
+        check(current.number == self.window_number(current.base), "its number is that of another")?;
         check(core::ptr::eq(current.word(), &page.vacant()[window]), "its word is another's")
     }
 
     fn verify_recent(&self, class: Class, problems: &mut String) {
         let bin = &self.bins[class];
-        let page = |number: usize| {
-            let page = self.space.page(self.base + number / WINDOWS * HEAP_PAGE_BYTES);
-            page.filter(|page| page.tag() & !tag::PENDING == self.tag_of(class))
-        };
-        for &granule in bin.recent.iter().filter(|&&granule| granule != 0) {
-            if page(granule as usize / 64).is_none() {
-                let _ = writeln!(problems, "class {class} remembers granule {granule}, which is not its own");
+        let mut seen = BTreeSet::new();
+        for granule in bin.recent() {
+            let address = self.base + (granule << GRANULE_SHIFT);
+            let page =
+                self.space.page(address).filter(|page| page.tag() & !tag::PENDING == self.tag_of(class));
+            let is_free = page.and_then(|page| {
+                let place = Place::of(page, class, address).ok()?;
+                let vacant = page.vacant()[place.window].load(Ordering::Relaxed);
+                Some(vacant & place.bits != 0 && granule / 64 != bin.current.number)
+            });
+            if is_free != Some(true) || !seen.insert(granule) {
+                let _ = writeln!(
+                    problems,
+                    "class {class} remembers granule {granule}, which is not its own, not free, in the open window, or twice there"
+                );
             }
         }
     }

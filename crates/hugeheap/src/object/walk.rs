@@ -15,7 +15,7 @@
 //!
 //! Page runs without a tag and large blocks belong to no heap; the arenas' snapshot counts them.
 
-use super::class::{CLASSES, Class, SHAPES, WINDOWS};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::space::{Page, Source, Space};
 use super::tag::{self, RUN, SPARE};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
@@ -68,12 +68,11 @@ impl WalkedPage {
 
     /// Addresses of the live blocks, upwards.
     pub fn blocks(&self) -> impl Iterator<Item = usize> + '_ {
-        let shift = SHAPES[self.class].shift;
         self.live.iter().enumerate().flat_map(move |(window, &word)| {
-            let base = self.address + (window << (shift + 6));
+            let base = self.address + (window << (GRANULE_SHIFT + 6));
             let rest = core::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
             rest.take_while(|&word| word != 0)
-                .map(move |word| base + ((word.trailing_zeros() as usize) << shift))
+                .map(move |word| base + ((word.trailing_zeros() as usize) << GRANULE_SHIFT))
         })
     }
 }

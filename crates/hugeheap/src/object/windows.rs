@@ -3,28 +3,14 @@
 //! The open window is one of the page at hand, and the page's mark has no bit for it: nobody else has to find it. The bit is back when the bin leaves the
 //! window with free blocks, or when a block is freed there later.
 
-use super::bin::{NO_NUMBER, Window, with_bit, without_bit};
-use super::class::{CLASSES, Class, MEDIUM_SHIFT, SHAPES, SMALL, SMALL_SHIFT, WINDOWS};
+use super::bin::{NO_NUMBER, Window, without_bit};
+use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own};
 use super::space::{Page, Source};
-use super::tag::{self, RUN};
+use super::tag;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-
-/// Where the bit of a granule of the first region is: the number of its window there, and the bit.
-#[inline(always)]
-pub(super) fn bit_of(class: Class, granule: usize) -> (usize, usize) {
-    if class <= SMALL { (granule / 64, granule % 64) } else { medium_bit_of(granule) }
-}
-
-/// The same in a page of medium blocks.
-#[inline(always)]
-pub(super) fn medium_bit_of(granule: usize) -> (usize, usize) {
-    const PAGE: usize = 64 * WINDOWS;
-    let index = (granule % PAGE) >> (MEDIUM_SHIFT - SMALL_SHIFT);
-    (granule / PAGE * WINDOWS + index / 64, index % 64)
-}
 
 impl<S: Source> Heap<S> {
     /// Takes a block from a window near at hand. All that it calls comes last, also its next attempt, so that nothing has to be kept meanwhile: with
@@ -47,112 +33,48 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// After a block was freed in a page that had no free block before, or may have no live one now.
+    /// After a block was freed whose page had no free one before, or has no live one any more, or whose bin has no room to remember another one.
     ///
     /// `extern "C"`, because a function that never unwinds can be the last thing a hook of another language jumps to.
     #[inline(never)]
     pub(super) extern "C" fn settle(core: NonNull<Core<S>>, granule: usize) {
-        if Self::borrowed(core).own().is_settled(granule) {
-            return;
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        // SAFETY: the caller freed the block at this granule of the first region.
+        let mark = unsafe { own.mark_of(granule / 64) };
+        let class = tag::class(mark.tag.load(Ordering::Relaxed));
+        if own.bins[class].is_full() {
+            let _busy = heap.busy();
+            heap.own().bins[class].forget_oldest();
         }
+        // The page at hand stays: a program may take and free a block in turn, and have no other one of the class.
+        let stays = heap.own().page_near(class) == Some(granule / (64 * WINDOWS));
+        if !stays && (mark.live() == 0 || mark.listed() == 0) {
+            Self::settle_page(core, class, granule);
+        }
+    }
+
+    #[inline(never)]
+    extern "C" fn settle_page(core: NonNull<Core<S>>, class: Class, granule: usize) {
         let mut heap = Self::borrowed(core);
         let _busy = heap.busy();
         let own = heap.own();
-        if let Some(page) = own.space.page(own.base + (granule << SMALL_SHIFT)) {
-            own.list_or_release(page, tag::class(page.tag()));
+        if let Some(page) = own.space.page(own.base + (granule << GRANULE_SHIFT)) {
+            own.list_or_release(page, class);
         }
-    }
-
-    /// Frees a medium block or a short page run of this heap. Says no, with nothing changed, for everything else, mistakes included. Any number may be
-    /// given.
-    ///
-    /// A function that finds its way itself, so that whoever is not [near](Self::free_near) needs no more than a call of it: with its caller
-    /// looking at the tag, and returning more than yes or no, a block of 1,000 bytes cost 30 instructions more.
-    ///
-    /// # Safety
-    /// As for [`free`](Self::free).
-    #[inline(never)]
-    pub(super) unsafe fn free_medium(core: NonNull<Core<S>>, address: usize) -> bool {
-        let mut heap = Self::borrowed(core);
-        let own = heap.own();
-        let granule = own.granule_of(address);
-        match own.way_to(granule) {
-            // SAFETY: by the contract above; the granule lies in the first region, and the way is that of its page.
-            Some((way, _)) if way > tag::tag(0, SMALL) as usize => unsafe {
-                Self::free_on_way(core, granule, way)
-            },
-            _ => false,
-        }
-    }
-
-    /// # Safety
-    /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's; it is not that of a page of
-    /// small blocks.
-    #[inline(always)]
-    pub(super) unsafe fn free_on_way(core: NonNull<Core<S>>, granule: usize, way: usize) -> bool {
-        let mut heap = Self::borrowed(core);
-        let class = way >> tag::CLASS_SHIFT;
-        if class == RUN && way == tag::tag(0, RUN) as usize {
-            return heap.free_run(granule);
-        }
-        if class >= CLASSES || granule % (1 << (MEDIUM_SHIFT - SMALL_SHIFT)) != 0 {
-            return false;
-        }
-        let own = heap.own();
-        let (number, bit) = medium_bit_of(granule);
-        let bin = &mut own.bins[class];
-        let offset = (own.base + (granule << SMALL_SHIFT)).wrapping_sub(bin.current.base);
-        if offset < 64 << MEDIUM_SHIFT {
-            return bin.current.put(bit);
-        }
-        // SAFETY: the granule lies in the first region.
-        let (word, mark) = unsafe { (&*own.vacant.add(number), &*own.marks.add(number / WINDOWS)) };
-        let vacant = word.load(Ordering::Relaxed);
-        if vacant >> bit & 1 != 0 {
-            return false;
-        }
-        let vacant = with_bit(vacant, bit);
-        word.store(vacant, Ordering::Relaxed);
-        if bin.note_free(mark, granule, number, vacant) {
-            Self::settle(core, granule);
-        }
-        true
     }
 }
 
 impl<S: Source> Own<S> {
-    /// Whether the page of a block that was just freed can stay as it is, found out at little cost. No means nothing.
-    ///
-    /// A page all of whose windows have free blocks is looked at each time one of them becomes empty: sixteen times until it is, when its blocks are
-    /// freed in their order, and as often when they are freed at random. Looking at all windows each time was a fortieth of the instructions of a
-    /// program that frees every other object, fills the gaps, and frees all. Beside the window there mostly is one with a live block.
-    #[inline(always)]
-    fn is_settled(&self, granule: usize) -> bool {
-        let first = granule / (64 * WINDOWS) * WINDOWS;
-        // SAFETY: the caller freed the block at this granule of the first region, so its page has a mark, and words for all windows.
-        let mark = unsafe { &*self.marks.add(first / WINDOWS) };
-        // With another window in the mark the page is known to its bin already.
-        if mark.free().count_ones() < 2 {
-            return false;
-        }
-        let (number, _) = bit_of(tag::class(mark.tag.load(Ordering::Relaxed)), granule);
-        let holds = |window: usize| {
-            // SAFETY: as above; a window of the same page.
-            unsafe { &*self.vacant.add(first + window % WINDOWS) }.load(Ordering::Relaxed) != u64::MAX
-        };
-        holds(number + 1) || holds(number + WINDOWS - 1)
-    }
-
-    /// The page at hand of a class of small blocks, as its number in the first region, if it lies there.
+    /// The page at hand of a class, as its number in the first region, if it lies where blocks are remembered.
     #[inline(always)]
     pub(super) fn page_near(&self, class: Class) -> Option<usize> {
-        debug_assert!(class <= SMALL);
         // SAFETY: a class has a bin.
         let page = unsafe { self.bins.get_unchecked(class) }.page.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
         (page < self.granules / (64 * WINDOWS)).then_some(page)
     }
 
-    /// The number of the next window of the bin's page, if that is one of small blocks in the first region; else [`NO_NUMBER`]. It may have no free block all the same.
+    /// The number of the next window of the bin's page, if that lies where blocks are remembered; else [`NO_NUMBER`]. It may have no free block all the same.
     #[inline(always)]
     pub(super) fn window_near(&self, class: Class) -> usize {
         let Some(page) = self.page_near(class) else { return NO_NUMBER };
@@ -169,7 +91,7 @@ impl<S: Source> Own<S> {
         // SAFETY: a window of the first region, and a class has a shape.
         let (mark, word, remote, shape) = unsafe {
             (
-                &*self.marks.add(number / WINDOWS),
+                self.mark_of(number),
                 &*self.vacant.add(number),
                 &*self.remote.add(number),
                 SHAPES.get_unchecked(class),
@@ -181,13 +103,14 @@ impl<S: Source> Own<S> {
         if vacant & starts == 0 {
             return None;
         }
-        let base = self.base + (number << (SMALL_SHIFT + 6));
+        let base = self.base + (number << (GRANULE_SHIFT + 6));
         // SAFETY: a class has a bin.
         unsafe { self.bins.get_unchecked_mut(class) }.current =
             Window::new(word, remote, starts, base, number);
+        mark.add_live(shape.blocks_of(number % WINDOWS, vacant & starts));
         let granule = (vacant & starts).trailing_zeros() as usize;
         word.store(without_bit(vacant, granule), Ordering::Relaxed);
-        Some(base + (granule << SMALL_SHIFT))
+        Some(base + (granule << GRANULE_SHIFT))
     }
 
     /// Opens a window of a page that `free` has a bit for; `None` when it has no free block all the same.
@@ -198,14 +121,15 @@ impl<S: Source> Own<S> {
         if word.load(Ordering::Relaxed) & starts == 0 {
             return None;
         }
-        let base = page.address() + (window << (shape.shift + 6));
-        Some(Window::new(word, &page.remote()[window], starts, base, self.window_number(class, base)))
+        let base = page.address() + (window << (GRANULE_SHIFT + 6));
+        page.mark().add_live((word.load(Ordering::Relaxed) & starts).count_ones());
+        Some(Window::new(word, &page.remote()[window], starts, base, self.window_number(base)))
     }
 
-    /// The number of a window of small blocks in the first region; [`NO_NUMBER`] for others, which the fast path does not look for.
-    pub(super) fn window_number(&self, class: Class, base: usize) -> usize {
-        let granule = base.wrapping_sub(self.base) >> SMALL_SHIFT;
-        if class <= SMALL && granule < self.granules { granule / 64 } else { NO_NUMBER }
+    /// The number of a window in the first region; [`NO_NUMBER`] where the fast path does not look for it.
+    pub(super) fn window_number(&self, base: usize) -> usize {
+        let granule = base.wrapping_sub(self.base) >> GRANULE_SHIFT;
+        if granule < self.granules { granule / 64 } else { NO_NUMBER }
     }
 
     /// Leaves the current window of a bin.
@@ -215,14 +139,15 @@ impl<S: Source> Own<S> {
             return;
         }
         if let Some(page) = self.space.page(left.base) {
-            page.mark().add_free(window_of(page, class, left.base));
+            page.mark().remove_live(left.free().count_ones());
+            page.mark().add_free(window_of(page, left.base));
             self.list_or_release(page, class);
         }
     }
 }
 
 /// The window of an address in its page.
-pub(super) fn window_of(page: Page, class: Class, address: usize) -> usize {
+pub(super) fn window_of(page: Page, address: usize) -> usize {
     debug_assert!(address.wrapping_sub(page.address()) < crate::arena::HEAP_PAGE_BYTES);
-    (address - page.address()) >> (SHAPES[class].shift + 6)
+    (address - page.address()) >> (GRANULE_SHIFT + 6)
 }

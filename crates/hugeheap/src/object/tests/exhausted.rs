@@ -109,13 +109,13 @@ fn metadata_needs_no_address_space_that_was_not_there_with_the_region() {
 
 #[test]
 fn an_arena_without_metadata_does_not_stand_before_those_that_have_it() {
-    const GROUP: usize = 64 * crate::arena::ARENA_BYTES;
+    const GROUP: usize = super::super::tables::GROUP_BYTES;
     let space = space_with(Config::default(), 4 * GROUP);
     let mut heap = space.acquire().expect("memory");
     let first = heap.take(48);
     // The group of the first arena is full of runs, but for a little; the next arena's metadata cannot be had.
     let region = space.regions()[0].start;
-    let mut runs: Vec<_> = core::iter::repeat_with(|| heap.take(1 << 20)).take(2 * 64 + 1).collect();
+    let mut runs: Vec<_> = core::iter::repeat_with(|| heap.take(1 << 20)).take((GROUP >> 20) + 1).collect();
     // Makes room in the first group.
     heap.give(runs.swap_remove(5)).expect("live");
     space.source().kernel.fail_every(Call::Protect, 1, OUT_OF_MEMORY);
@@ -126,7 +126,7 @@ fn an_arena_without_metadata_does_not_stand_before_those_that_have_it() {
     assert!(beyond, "the last run lies in the next group");
     heap.give_all(runs);
     // All of it can be used for blocks, although the arenas take the one first that cannot: a run lives in it.
-    let more = heap.take_many(50 * (crate::arena::ARENA_BYTES / 704), 640);
+    let more = heap.take_many(24 * (crate::arena::ARENA_BYTES / 704), 640);
     blocks.extend(more);
     heap.check();
     space.source().kernel.fail_no_more();

@@ -1,8 +1,9 @@
 //! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
 
 use super::super::bin::RECENT;
-use super::super::class::small_class_of;
+use super::super::class::class_of;
 use super::super::heap::SPARES;
+use super::super::recent::FEW;
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,10 +60,11 @@ fn mostly_free_pages_are_left_to_drain() {
     sparse.iter().for_each(|(_, blocks)| heap.give_all(blocks[window..].iter().copied()));
     heap.check();
     // The blocks freed last are in the cache and come first, wherever they are.
-    let taken = heap.take_many(RECENT + full.len() * window, BYTES);
+    let recent = recent(&mut heap, BYTES);
+    let taken = heap.take_many(recent + full.len() * window, BYTES);
     heap.check();
     // They lie in the last pages that were thinned out.
-    let remembered = RECENT.div_ceil(BLOCKS - window);
+    let remembered = recent.div_ceil(BLOCKS - window);
     for (_, blocks) in &sparse[..sparse.len() - remembered] {
         let page = page_of(blocks[0]);
         assert!(taken.iter().all(|&block| page_of(block) != page), "handed out in a page that should drain");
@@ -120,7 +122,7 @@ fn a_page_comes_back_in_whatever_order_its_blocks_are_freed() {
                     }
                 }
                 let tag = heap.own().space.page(address).expect("known").tag();
-                let at_hand = heap.own().bins[class::class_of(bytes)].page == address;
+                let at_hand = heap.own().bins[class_of(bytes)].page == address;
                 assert!(
                     at_hand || [0, tag::SPARE].contains(&tag::class(tag)),
                     "{bytes} bytes, order {order}"
@@ -199,13 +201,15 @@ fn blocks_freed_last_come_first_and_the_open_window_goes_on_after_them() {
         let blocks = heap.take_many(20 * (HEAP_PAGE_BYTES / bytes) + 1, bytes);
         let next = heap.take(bytes);
         heap.give(next).expect("live");
-        // Sixteen of them are remembered; the rest waits in its pages.
+        // Some of them are remembered; the rest waits in its pages.
         let freed: Vec<_> = blocks.iter().copied().step_by(7).take(40).collect();
         heap.give_all(freed.iter().copied());
         heap.check();
-        let last: Vec<_> = freed.iter().rev().take(RECENT).copied().collect();
-        assert_eq!(heap.take_many(RECENT, bytes), last, "{bytes} bytes: latest first");
-        assert_eq!(heap.take(bytes), next, "{bytes} bytes: what is remembered beyond was overwritten");
+        let recent = recent(&mut heap, bytes);
+        assert!((RECENT / 2..RECENT).contains(&recent), "{bytes} bytes: {recent} are remembered");
+        let last: Vec<_> = freed.iter().rev().take(recent).copied().collect();
+        assert_eq!(heap.take_many(recent, bytes), last, "{bytes} bytes: latest first");
+        assert_eq!(heap.take(bytes), next, "{bytes} bytes: older ones are forgotten");
         heap.check();
         let live = blocks.into_iter().filter(|block| !freed.contains(block) || last.contains(block));
         heap.give_all(live.chain([next]));
@@ -230,11 +234,16 @@ fn however_many_blocks_are_remembered_none_is_handed_out_twice() {
     heap.check_empty();
 }
 
+/// How many blocks are remembered.
+fn recent(heap: &mut Heap<World>, bytes: usize) -> usize {
+    heap.own().bins[class_of(bytes)].count()
+}
+
 /// Takes and frees in turn until its blocks come from what was gathered: the open window is left.
 fn gathering(heap: &mut Heap<World>, bytes: usize) -> Vec<NonNull<u8>> {
     let mut blocks = heap.take_many(3 * (HEAP_PAGE_BYTES / bytes) + 5, bytes);
-    let class = small_class_of(bytes);
-    assert!(heap.own().bins[class].current.is_open());
+    let class = class_of(bytes);
+    assert_eq!(heap.own().bins[class].current.is_open(), class < FEW, "{bytes} bytes");
     heap.give(blocks.swap_remove(0)).expect("live");
     blocks.extend(heap.take_many(2, bytes));
     assert!(!heap.own().bins[class].current.is_open(), "{bytes} bytes: left");
@@ -244,7 +253,7 @@ fn gathering(heap: &mut Heap<World>, bytes: usize) -> Vec<NonNull<u8>> {
 
 #[test]
 fn a_program_that_takes_and_frees_in_turn_gets_the_next_blocks_of_the_page_in_their_order() {
-    for bytes in [16, 48, 144, 400, 576] {
+    for bytes in [16, 48, 144, 400, 576, 1024, 1472] {
         let (_, mut heap) = heap();
         let mut blocks = gathering(&mut heap, bytes);
         let first = *blocks.last().expect("some");
@@ -270,7 +279,7 @@ fn a_window_is_open_again_when_nothing_was_freed_for_a_while() {
         let (_, mut heap) = heap();
         let mut blocks = gathering(&mut heap, bytes);
         blocks.extend(heap.take_many(RECENT, bytes));
-        assert!(heap.own().bins[small_class_of(bytes)].current.is_open(), "{bytes} bytes");
+        assert!(heap.own().bins[class_of(bytes)].current.is_open(), "{bytes} bytes");
         heap.give_all(blocks);
         heap.check_empty();
     }
@@ -302,7 +311,7 @@ fn the_window_stays_open_for_who_asks_it_itself() {
         for _ in 0..2 {
             blocks.push(heap.allocate_after_window(BYTES).expect("memory"));
         }
-        assert!(heap.own().bins[small_class_of(BYTES)].current.is_open());
+        assert!(heap.own().bins[class_of(BYTES)].current.is_open());
     }
     heap.check();
     heap.give_all(blocks);
@@ -325,7 +334,7 @@ fn a_block_that_is_taken_and_freed_in_turn_is_at_hand_for_who_asks_the_window() 
         let mut blocks = heap.take_many(2, bytes);
         let first = page_of(blocks[0]);
         let is_full = |heap: &mut Heap<World>| {
-            let current = heap.own().bins[small_class_of(bytes)].current;
+            let current = heap.own().bins[class_of(bytes)].current;
             current.base != first && current.free() == 0
         };
         while !is_full(&mut heap) {
@@ -345,7 +354,7 @@ fn a_block_that_is_taken_and_freed_in_turn_is_at_hand_for_who_asks_the_window() 
         assert_eq!(at_hand, 6, "{bytes} bytes");
         let own = heap.own();
         let mark = own.space.page(first).expect("it has blocks").mark();
-        assert_eq!(own.bins[small_class_of(bytes)].current.base, first, "{bytes} bytes");
+        assert_eq!(own.bins[class_of(bytes)].current.base, first, "{bytes} bytes");
         assert_eq!(mark.free() & 1, 0, "{bytes} bytes: nobody else has to find an open window");
         heap.give(given).expect("live");
         heap.give_all(blocks);
@@ -357,13 +366,13 @@ fn a_block_that_is_taken_and_freed_in_turn_is_at_hand_for_who_asks_the_window() 
 fn blocks_of_many_windows_taken_in_turn_open_none() {
     let (_, mut heap) = heap();
     let blocks = heap.take_many(BLOCKS, BYTES);
-    let base = heap.own().bins[small_class_of(BYTES)].current.base;
+    let base = heap.own().bins[class_of(BYTES)].current.base;
     for number in 1..200 {
         // A window has 16 of them, and the next one is 37 further on.
         let block = blocks[number * 37 % BLOCKS];
         assert!(heap.free_as_near(block));
         assert_eq!(take_near(&mut heap, BYTES).0, block);
-        assert_eq!(heap.own().bins[small_class_of(BYTES)].current.base, base);
+        assert_eq!(heap.own().bins[class_of(BYTES)].current.base, base);
     }
     heap.check();
     heap.give_all(blocks);

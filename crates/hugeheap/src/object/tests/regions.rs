@@ -1,5 +1,6 @@
 //! Several regions: blocks beyond the first region take a longer way, and everything holds there too.
 
+use super::super::class::{SHAPES, class_of};
 use super::*;
 use std::collections::BTreeSet;
 use std::thread;
@@ -138,7 +139,7 @@ fn a_heap_that_begins_when_there_are_several_regions() {
 
 /// In the first region what is used last lies so far from its start that 32 bits do not hold the number of a block.
 #[test]
-fn blocks_far_from_the_start_of_the_first_region_are_near_all_the_same() {
+fn blocks_far_from_the_start_of_the_first_region_are_found_again_without_being_remembered() {
     const FAR: usize = 64 << 30;
     let space = space_with(Config { total_memory: 256 << 30, ..Config::default() }, FAR + REGION);
     let mut heap = space.acquire().expect("memory");
@@ -157,11 +158,14 @@ fn blocks_far_from_the_start_of_the_first_region_are_near_all_the_same() {
         for (index, &block) in blocks.iter().enumerate().step_by(7) {
             fill(block, bytes, index as u8);
             // SAFETY: the test owns the block.
-            assert_eq!(unsafe { heap.free_near(at(block)) }, bytes <= MAX_SMALL, "{bytes} bytes");
-            if bytes > MAX_SMALL {
-                heap.give(block).expect("live");
-            }
+            assert!(unsafe { !heap.free_near(at(block)) }, "{bytes} bytes");
+            heap.give(block).expect("live");
+            assert_eq!(
+                heap.give(block),
+                Err(Mistake::NotLive { bytes: SHAPES[class_of(bytes)].bytes as usize })
+            );
         }
+        assert_eq!(heap.own().bins[class_of(bytes)].count(), 0);
         heap.check();
         let again = heap.take_many(blocks.len().div_ceil(7), bytes);
         let mut live: BTreeSet<_> = blocks
