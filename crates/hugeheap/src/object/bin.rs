@@ -8,7 +8,7 @@
 //!              5. a page           spare, or from the arenas
 //!   free:      a bit in the page's bitmap; away from the current window the block is also put on top of `recent`
 //!
-//!   recent     ├ oldest ┼ … ┼ freed last ┤          full: the older half is forgotten
+//!   recent     ├ oldest ┼ … ┼ freed last ┤          full: the oldest is written over
 //!                                        └─▶ allocate
 //! ```
 //!
@@ -17,7 +17,8 @@
 //! but then another thread cannot see that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
 //!
 //! A block in `recent` is free in its page's bitmap and summary like any other, so it may be forgotten at any time. But it is taken from nowhere else: windows are opened where none of their blocks is
-//! remembered. To leave the summary as it was until a block is forgotten was tried: a pair of blocks that replace each other at random cost 4 instructions less, one of blocks that are freed in their order up to 20 more.
+//! remembered. (A stack of which the older half was forgotten when it was full needed a branch for that. Each
+//! eighth free took it where many blocks were freed in a row, and an interpreter's did not foresee it: it dropped a list of a million objects in 13 to 50 % more time.) To leave the summary as it was until a block is forgotten was tried, too: a pair of blocks that replace each other at random cost 4 instructions less, one of blocks that are freed in their order up to 20 more.
 //!
 //! A free away from the current window does the same whatever was freed before. Until it did, the first block that was freed in a
 //! window was remembered, and those after it in the latest two windows needed the bit only: cheaper where blocks are freed in their order.
@@ -45,8 +46,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// sizes at random opened so many windows that they took a sixth longer; 32, on two lines, made no difference.
 pub(super) const RECENT: usize = 16;
 
-/// What a free adds to [`Bin::remembered`].
-const FREED: u32 = 1 << 16 | 1;
+/// What a remembered block is in [`Bin::remembered`]: one more, and one place further.
+const ONE: u32 = 1 << 8 | 1;
+
+/// What a free adds there, besides one to the count where that is not the highest yet.
+const FREED: u32 = 1 << 16 | 1 << 8;
 
 /// No window begins here: it is odd.
 const NOWHERE: usize = 1;
@@ -178,12 +182,19 @@ pub(crate) struct Bin {
     pub(crate) current: Window,
     /// The page whose windows become current, 0: none.
     pub(crate) page: usize,
-    /// The lower half: blocks that are remembered, fewer than [`RECENT`] but for a moment. The upper half: blocks that were freed since none was remembered. In one word, because a free has
-    /// one addition for both then, and an allocation one comparison. (After 65,536 frees without an allocation the upper half begins anew.)
+    /// Three counts in one word, because a free has one addition for all of them then, and an allocation one comparison.
+    ///
+    /// ```text
+    ///   31          16 15      8 7           0
+    ///   ├ freed ──────┼ end ────┼ remembered ┤
+    /// ```
+    ///
+    /// *remembered*: at most [`RECENT`]. *end*: where the next one goes, modulo the length of `recent`; never less than *remembered* since that was 0 last. *freed*: blocks that were freed
+    /// since none was remembered; what *end* carries over makes no difference. (After as many as it has room for it begins anew.)
     remembered: u32,
     /// The number of the window of the block that was retaken last, for who asks the current window first.
     pub(super) last: u32,
-    /// A stack of granules of free blocks in the first region. (As a ring, of which the oldest need not be moved when they are forgotten, it took 2 % longer: an instruction more for each end of it.) 32 bits hold those of its first 64 GiB; blocks beyond are not
+    /// A ring of granules of free blocks in the first region, the one to be taken next at its end; the oldest are written over. 32 bits hold those of its first 64 GiB; blocks beyond are not
     /// remembered ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
     recent: [u32; RECENT],
 }
@@ -208,21 +219,26 @@ impl Bin {
         [const { Self::EMPTY }; CLASSES]
     }
 
-    /// A block was freed away from the current window. Says whether as many are remembered as there is room for: then some have to be [forgotten](Self::forget_oldest) before the next one.
+    /// A block was freed away from the current window.
     #[inline(always)]
-    pub(super) fn note_free(&mut self, granule: usize) -> bool {
-        let place = self.count();
-        debug_assert!(place < RECENT && granule >> 32 == 0);
-        // SAFETY: fewer than `RECENT` are remembered.
-        unsafe { *self.recent.get_unchecked_mut(place) = granule as u32 };
-        self.remembered = self.remembered.wrapping_add(FREED);
-        place == RECENT - 1
+    pub(super) fn note_free(&mut self, granule: usize) {
+        debug_assert!(granule >> 32 == 0);
+        self.recent[self.end()] = granule as u32;
+        // No branch: that the ring is full is not foreseen where many blocks are freed in a row by a program with branches of its own.
+        let one = u32::from(self.count() < RECENT);
+        self.remembered = self.remembered.wrapping_add(FREED).wrapping_add(one);
+    }
+
+    /// The place of the next block to be remembered.
+    #[inline(always)]
+    fn end(&self) -> usize {
+        (self.remembered >> 8) as usize % RECENT
     }
 
     /// How many blocks are remembered.
     #[inline(always)]
     pub(super) fn count(&self) -> usize {
-        self.remembered as u16 as usize
+        (self.remembered & 0xff) as usize
     }
 
     /// Whether blocks are remembered, or all were taken again and some of them were freed ones.
@@ -231,15 +247,10 @@ impl Bin {
         self.remembered != 0
     }
 
-    /// Whether there is no room for another block.
-    #[inline(always)]
-    pub(super) fn is_full(&self) -> bool {
-        self.count() == RECENT
-    }
-
     /// The remembered blocks, the one to be taken next at the end.
     pub(super) fn recent(&self) -> impl Iterator<Item = usize> + '_ {
-        self.recent[..self.count()].iter().map(|&granule| granule as usize)
+        let first = self.end() + RECENT - self.count();
+        (first..first + self.count()).map(|place| self.recent[place % RECENT] as usize)
     }
 
     /// The granule of the block remembered last, which is forgotten.
@@ -248,10 +259,11 @@ impl Bin {
         // Read once more: with what `remembers` read each pair of a block that is taken and freed would have an instruction more, for a register.
         // SAFETY: a field of this bin.
         let remembered = unsafe { (&raw const self.remembered).read_volatile() };
-        let place = (remembered as u16).checked_sub(1)?;
-        self.remembered = remembered - 1;
-        // SAFETY: at most `RECENT` are remembered.
-        Some(unsafe { *self.recent.get_unchecked(usize::from(place)) } as usize)
+        if remembered & 0xff == 0 {
+            return None;
+        }
+        self.remembered = remembered.wrapping_sub(ONE);
+        Some(self.recent[self.end()] as usize)
     }
 
     /// Begins to count frees anew, where no block is remembered; returns how many there were, modulo 65,536.
@@ -267,26 +279,20 @@ impl Bin {
         for (place, &granule) in self.recent.iter_mut().zip(granules.iter().rev()) {
             *place = granule;
         }
-        self.remembered = granules.len() as u32;
-    }
-
-    /// Forgets the older half, where there is no room for another block. They are found by their pages' marks.
-    #[inline(always)]
-    pub(super) fn forget_oldest(&mut self) {
-        debug_assert!(self.is_full());
-        self.recent.copy_within(RECENT / 2.., 0);
-        self.remembered -= RECENT as u32 / 2;
+        self.remembered = ONE * granules.len() as u32;
     }
 
     /// Forgets the blocks whose granules are such: their page leaves the bin, or their window is opened.
     pub(super) fn forget_if(&mut self, is_such: impl Fn(usize) -> bool) {
-        let mut kept = 0;
-        for place in 0..self.count() {
+        let first = self.end() + RECENT - self.count();
+        let mut end = first;
+        for place in first..first + self.count() {
             // Each is written, also where it was: nothing that a processor has to foresee.
-            let granule = self.recent[place];
-            self.recent[kept] = granule;
-            kept += usize::from(!is_such(granule as usize));
+            let granule = self.recent[place % RECENT];
+            self.recent[end % RECENT] = granule;
+            end += usize::from(!is_such(granule as usize));
         }
-        self.remembered -= (self.count() - kept) as u32;
+        let fewer = (first + self.count() - end) as u32;
+        self.remembered = self.remembered.wrapping_sub(ONE * fewer);
     }
 }

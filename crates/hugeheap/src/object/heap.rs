@@ -419,7 +419,7 @@ enum InWord {
     /// No live block begins there.
     Refused,
     Freed,
-    /// Freed, and the page or the bin has to be looked at.
+    /// Freed, and the page has to be looked at.
     Settle,
 }
 
@@ -534,9 +534,8 @@ impl<S: Source> Own<S> {
         if CURRENT && number == bin.current.number {
             return InWord::Freed;
         }
-        let is_full = bin.note_free(granule);
-        // Three branches, each foreseen nearly always.
-        if mark.note_free(number) || is_full { InWord::Settle } else { InWord::Freed }
+        bin.note_free(granule);
+        if mark.note_free(number) { InWord::Settle } else { InWord::Freed }
     }
 
     /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.

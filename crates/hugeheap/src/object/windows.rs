@@ -33,7 +33,7 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// After a block was freed whose page had no free one before, or has no live one any more, or whose bin has no room to remember another one.
+    /// After a block was freed whose page had no free one before, or has no live one any more.
     ///
     /// `extern "C"`, because a function that never unwinds can be the last thing a hook of another language jumps to.
     #[inline(never)]
@@ -43,12 +43,8 @@ impl<S: Source> Heap<S> {
         // SAFETY: the caller freed the block at this granule of the first region.
         let mark = unsafe { own.mark_of(granule / 64) };
         let class = tag::class(mark.tag.load(Ordering::Relaxed));
-        if own.bins[class].is_full() {
-            let _busy = heap.busy();
-            heap.own().bins[class].forget_oldest();
-        }
         // The page at hand stays: a program may take and free a block in turn, and have no other one of the class.
-        let stays = heap.own().page_near(class) == Some(granule / (64 * WINDOWS));
+        let stays = own.page_near(class) == Some(granule / (64 * WINDOWS));
         if !stays && (mark.live() == 0 || mark.listed() == 0) {
             Self::settle_page(core, class, granule);
         }
