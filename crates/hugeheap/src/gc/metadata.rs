@@ -44,7 +44,6 @@ impl<S: Source> Old<S> {
         for (start, bytes) in [
             (core::ptr::from_ref(page.vacant()) as usize, size_of_val(page.vacant())),
             (core::ptr::from_ref(page.remote()) as usize, size_of_val(page.remote())),
-            (core::ptr::from_ref(page.links()) as usize, size_of_val(page.links())),
             (core::ptr::from_ref(page.mark()) as usize, size_of_val(page.mark())),
         ] {
             if let Some(range) = whole_pages(start, pages * bytes, os.page_sizes().os) {

@@ -65,7 +65,7 @@ impl<S: Source> Own<S> {
     /// Takes a page out of the list it is in, if it is in one.
     pub(super) fn unlink(&mut self, class: Class, page: Page) {
         let links = page.links();
-        // The owner's alone: no swap, which is an atomic instruction; and a page that was in no list keeps its links untouched.
+        // The owner's alone: no swap, which is an atomic instruction.
         let list = page.mark().listed();
         if list == 0 {
             return;

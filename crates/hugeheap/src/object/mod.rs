@@ -5,7 +5,7 @@
 //!     │                                        ▲
 //!     │ page wanted, page empty                │ address → metadata: subtraction and shifts
 //!     ▼                                        │
-//!   Source: arenas behind a lock            Space: marks, bitmaps, links of all heap pages
+//!   Source: arenas behind a lock            Space: marks and bitmaps of all heap pages
 //! ```
 //!
 //! | file | concept |

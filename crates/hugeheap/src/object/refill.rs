@@ -107,8 +107,7 @@ impl<S: Source> Own<S> {
         for window in 0..WINDOWS {
             page.vacant()[window].store(u64::MAX, Ordering::Relaxed);
         }
-        // Its links are not written: a page is taken out of its list before it is spare, and new ones are zeroed. The links of a page that is
-        // filled and never freed in are not resident.
+        // It was taken out of its list before it was spare.
         debug_assert_eq!(page.mark().listed(), 0);
         page.mark().begin(shape.windows);
         page.mark().tag.store(self.tag_of(class), Ordering::Release);

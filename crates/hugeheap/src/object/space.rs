@@ -3,19 +3,18 @@
 //! ```text
 //!   region    ├─ arenas ─────────────────────────────────────────────────────┤  owned by `arena`
 //!             page 0   page 1   page 2 …                                        index = (address − start) / 16 KiB
-//!   marks     ├ 8 B ─┤                tag, summary, count: all that a free of the owner needs (see `mark`)
+//!   marks     ├ 32 B ┤                tag, summary, count: all that a free of the owner needs; lists of pages (see `mark`)
 //!   vacant    ├ 128 B ─────┤          bitmap: 1 where no live block begins; changed by the owner only
 //!   remote    ├ 128 B ─────┤          bitmap: 1 where another thread freed; not resident before it is needed
-//!   links     ├ 24 B ──┤              lists of pages
 //! ```
 //!
-//! Four arrays per region, beside it (see `tables`), never given back: 1.8 % of the address space, of which what is touched becomes
+//! Three arrays per region, beside it (see `tables`), never given back: 1.8 % of the address space, of which what is touched becomes
 //! resident: 160 bytes per page of blocks, 1.0 % of the heap, and 128 more when other threads free in the page.
 //!
 //! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
 
 use super::class::{Class, SHAPES, WINDOWS};
-use super::mark::Mark;
+use super::mark::{Links, Mark};
 use super::tables::{GROUP_BYTES, PAGE_METADATA, Tables};
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, HEAP_PAGES, MAX_REGIONS};
 use crate::lock::Lock;
@@ -61,20 +60,9 @@ pub trait Source: Sync + 'static {
     }
 }
 
-/// Neighbours of a heap page in the lists it is in, as addresses of pages; 0: none.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Links {
-    pub(crate) next: AtomicUsize,
-    pub(crate) previous: AtomicUsize,
-    /// Next page with remote frees.
-    pub(crate) inbox: AtomicUsize,
-}
-
 /// A bitmap over a heap page: a word per window.
 pub(crate) type Bitmap = [AtomicU64; WINDOWS];
 
-const _: () = assert!(size_of::<Links>() == 24);
 const _: () = assert!(size_of::<Bitmap>() == 128);
 
 /// Bytes of metadata of a heap page that its owner writes, by and by; the bitmap of other threads is not counted, because nobody notes when it is
@@ -89,7 +77,6 @@ pub(crate) struct Region {
     pub(crate) marks: *const Mark,
     pub(crate) vacant: *const Bitmap,
     pub(crate) remote: *const Bitmap,
-    links: *const Links,
     /// `None`: of no region.
     pub(super) tables: Option<Tables>,
 }
@@ -101,7 +88,6 @@ impl Region {
         marks: core::ptr::null(),
         vacant: core::ptr::null(),
         remote: core::ptr::null(),
-        links: core::ptr::null(),
         tables: None,
     };
 }
@@ -141,8 +127,7 @@ impl Page {
     }
 
     pub(crate) fn links(self) -> &'static Links {
-        // SAFETY: as in `mark`.
-        unsafe { &*self.region().links.add(self.index) }
+        &self.mark().links
     }
 
     pub(crate) fn tag(self) -> u32 {
@@ -336,7 +321,6 @@ impl<S: Source> Space<S> {
                 marks: tables.marks as *const Mark,
                 vacant: tables.vacant as *const Bitmap,
                 remote: tables.remote as *const Bitmap,
-                links: tables.links as *const Links,
                 tables: Some(tables),
             };
             // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.

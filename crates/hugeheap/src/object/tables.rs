@@ -1,7 +1,7 @@
 //! Where the metadata of a region's heap pages lies, and which part of it can be written.
 //!
 //! ```text
-//!   beside a region   ├ ready ┼ vacant ──────────────┼ remote ──────────────┼ links ───┼ marks ┤     each at a multiple of the OS page
+//!   beside a region   ├ ready ┼ vacant ──────────────┼ remote ──────────────┼ marks ───┤     each at a multiple of the OS page
 //!                        │      └ group 0 ┘└ group 1 ┘   └ group 0 ┘└ …
 //!                        └── a byte per group: 1 where it can be written
 //! ```
@@ -15,22 +15,22 @@
 //! used for blocks any more: a program that had run out of memory and freed nearly all of it got `MemoryError` for good.
 
 use super::mark::Mark;
-use super::space::{Bitmap, Links};
+use super::space::Bitmap;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::sync::atomic::{AtomicU8, Ordering};
 use hugeheap_os::{AddressRange, Backing, Facts, Pages, Protection};
 
-/// Bytes of a region whose metadata is made writable at once: 64 arenas, 128 MiB, for which that is 2.3 MiB. As few as can be where the OS page has
+/// Bytes of a region whose metadata is made writable at once: 16 arenas, 32 MiB, for which that is 0.6 MiB. As few as can be where the OS page has
 /// 64 KiB: then their marks are one page.
-pub(super) const GROUP_BYTES: usize = 64 * ARENA_BYTES;
+pub(super) const GROUP_BYTES: usize = 16 * ARENA_BYTES;
 
 const _: () = assert!(GROUP_BYTES / HEAP_PAGE_BYTES * size_of::<Mark>() == 64 << 10);
 
 /// Bytes of metadata per heap page.
-pub(super) const PAGE_METADATA: usize = 2 * size_of::<Bitmap>() + size_of::<Links>() + size_of::<Mark>();
+pub(super) const PAGE_METADATA: usize = 2 * size_of::<Bitmap>() + size_of::<Mark>();
 
 /// Arrays, with that of ready groups.
-const ARRAYS: usize = 5;
+const ARRAYS: usize = 4;
 
 /// The metadata of a region's heap pages.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,6 @@ pub(super) struct Tables {
     range: AddressRange,
     pub(super) vacant: usize,
     pub(super) remote: usize,
-    pub(super) links: usize,
     pub(super) marks: usize,
     /// Heap pages of the region.
     pages: usize,
@@ -58,9 +57,8 @@ impl Tables {
         };
         let vacant = array(pages * size_of::<Bitmap>());
         let remote = array(pages * size_of::<Bitmap>());
-        let links = array(pages * size_of::<Links>());
         let marks = array(pages * size_of::<Mark>());
-        Self { range: AddressRange::new(start, next - start), vacant, remote, links, marks, pages, os_page }
+        Self { range: AddressRange::new(start, next - start), vacant, remote, marks, pages, os_page }
     }
 
     /// Bytes for a region: per heap page, and for rounding. What the arenas are asked to reserve beside each.
@@ -131,7 +129,7 @@ impl Tables {
     }
 
     /// The OS pages that hold the metadata of heap pages, of each array.
-    fn parts(&self, first: usize, end: usize) -> [AddressRange; 4] {
+    fn parts(&self, first: usize, end: usize) -> [AddressRange; 3] {
         let part = |array: usize, bytes: usize| {
             let start = array + first * bytes / self.os_page * self.os_page;
             AddressRange::new(start, array + (end * bytes).next_multiple_of(self.os_page) - start)
@@ -139,7 +137,6 @@ impl Tables {
         [
             part(self.vacant, size_of::<Bitmap>()),
             part(self.remote, size_of::<Bitmap>()),
-            part(self.links, size_of::<Links>()),
             part(self.marks, size_of::<Mark>()),
         ]
     }
@@ -161,7 +158,7 @@ mod tests {
             prop_assert!(tables.range.len <= region / HEAP_PAGE_BYTES * per_page + more);
             let mut end = tables.range.start + region.div_ceil(GROUP_BYTES);
             let pages = region / HEAP_PAGE_BYTES;
-            for (array, bytes) in [(tables.vacant, 128), (tables.remote, 128), (tables.links, size_of::<Links>()), (tables.marks, 8)] {
+            for (array, bytes) in [(tables.vacant, 128), (tables.remote, 128), (tables.marks, size_of::<Mark>())] {
                 prop_assert!(array >= end && array % os_page == 0);
                 end = array + pages * bytes;
             }

@@ -126,7 +126,7 @@ fn an_arena_without_metadata_does_not_stand_before_those_that_have_it() {
     assert!(beyond, "the last run lies in the next group");
     heap.give_all(runs);
     // All of it can be used for blocks, although the arenas take the one first that cannot: a run lives in it.
-    let more = heap.take_many(24 * (crate::arena::ARENA_BYTES / 704), 640);
+    let more = heap.take_many(GROUP * 3 / 4 / 704, 640);
     blocks.extend(more);
     heap.check();
     space.source().kernel.fail_no_more();

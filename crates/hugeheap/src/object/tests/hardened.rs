@@ -263,8 +263,10 @@ fn the_last_byte_before_a_guard_may_be_written() {
 fn without_a_guard_page_from_the_system_it_is_memory_all_the_same() {
     let (space, mut heap) = hardened();
     // Metadata is there.
-    let block = heap.take(48);
-    heap.give(block).expect("live");
+    for bytes in [48].into_iter().chain(RUNS) {
+        let block = heap.take(bytes);
+        heap.give(block).expect("live");
+    }
     for bytes in RUNS {
         space.source().kernel.fail_every(Call::Protect, 1, libc::ENOMEM);
         let block = heap.take(bytes);
