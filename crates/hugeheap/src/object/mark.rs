@@ -17,7 +17,7 @@
 //! in one word, because a free changes two of its parts.
 //!
 //! With a count of live blocks a page without any is found at once. It was found by the bitmap before: where no window was without a free block, all of them were looked at when one had no live block left. But whether a window
-//! has one left is not foreseen where it has few: with a look at the block's own window with each free `glibc-thread` took a tenth longer, and with one at four windows, of which one nearly always has a live block, 4 %.
+//! has one left is not foreseen where it has few: with a look at the block's own window with each free `glibc-thread` took a sixth longer, and with one at four windows, of which one nearly always has a live block, 5 %.
 
 use super::class::WINDOWS;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
