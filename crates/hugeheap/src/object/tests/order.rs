@@ -428,3 +428,36 @@ fn what_was_not_handed_out_of_a_page_is_found_after_a_trim() {
     heap.give_all(all);
     heap.check_empty();
 }
+
+/// They were taken from there and from the window, and the page's count was too high for good.
+#[test]
+fn a_window_that_becomes_the_current_one_takes_its_remembered_blocks_along() {
+    const BYTES: usize = 256;
+    let (_, mut heap) = heap();
+    let blocks = heap.take_many(1024 / BYTES + 1, BYTES);
+    heap.give_all(blocks);
+    // The rest of the open window, and two of the other one, which is followed then.
+    let near = |heap: &mut Heap<World>| heap.allocate_near(BYTES).or_else(|| heap.allocate_far(BYTES));
+    let mut blocks: Vec<_> = (0..1024 / BYTES + 2).map(|_| near(&mut heap).expect("memory")).collect();
+    assert_eq!(recent(&mut heap, BYTES), 0, "they are the window's");
+    heap.check();
+    blocks.extend(heap.take_many(2, BYTES));
+    heap.check();
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
+#[test]
+fn what_is_freed_in_the_open_window_is_not_remembered_by_whichever_way_it_is_freed() {
+    let (_, mut heap) = heap();
+    let first = heap.take(BYTES);
+    let second = heap.take(BYTES);
+    // SAFETY: the test owns the blocks.
+    unsafe {
+        heap.free_sized_anywhere(first, BYTES);
+        heap.check();
+        heap.free_sized(second, BYTES);
+    }
+    assert_eq!(recent(&mut heap, BYTES), 0);
+    heap.check_empty();
+}
