@@ -139,15 +139,19 @@ mod tests {
 
     const FOREVER: Duration = Duration::from_secs(1 << 40);
 
-    /// A page of shared memory of this process under a name.
-    fn named_page(name: &core::ffi::CStr) -> *mut u8 {
-        // SAFETY: plain system calls; the mapping is never unmapped.
+    /// A page of shared memory of this process under a name, at an address that the kernel gives to nobody who doesn't ask for it: it
+    /// goes downwards from the stack. Where it chose the address, another test's thread had mapped something there between `munmap`
+    /// and the read that was to find nothing.
+    fn named_page(name: &core::ffi::CStr, number: usize) -> *mut u8 {
+        let address = core::ptr::without_provenance_mut((16 << 40) + number * 4096);
+        // SAFETY: plain system calls; nothing is mapped over.
         unsafe {
             let file = libc::memfd_create(name.as_ptr(), 0);
             assert_eq!(libc::ftruncate(file, 4096), 0);
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            let memory = libc::mmap(core::ptr::null_mut(), 4096, access, libc::MAP_SHARED, file, 0);
-            assert_ne!(memory, libc::MAP_FAILED);
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+            let memory = libc::mmap(address, 4096, access, flags, file, 0);
+            assert_eq!(memory, address, "{}", std::io::Error::last_os_error());
             libc::close(file);
             memory.cast()
         }
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn named_pages_are_found_and_read() {
-        let page = named_page(c"hugeheap-os-test");
+        let page = named_page(c"hugeheap-os-test", 0);
         // SAFETY: the page is mapped and writable.
         unsafe { page.add(9).write(77) };
         let id = std::process::id();
@@ -166,7 +170,7 @@ mod tests {
         memory.read(9, &mut byte).unwrap();
         assert_eq!(byte, [77]);
         assert_eq!(memory.read(4096, &mut byte).unwrap_err().code, libc::EINVAL);
-        let second = named_page(c"hugeheap-os-test");
+        let second = named_page(c"hugeheap-os-test", 2);
         assert_eq!(find("/memfd:hugeheap-os-test", FOREVER).unwrap().len(), 2, "another file of that name");
         // SAFETY: the pages are mapped; nobody uses them afterwards.
         unsafe {
