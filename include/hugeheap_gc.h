@@ -127,7 +127,7 @@ enum hh_gc_check {
 /* What can be set; 0 leaves a setting to the library. */
 typedef struct hh_gc_options {
     size_t size;     /* sizeof(hh_gc_options) */
-    size_t nursery;  /* bytes, at least 65536; 0: from the caches and the memory limit, and with a longer `step` as many survivors ask for.
+    size_t nursery;  /* bytes, at least 65536; 0: from the caches and the memory limit; then it grows while many objects survive within two steps.
                         Its memory is whole arenas: 2 MiB at least are resident, whatever this says. More than the memory limit or the host has
                         left is HH_NO_MEMORY */
     size_t maximum;  /* bytes that the old generation may have; 0: no limit of its own */

@@ -6,7 +6,7 @@ use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::heap::Heap;
 use super::log;
 use super::mark::{PART, Phase, ROOTS, Shading, Stage};
-use super::pacing::CHUNK;
+use super::pacing::{CHUNK, SWEPT};
 use super::weak::Clear;
 use crate::object::Source;
 use hugeheap_os::Facts;
@@ -29,7 +29,7 @@ impl<S: Source> Heap<S> {
         let begin = self.elapsed();
         let may = self.pacing.step_after(begin);
         while budget > 0 && self.marker.phase == phase {
-            let chunk = budget.min(CHUNK);
+            let chunk = budget.min(if phase == Phase::Sweeping { SWEPT } else { CHUNK });
             match phase {
                 Phase::Idle => {}
                 Phase::Marking => self.mark_step(frame, chunk),

@@ -33,8 +33,8 @@ const LEAST_GROWTH: u32 = 110;
 /// What a user can set on a heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of the nursery, rounded down to heap pages. `None`: [chosen](super::nursery_bytes) from the caches and the memory limit; with a longer `step` than by itself it
-    /// grows to up to [64 MiB](super::MOST_NURSERY), as long as many objects survive.
+    /// Bytes of the nursery, rounded down to heap pages. `None`: [chosen](super::nursery_bytes) from the caches and the memory limit; it grows, to [64 MiB](super::MOST_NURSERY) at
+    /// most, while many objects survive that can be copied within two steps.
     pub nursery: Option<usize>,
     /// Bytes that the old generation may have at most. `None`: no limit of its own.
     pub maximum: Option<usize>,
@@ -165,7 +165,7 @@ impl<S: Source> Heap<S> {
         let nursery_size = match settings.nursery {
             Some(bytes) if bytes < LEAST_NURSERY => return Err(BadHeap::Nursery { bytes }),
             Some(bytes) => NurserySize::set(bytes),
-            None => NurserySize::for_host(space.source().os(), step),
+            None => NurserySize::for_host(space.source().os()),
         };
         let bytes = nursery_size.least();
         let growth = settings.growth.unwrap_or(GROWTH);

@@ -38,8 +38,8 @@ use crate::object::Source;
 /// arrays were looked through again and again, and the old generation grew by half more.
 const MOST: usize = 1 << 22;
 
-/// Bytes of a large array that are looked into at once: a part of a step.
-pub(super) const PART: usize = 64 << 10;
+/// Bytes of a large array that are looked into at once, 1,024 slots: a [`CHUNK`](super::pacing::CHUNK), for the same reason. What they refer to goes on the stack first, and is looked into before the next part.
+pub(super) const PART: usize = 8 << 10;
 
 /// Bytes of a large array whose marks are asked for before they are looked at: 32 slots, about as many cache misses as a core can have under way.
 const FETCHED: usize = 256;

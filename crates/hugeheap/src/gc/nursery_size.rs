@@ -1,4 +1,4 @@
-//! How large the nursery is: as a cache has room for, and where pauses may be long, as what survives makes worth while. Pure.
+//! How large the nursery is: as a cache has room for, and as what survives makes worth while within a pause. Pure.
 //!
 //! ```text
 //!   least ──── many survived ───▶ twice as large ──▶ … ──▶ most, or what may survive within a pause
@@ -8,19 +8,17 @@
 //!
 //! What does not survive is cheapest where it stays in a cache. What does is copied, and half as much survives of a nursery twice as large, as what is alive at a time
 //! is the same. So a small nursery is best for a program that drops everything at once, and one of many times the cache for a program that builds
-//! something of megabytes. But all of a nursery may survive, and copying it is a pause: where pauses are to be short, it stays small.
+//! something of megabytes. But all of a nursery may survive, and copying it is a pause: it grows to what can be copied within one, as measured, and a
+//! step that is set longer lets it grow further.
 
-use super::pacing::STEP;
 use crate::arena::HEAP_PAGE_BYTES;
-use core::time::Duration;
 use hugeheap_os::{Cache, Facts};
 
 /// Least bytes of a nursery that is chosen here. A minor collection has costs that do not depend on what survives, and what survives is a
 /// smaller share of what was allocated the more time it had to die.
 const LEAST: usize = 1 << 20;
 
-/// Most bytes of a nursery that is chosen here: all of it may survive, and copying 4 MiB of objects of 64 bytes takes 2 ms. Binary
-/// trees were fastest with it, on a cache whose share is 16 MiB: with 2 MiB they took a fifth longer, with 8 a tenth. Who knows better sets it.
+/// Most bytes of a nursery that is chosen here, before anything survived: all of it may, and copying 4 MiB of objects of 64 bytes takes 2 ms. Who knows better sets it.
 const MOST: usize = 4 << 20;
 
 /// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
@@ -47,7 +45,8 @@ fn allowed(limit: Option<u64>) -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / LIMIT_PART).unwrap_or(usize::MAX))
 }
 
-/// Most bytes that a nursery grows to. Binary trees of depth 18, whose largest has 16 MiB, took 0.80 s with 4 MiB, 0.72 with 16, 0.63 with 32, 0.55 with 64 and 0.53 with 128, with pauses of any
+/// Most bytes that a nursery grows to, where pauses may be long; of steps of 2 ms it is 8 to 32 MiB, by what survives. There, too, it pays: what grows takes 0.91 of the time of 4 MiB
+/// in `binary-trees` and 0.83 in `gcbench`, with pauses as long as before (`hugeheap bench worker gc gcbench 16 -`, beside the same with `--nursery 4194304`; in turn, medians of eleven). Binary trees of depth 18, whose largest has 16 MiB, took 0.80 s with 4 MiB, 0.72 with 16, 0.63 with 32, 0.55 with 64 and 0.53 with 128, with pauses of any
 /// length (`hugeheap bench worker gc binary-trees 18 - --step 1000 --nursery 67108864`; the sizes in turn, medians of seven, between whose quartiles are 0.06 to 0.2 s).
 pub const MOST_NURSERY: usize = 64 << 20;
 
@@ -75,17 +74,15 @@ impl NurserySize {
         Self { least: bytes, most: bytes, few: 0 }
     }
 
-    /// The size for a host, as far as it answers, where a step of a collection may take so long.
-    pub(crate) fn for_host<F: Facts>(os: &F, step: Duration) -> Self {
+    /// The size for a host, as far as it answers.
+    pub(crate) fn for_host<F: Facts>(os: &F) -> Self {
         let limits = os.memory_limits().ok();
         let limit = limits.and_then(|limits| [limits.max, limits.high].into_iter().flatten().min());
-        Self::chosen(nursery_bytes(&os.caches().unwrap_or_default(), limit), step, limit)
+        Self::chosen(nursery_bytes(&os.caches().unwrap_or_default(), limit), limit)
     }
 
-    fn chosen(least: usize, step: Duration, limit: Option<u64>) -> Self {
-        // Of what is chosen for short pauses all can survive in one.
-        let most = if step > STEP { MOST_NURSERY.min(allowed(limit)) } else { least };
-        Self { most: most.max(least), ..Self::set(least) }
+    fn chosen(least: usize, limit: Option<u64>) -> Self {
+        Self { most: MOST_NURSERY.min(allowed(limit)).max(least), ..Self::set(least) }
     }
 
     /// Bytes in the beginning, and when few survive.
@@ -141,17 +138,15 @@ mod tests {
         assert_eq!(nursery_bytes(&few, Some(u64::MAX)), MOST);
     }
 
-    const LONG: Duration = Duration::from_millis(10);
     const ANY: usize = usize::MAX;
 
     #[test]
-    fn a_nursery_that_was_set_or_belongs_to_short_pauses_stays_as_it_is() {
-        for mut size in [NurserySize::set((1 << 20) + 5), NurserySize::chosen(1 << 20, STEP, None)] {
-            assert_eq!(size.least(), 1 << 20);
-            for survived in [1 << 20, 0, 1 << 30] {
-                for _ in 0..2 * PATIENCE {
-                    assert_eq!(size.next(1 << 20, survived, true, ANY), None);
-                }
+    fn a_nursery_that_was_set_stays_as_it_is() {
+        let mut size = NurserySize::set((1 << 20) + 5);
+        assert_eq!(size.least(), 1 << 20);
+        for survived in [1 << 20, 0, 1 << 30] {
+            for _ in 0..2 * PATIENCE {
+                assert_eq!(size.next(1 << 20, survived, true, ANY), None);
             }
         }
     }
@@ -163,8 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn where_pauses_may_be_long_it_grows_as_long_as_many_survive() {
-        let size = NurserySize::chosen(4 << 20, LONG, None);
+    fn it_grows_as_long_as_many_survive_and_can_within_a_pause() {
+        let size = NurserySize::chosen(4 << 20, None);
         assert_eq!(sizes(size, 512 << 10, ANY, 10), [8 << 20, 16 << 20, 32 << 20, 64 << 20]);
         assert_eq!(sizes(size, (512 << 10) - 1, ANY, 1000), []);
         assert_eq!(
@@ -172,18 +167,19 @@ mod tests {
             [8 << 20, 16 << 20],
             "more would take longer than a pause may"
         );
+        assert_eq!(sizes(size, 1 << 20, (8 << 20) - 1, 10), []);
         assert_eq!(
-            sizes(NurserySize::chosen(4 << 20, LONG, Some(320 << 20)), 1 << 20, ANY, 10),
+            sizes(NurserySize::chosen(4 << 20, Some(320 << 20)), 1 << 20, ANY, 10),
             [8 << 20, 16 << 20]
         );
-        assert_eq!(sizes(NurserySize::chosen(4 << 20, LONG, Some(0)), 1 << 20, ANY, 10), []);
+        assert_eq!(sizes(NurserySize::chosen(4 << 20, Some(0)), 1 << 20, ANY, 10), []);
         let mut part = size;
         assert_eq!(part.next(4 << 20, 1 << 20, false, ANY), None, "all of what there is is not used");
     }
 
     #[test]
     fn it_shrinks_when_few_survive_for_a_while() {
-        let mut size = NurserySize::chosen(4 << 20, LONG, None);
+        let mut size = NurserySize::chosen(4 << 20, None);
         let mut next = |now: usize, survived| size.next(now, survived, true, ANY);
         for _ in 0..3 {
             (1..PATIENCE).for_each(|_| assert_eq!(next(64 << 20, 0), None));

@@ -105,6 +105,8 @@ fn finish(scope: &mut Scope<'_, World>) -> usize {
 
 /// Begins a major collection in steps that finds memory sparse, and the one that evacuates.
 fn begin(scope: &mut Scope<'_, World>) {
+    // What is under way already took for alive what has died since.
+    finish(scope);
     scope.heap.begin_marking(&mut []);
     finish(scope);
     assert!(scope.heap().marker.departure.is_under_way());

@@ -54,10 +54,13 @@ fn a_nursery_grows_while_many_survive_and_is_given_back_when_few_do() {
 }
 
 #[test]
-fn with_short_pauses_a_nursery_stays_as_it_is() {
-    let mut test = heap(STEP);
+fn a_nursery_stays_as_it_is_where_a_larger_one_does_not_fit_into_a_pause() {
+    let space = space();
+    // The time of a pause for one and a half huge pages of survivors: of the smallest nursery all can survive, not of twice as much.
+    space.source().kernel.set_cost(Call::HugeFault, 4 * STEP / 3);
+    let mut test = Test::as_set(space, Settings { nursery: None, ..Settings::default() });
     let least = test.heap.nursery_bytes();
-    fill(&mut test, 16 * least, 2);
+    fill(&mut test, 32 * least, 1);
     assert_eq!(test.heap.nursery_bytes(), least);
     test.end();
 }

@@ -1,6 +1,8 @@
 //! Major collections: in steps, with what the program writes between them; what becomes free.
 
 use super::*;
+use crate::gc::pacing::STEP;
+use hugeheap_os::simulated::Call;
 
 #[test]
 fn what_is_unreachable_becomes_free() {
@@ -112,6 +114,44 @@ fn hide(scope: &mut Scope<'_, World>, long: Local<'_>, target: Local<'_>, offset
     }
     pass(scope, Phase::Marking);
     pass(scope, Phase::Sweeping);
+}
+
+/// With 64 KiB between two looks a step took 12 to 15 ms where each first access to an OS page is slow.
+#[test]
+fn marking_looks_at_the_clock_before_slow_memory_makes_a_step_long() {
+    let mut test = Test::new(Settings::default());
+    test.run(|scope, types| {
+        // A list, and an array of as many as have place in one that is marked in parts.
+        let long = list(scope, types, 16_000);
+        let array = scope.allocate_old(types.array, 16_000).expect("memory");
+        for index in 0..16_000 {
+            scope.scope(|scope| {
+                let local = scope.allocate_old(types.pair, 0).expect("memory");
+                let offset = scope.item(array, index);
+                scope.set(array, offset, Some(local));
+            });
+        }
+        scope.collect();
+        // As if what is marked between two looks took half of a step.
+        scope.heap.old.space().source().kernel.set_cost(Call::Now, STEP / 2);
+        scope.heap.begin_marking(&mut []);
+        let marked = |scope: &Scope<'_, World>| {
+            let mut count = 0;
+            scope.heap.old.each_live(|object| count += usize::from(scope.heap.old.is_marked(object)));
+            count
+        };
+        let (mut before, mut steps, mut most) = (marked(scope), 0, 0);
+        while scope.heap().phase() == Phase::Marking {
+            scope.collect_minor();
+            let now = if scope.heap().phase() == Phase::Marking { marked(scope) } else { before };
+            (before, steps, most) = (now, steps + 1, most.max(now - before));
+        }
+        // Three looks, each after 8 KiB: of pairs, or of slots that refer to one each.
+        assert!(most <= 3 * (8 << 10) / 8, "{most} in a step");
+        assert!(steps >= 32_000 * PAIR / (3 * (8 << 10)) / 2, "{steps} steps");
+        check_list(scope, long, 16_000);
+    });
+    test.end();
 }
 
 #[test]
