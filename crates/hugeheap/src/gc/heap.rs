@@ -301,6 +301,11 @@ impl<S: Source> Heap<S> {
         }
         self.old.trim();
         self.old.give_back_metadata();
+        // Who asks for a whole collection wants memory back: of 100 MiB that live a nursery of 16 is a sixth. It grows again in a few collections.
+        let least = self.nursery_size.least();
+        if self.nursery.bytes() > least {
+            self.set_nursery(least);
+        }
     }
 
     pub(super) fn collect_some(&mut self, window: &mut Window, frame: &mut [usize]) {
@@ -335,7 +340,13 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn resize_nursery(&mut self, survived: usize, all: bool) {
         let (now, can) = (self.nursery.bytes(), self.pacing.can_survive());
-        let Some(bytes) = self.nursery_size.next(now, survived, all, can) else { return };
+        if let Some(bytes) = self.nursery_size.next(now, survived, all, can) {
+            self.set_nursery(bytes);
+        }
+    }
+
+    /// Goes on with a nursery of another size, if that can be.
+    fn set_nursery(&mut self, bytes: usize) {
         if self.nursery.resize(bytes) {
             self.pacing.nursery = bytes;
             self.nursery.part = self.pacing.most();

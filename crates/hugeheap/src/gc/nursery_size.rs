@@ -45,14 +45,18 @@ fn allowed(limit: Option<u64>) -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / LIMIT_PART).unwrap_or(usize::MAX))
 }
 
-/// Most bytes that a nursery grows to, where pauses may be long; of steps of 2 ms it is 8 to 32 MiB, by what survives. There, too, it pays: what grows takes 0.91 of the time of 4 MiB
-/// in `binary-trees` and 0.83 in `gcbench`, with pauses as long as before (`hugeheap bench worker gc gcbench 16 -`, beside the same with `--nursery 4194304`; in turn, medians of eleven). Binary trees of depth 18, whose largest has 16 MiB, took 0.80 s with 4 MiB, 0.72 with 16, 0.63 with 32, 0.55 with 64 and 0.53 with 128, with pauses of any
+/// Most bytes that a nursery grows to, where pauses may be long; of steps of 2 ms it is 8 to 32 MiB, by what survives. There, too, it pays: what grows takes 0.89 of the time of 4 MiB
+/// in `binary-trees` and 0.81 in `gcbench`, with pauses as long as before (`hugeheap bench worker gc gcbench 16 -`, beside the same with `--nursery 4194304`; in turn, medians of eleven). Binary trees of depth 18, whose largest has 16 MiB, took 0.80 s with 4 MiB, 0.72 with 16, 0.63 with 32, 0.55 with 64 and 0.53 with 128, with pauses of any
 /// length (`hugeheap bench worker gc binary-trees 18 - --step 1000 --nursery 67108864`; the sizes in turn, medians of seven, between whose quartiles are 0.06 to 0.2 s).
 pub const MOST_NURSERY: usize = 64 << 20;
 
 /// Part of the least size as a divisor: from so many survivors on the nursery grows. With less there is hardly anything to copy. Not critical: trees and an LRU cache took
 /// the same time with 2 and 32 (medians of five in turn, within their spread of a tenth).
 const MANY_PART: usize = 8;
+
+/// Quarters of a nursery from which on so much survives that it does not grow: nearly everything will of a larger one as well, which only leaves the cache. A program that fills a table took a seventh
+/// longer with what it had grown to (`hugeheap bench worker gc evacuation 1073741824 -`), and pauses of trees were longer by half.
+const NEARLY_ALL: usize = 3;
 
 /// Minor collections with fewer than half of that after which it is as small as it was. Growing again takes a few of them, so it may be early; not after one, because
 /// a program that builds one thing after the other has such between two. Not critical either: the same with 8 and 512.
@@ -99,7 +103,8 @@ impl NurserySize {
             self.few = 0;
             return (now > self.least).then_some(self.least);
         }
-        let grows = survived >= many && all && now <= self.most.min(can) / 2;
+        let fewer = survived <= now / 4 * NEARLY_ALL;
+        let grows = survived >= many && fewer && all && now <= self.most.min(can) / 2;
         grows.then_some(2 * now)
     }
 }
@@ -162,6 +167,8 @@ mod tests {
         let size = NurserySize::chosen(4 << 20, None);
         assert_eq!(sizes(size, 512 << 10, ANY, 10), [8 << 20, 16 << 20, 32 << 20, 64 << 20]);
         assert_eq!(sizes(size, (512 << 10) - 1, ANY, 1000), []);
+        assert_eq!(sizes(size, 3 << 20, ANY, 10), [8 << 20, 16 << 20, 32 << 20, 64 << 20]);
+        assert_eq!(sizes(size, (3 << 20) + 1, ANY, 1000), [], "nearly all survives, whatever the size");
         assert_eq!(
             sizes(size, 1 << 20, 20 << 20, 10),
             [8 << 20, 16 << 20],

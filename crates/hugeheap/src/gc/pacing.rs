@@ -38,8 +38,8 @@ const LONGEST_STEP: Duration = Duration::from_secs(3600);
 
 /// Bytes that are marked or cleared between two looks at the clock: 128 objects of 64 bytes, which take 3 µs, or 15 where they lie anywhere in a gigabyte. A look takes 25 ns.
 ///
-/// It was 64 KiB, which took 12 to 15 ms on a virtual machine whose host had just taken free memory back: the translations of all other addresses are lost with it, and the first access
-/// to each OS page takes 5 to 15 µs, without a page fault that the guest sees. Marking is the first to touch what the program has not used for long.
+/// It was 64 KiB, which took 12 to 15 ms on a virtual machine, again and again at the beginning of a marking: each first access to an OS page took 5 to 15 µs there, without a page fault
+/// that the guest sees, as if the host had dropped its translations. Marking is the first to touch what the program has not used for long.
 pub(crate) const CHUNK: usize = 8 << 10;
 
 /// Bytes of the nursery that are used at least, however slow collections are: sixteen of the largest objects in it.

@@ -54,13 +54,41 @@ fn a_nursery_grows_while_many_survive_and_is_given_back_when_few_do() {
 }
 
 #[test]
+fn a_nursery_of_which_all_survives_stays_as_it_is() {
+    let mut test = heap(5 * STEP);
+    let least = test.heap.nursery_bytes();
+    fill(&mut test, 16 * least, 1);
+    assert_eq!(test.heap.nursery_bytes(), least);
+    test.end();
+}
+
+#[test]
+fn a_whole_collection_makes_a_nursery_small_again() {
+    let mut test = heap(5 * STEP);
+    let least = test.heap.nursery_bytes();
+    fill(&mut test, 16 * least, 2);
+    let grown = test.heap.nursery_bytes();
+    assert!(grown >= 4 * least, "{grown} of {least}");
+    test.run(|scope, types| {
+        let kept = list(scope, types, 1000);
+        scope.collect();
+        assert_eq!(scope.heap().nursery_bytes(), least);
+        check_list(scope, kept, 1000);
+    });
+    // It goes on as before, and grows again.
+    fill(&mut test, 16 * least, 2);
+    assert!(test.heap.nursery_bytes() >= 4 * least);
+    test.end();
+}
+
+#[test]
 fn a_nursery_stays_as_it_is_where_a_larger_one_does_not_fit_into_a_pause() {
     let space = space();
     // The time of a pause for one and a half huge pages of survivors: of the smallest nursery all can survive, not of twice as much.
     space.source().kernel.set_cost(Call::HugeFault, 4 * STEP / 3);
     let mut test = Test::as_set(space, Settings { nursery: None, ..Settings::default() });
     let least = test.heap.nursery_bytes();
-    fill(&mut test, 32 * least, 1);
+    fill(&mut test, 32 * least, 2);
     assert_eq!(test.heap.nursery_bytes(), least);
     test.end();
 }
@@ -72,7 +100,7 @@ fn a_nursery_does_not_grow_beyond_what_may_survive_within_a_pause() {
     space.source().kernel.set_cost(Call::HugeFault, STEP / 3);
     let mut test = Test::as_set(space, Settings { step: Some(5 * STEP), ..Settings::default() });
     let least = test.heap.nursery_bytes();
-    fill(&mut test, 64 * least, 1);
+    fill(&mut test, 64 * least, 2);
     let (now, can) = (test.heap.nursery_bytes(), test.heap.pacing.can_survive());
     assert!(least < now && now <= can && can < 2 * now, "{now} of {least}, where {can} can survive");
     test.end();
