@@ -46,11 +46,20 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// sizes at random opened so many windows that they took a sixth longer; 32, on two lines, made no difference.
 pub(super) const RECENT: usize = 16;
 
-/// What a remembered block is in [`Bin::remembered`]: one more, and one place further.
-const ONE: u32 = 1 << 8 | 1;
+/// In place of a granule: no block is remembered there.
+pub(super) const NO_BLOCK: u32 = u32::MAX;
 
-/// What a free adds there, besides one to the count where that is not the highest yet.
-const FREED: u32 = 1 << 16 | 1 << 8;
+/// What a bin has remembered since nothing was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Since {
+    /// Nothing: no block is remembered.
+    Nothing,
+    /// Blocks that were gathered.
+    Gathered,
+    /// A block that was freed.
+    Freed,
+}
 
 /// No window begins here: it is odd.
 const NOWHERE: usize = 1;
@@ -182,20 +191,14 @@ pub(crate) struct Bin {
     pub(crate) current: Window,
     /// The page whose windows become current, 0: none.
     pub(crate) page: usize,
-    /// Three counts in one word, because a free has one addition for all of them then, and an allocation one comparison.
-    ///
-    /// ```text
-    ///   31          16 15      8 7           0
-    ///   ├ freed ──────┼ end ────┼ remembered ┤
-    /// ```
-    ///
-    /// *remembered*: at most [`RECENT`]. *end*: where the next one goes, modulo the length of `recent`; never less than *remembered* since that was 0 last. *freed*: blocks that were freed
-    /// since none was remembered; what *end* carries over makes no difference. (After as many as it has room for it begins anew.)
-    remembered: u32,
+    /// What was remembered since nothing was. It stays when all of that is taken again, until it is [asked for](Self::begin_anew).
+    since: Since,
+    /// Where in `recent` the next one goes: less than its length.
+    end: u32,
     /// The number of the window of the block that was retaken last, for who asks the current window first.
     pub(super) last: u32,
-    /// A ring of granules of free blocks in the first region, the one to be taken next at its end; the oldest are written over. 32 bits hold those of its first 64 GiB; blocks beyond are not
-    /// remembered ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
+    /// A ring of granules of free blocks in the first region, the one to be taken next at its end; the oldest are written over. Before the oldest is [`NO_BLOCK`]: so nobody counts how many there are. 32 bits
+    /// hold granules of the first 64 GiB; blocks beyond are not remembered ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
     recent: [u32; RECENT],
 }
 
@@ -211,8 +214,14 @@ const _: () = assert!(
 );
 
 impl Bin {
-    const EMPTY: Self =
-        Self { current: Window::NONE, page: 0, remembered: 0, last: u32::MAX, recent: [0; RECENT] };
+    const EMPTY: Self = Self {
+        current: Window::NONE,
+        page: 0,
+        since: Since::Nothing,
+        end: 0,
+        last: u32::MAX,
+        recent: [NO_BLOCK; RECENT],
+    };
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {
@@ -220,79 +229,101 @@ impl Bin {
     }
 
     /// A block was freed away from the current window.
+    ///
+    /// No branch: that the ring is full is not foreseen where many blocks are freed in a row by a program with branches of its own. A count of what is remembered, which stops at [`RECENT`],
+    /// was four instructions more.
     #[inline(always)]
     pub(super) fn note_free(&mut self, granule: usize) {
-        debug_assert!(granule >> 32 == 0);
-        self.recent[self.end()] = granule as u32;
-        // No branch: that the ring is full is not foreseen where many blocks are freed in a row by a program with branches of its own.
-        let one = u32::from(self.count() < RECENT);
-        self.remembered = self.remembered.wrapping_add(FREED).wrapping_add(one);
+        debug_assert!(granule < NO_BLOCK as usize);
+        let end = self.end();
+        self.recent[end] = granule as u32;
+        self.end = (end + 1) as u32 % RECENT as u32;
+        self.since = Since::Freed;
     }
 
     /// The place of the next block to be remembered.
     #[inline(always)]
     fn end(&self) -> usize {
-        (self.remembered >> 8) as usize % RECENT
+        let end = self.end as usize;
+        // SAFETY: it is set modulo the length of the ring only. Not taken modulo that here, which would be two instructions more.
+        unsafe { core::hint::assert_unchecked(end < RECENT) };
+        end
+    }
+
+    /// The granules that are remembered, the one to be taken next first.
+    fn latest(&self) -> impl Iterator<Item = u32> + '_ {
+        let places = (1..=RECENT as u32).map(|back| self.end.wrapping_sub(back) as usize % RECENT);
+        places.map(|place| self.recent[place]).take_while(|&granule| granule != NO_BLOCK)
     }
 
     /// How many blocks are remembered.
-    #[inline(always)]
     pub(super) fn count(&self) -> usize {
-        (self.remembered & 0xff) as usize
+        self.latest().count()
     }
 
     /// Whether blocks are remembered, or all were taken again and some of them were freed ones.
     #[inline(always)]
     pub(super) fn remembers(&self) -> bool {
-        self.remembered != 0
+        self.since != Since::Nothing
     }
 
-    /// The remembered blocks, the one to be taken next at the end.
+    /// The remembered blocks, the one to be taken next first.
     pub(super) fn recent(&self) -> impl Iterator<Item = usize> + '_ {
-        let first = self.end() + RECENT - self.count();
-        (first..first + self.count()).map(|place| self.recent[place % RECENT] as usize)
+        self.latest().map(|granule| granule as usize)
     }
 
     /// The granule of the block remembered last, which is forgotten.
     #[inline(always)]
     pub(super) fn recall(&mut self) -> Option<usize> {
-        // Read once more: with what `remembers` read each pair of a block that is taken and freed would have an instruction more, for a register.
-        // SAFETY: a field of this bin.
-        let remembered = unsafe { (&raw const self.remembered).read_volatile() };
-        if remembered & 0xff == 0 {
+        let end = self.end.wrapping_sub(1) % RECENT as u32;
+        let place = &mut self.recent[end as usize];
+        let granule = *place;
+        if granule == NO_BLOCK {
             return None;
         }
-        self.remembered = remembered.wrapping_sub(ONE);
-        Some(self.recent[self.end()] as usize)
+        *place = NO_BLOCK;
+        self.end = end;
+        Some(granule as usize)
     }
 
-    /// Begins to count frees anew, where no block is remembered; returns how many there were, modulo 65,536.
+    /// No block is remembered: says whether one was that had been freed since this was asked last.
     #[inline(always)]
-    pub(super) fn begin_anew(&mut self) -> u32 {
+    pub(super) fn begin_anew(&mut self) -> bool {
         debug_assert!(self.count() == 0);
-        core::mem::take(&mut self.remembered) >> 16
+        core::mem::replace(&mut self.since, Since::Nothing) == Since::Freed
     }
 
     /// Remembers the blocks of these granules, the first of them to be taken first; none was remembered before.
     pub(super) fn remember(&mut self, granules: &[u32]) {
         debug_assert!(self.count() == 0);
-        for (place, &granule) in self.recent.iter_mut().zip(granules.iter().rev()) {
-            *place = granule;
+        for &granule in granules.iter().rev() {
+            self.recent[self.end()] = granule;
+            self.end = (self.end + 1) % RECENT as u32;
         }
-        self.remembered = ONE * granules.len() as u32;
+        self.since = if granules.is_empty() { Since::Nothing } else { Since::Gathered };
     }
 
     /// Forgets the blocks whose granules are such: their page leaves the bin, or their window is opened.
     pub(super) fn forget_if(&mut self, is_such: impl Fn(usize) -> bool) {
-        let first = self.end() + RECENT - self.count();
-        let mut end = first;
-        for place in first..first + self.count() {
+        let back = |place: usize| place.wrapping_sub(1) % RECENT;
+        // From the one to be taken next to the oldest: what is kept moves towards the end.
+        let (mut from, mut to) = (back(self.end()), back(self.end()));
+        let mut forgotten = 0;
+        for _ in 0..RECENT {
+            let granule = self.recent[from];
+            if granule == NO_BLOCK {
+                break;
+            }
             // Each is written, also where it was: nothing that a processor has to foresee.
-            let granule = self.recent[place % RECENT];
-            self.recent[end % RECENT] = granule;
-            end += usize::from(!is_such(granule as usize));
+            self.recent[to] = granule;
+            let is_such = is_such(granule as usize);
+            forgotten += usize::from(is_such);
+            to = if is_such { to } else { back(to) };
+            from = back(from);
         }
-        let fewer = (first + self.count() - end) as u32;
-        self.remembered = self.remembered.wrapping_sub(ONE * fewer);
+        for _ in 0..forgotten {
+            self.recent[to] = NO_BLOCK;
+            to = back(to);
+        }
     }
 }

@@ -20,7 +20,7 @@
 //! * It has a live block, or is the page of its bin, or another thread freed in it.
 //! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
 
-use super::bin::{Bin, with_bit};
+use super::bin::{Bin, NO_BLOCK, with_bit};
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS, small_class_of};
 use super::hardened::Preset;
 use super::inbox::Queues;
@@ -544,7 +544,7 @@ impl<S: Source> Own<S> {
             let Region { start, bytes, marks, vacant, remote, .. } = *first;
             self.base = start;
             self.all_granules = bytes >> GRANULE_SHIFT;
-            self.granules = self.all_granules.min(1 << 32);
+            self.granules = self.all_granules.min(NO_BLOCK as usize);
             self.marks = marks;
             self.vacant = vacant.cast::<AtomicU64>();
             self.remote = remote.cast::<AtomicU64>();

@@ -52,7 +52,7 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     pub(super) fn gather_or_refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
-        if heap.own().bins[class].begin_anew() > 0 || class >= FEW {
+        if heap.own().bins[class].begin_anew() || class >= FEW {
             return Self::gather(core, class);
         }
         Self::refill_from_windows(core, class)
