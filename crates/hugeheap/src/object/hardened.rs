@@ -259,7 +259,7 @@ impl<S: Source> Own<S> {
                 return Some(address);
             }
             // Used up; what is collected or leaves the quarantine from here on puts it into a list.
-            self.bins[class].page = 0;
+            self.leave_page(class);
             if !self.next_page(class) && !self.new_page(class) {
                 // The blocks in quarantine are better than none.
                 if !self.end_quarantine(class) {

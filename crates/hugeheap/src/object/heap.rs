@@ -535,7 +535,7 @@ impl<S: Source> Own<S> {
             return InWord::Freed;
         }
         bin.note_free(granule);
-        if mark.note_free(number) { InWord::Settle } else { InWord::Freed }
+        if mark.note_free() { InWord::Settle } else { InWord::Freed }
     }
 
     /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.

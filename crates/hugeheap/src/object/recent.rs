@@ -12,7 +12,7 @@
 //! window opened, a program that replaces blocks at random would open one for each.
 //!
 //! A remembered block is free in its page's bitmap, like any other, and is taken from nowhere else: a window is opened only where no block of it is remembered. So one look at its
-//! place is enough. Its page's mark has a bit for its window, so it is lost to nobody when it is forgotten.
+//! place is enough. Its page is at hand or in a list, so it is lost to nobody when it is forgotten.
 
 use super::bin::{RECENT, Window, without_bit};
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS, small_class_of};
@@ -146,12 +146,13 @@ impl<S: Source> Own<S> {
         if self.bins[class].current.is_open() {
             self.leave_window(class);
         }
-        let first = self.page_near(class)? * WINDOWS;
+        let page = self.page_near(class)?;
+        let first = page * WINDOWS;
         // SAFETY: the page lies in the first region.
         let mark = unsafe { self.mark_of(first) };
         let mut granules = [0; GATHERED];
         let mut count = 0;
-        let mut windows = mark.free();
+        let mut windows = self.windows_near(page, class);
         while windows != 0 && count < GATHERED {
             let window = windows.trailing_zeros() as usize;
             windows &= windows - 1;

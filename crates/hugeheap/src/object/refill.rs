@@ -39,7 +39,7 @@ impl<S: Source> Own<S> {
             }
             // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in no list, and with it left only
             // afterwards nobody found them again.
-            self.bins[class].page = 0;
+            self.leave_page(class);
             self.collect_now_and_then(shared);
             if self.next_page(class) {
                 continue;
@@ -58,13 +58,24 @@ impl<S: Source> Own<S> {
     /// Opens the next window with a free block in the current page.
     fn next_window(&mut self, class: Class) -> bool {
         let Some(page) = self.current_page(class) else { return false };
-        while page.mark().free() != 0 {
-            if let Some(open) = self.open(page, class, page.mark().free().trailing_zeros() as usize) {
+        loop {
+            let windows = self.windows_of(page, class);
+            if windows == 0 {
+                return false;
+            }
+            if let Some(open) = self.open(page, class, windows.trailing_zeros() as usize) {
                 self.bins[class].current = open;
                 return true;
             }
         }
-        false
+    }
+
+    /// The page at hand has no free block: the first one that is freed there sees to it that it is found.
+    pub(super) fn leave_page(&mut self, class: Class) {
+        if let Some(page) = self.current_page(class) {
+            page.mark().set_full();
+        }
+        self.bins[class].page = 0;
     }
 
     fn current_page(&self, class: Class) -> Option<Page> {

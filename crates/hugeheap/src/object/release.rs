@@ -153,13 +153,17 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Own<S> {
-    /// Sees to it that a page with free blocks is found: puts it into a list, or takes it out of the bin when it has no live block.
+    /// Sees to it that a page with free blocks is found: puts it into a list, or takes it out of the bin when it has no live block. One without is noted as full.
     pub(super) fn list_or_release(&mut self, page: Page, class: Class) {
         if self.bins[class].page == page.address() {
             return;
         }
-        if page.mark().free() != 0 && page.mark().listed() == 0 {
-            self.link(class, page, Listed::Partial);
+        if page.mark().listed() == 0 {
+            if self.windows_of(page, class) != 0 {
+                self.link(class, page, Listed::Partial);
+            } else {
+                page.mark().set_full();
+            }
         }
         if page.mark().live() == 0 && page.is_empty() && !self.is_quarantined(page, class) {
             self.release(page, class);

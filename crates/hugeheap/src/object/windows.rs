@@ -1,12 +1,14 @@
 //! Opening and leaving windows.
 //!
 //! The open window is one of the page at hand, and the page's mark has no bit for it: nobody else has to find it. The bit is back when the bin leaves the
-//! window with free blocks, or when a block is freed there later.
+//! window with free blocks, or when all words of the page are looked at for want of another one: frees only count. With a bit for each free, a free of a block took
+//! four instructions and a branch more, and a look at all words is needed once for all the blocks that were freed meanwhile.
 
 use super::bin::{NO_NUMBER, Window, without_bit};
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own};
-use super::space::{Page, Source};
+use super::mark::Mark;
+use super::space::{Bitmap, Page, Source};
 use super::tag;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
@@ -33,7 +35,7 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// After a block was freed whose page had no free one before, or has no live one any more.
+    /// After a block was freed whose page was noted as full, or has no live one any more.
     ///
     /// `extern "C"`, because a function that never unwinds can be the last thing a hook of another language jumps to.
     #[inline(never)]
@@ -74,10 +76,29 @@ impl<S: Source> Own<S> {
     #[inline(always)]
     pub(super) fn window_near(&self, class: Class) -> usize {
         let Some(page) = self.page_near(class) else { return NO_NUMBER };
-        // SAFETY: the page lies in the first region.
-        match unsafe { &*self.marks.add(page) }.free() {
+        match self.windows_near(page, class) {
             0 => NO_NUMBER,
-            free => page * WINDOWS + free.trailing_zeros() as usize % WINDOWS,
+            windows => page * WINDOWS + windows.trailing_zeros() as usize % WINDOWS,
+        }
+    }
+
+    /// Windows that may have a free block, of a page that lies where blocks are remembered; 0 when it is full. No window of it is open with a free block.
+    #[inline(always)]
+    pub(super) fn windows_near(&self, page: usize, class: Class) -> u16 {
+        // SAFETY: the page lies in the first region.
+        let mark = unsafe { &*self.marks.add(page) };
+        match mark.free() {
+            // SAFETY: as above; each page has a bitmap.
+            0 => look_for_windows(mark, unsafe { &*self.vacant.add(page * WINDOWS).cast::<Bitmap>() }, class),
+            windows => windows,
+        }
+    }
+
+    /// The same of any page of this heap. In a hardened heap free blocks may be in quarantine; there each free that ends it notes its window.
+    pub(super) fn windows_of(&self, page: Page, class: Class) -> u16 {
+        match page.mark().free() {
+            0 if self.preset.is_none() => look_for_windows(page.mark(), page.vacant(), class),
+            windows => windows,
         }
     }
 
@@ -140,6 +161,17 @@ impl<S: Source> Own<S> {
             self.list_or_release(page, class);
         }
     }
+}
+
+/// Notes the windows with free blocks of a page, and returns them.
+#[inline(never)]
+fn look_for_windows(mark: &Mark, words: &Bitmap, class: Class) -> u16 {
+    let mut windows = 0;
+    for (window, (word, starts)) in words.iter().zip(&SHAPES[class].starts).enumerate() {
+        windows |= u16::from(word.load(Ordering::Relaxed) & starts != 0) << window;
+    }
+    mark.set_free(windows);
+    windows
 }
 
 /// The window of an address in its page.
