@@ -12,8 +12,8 @@ pytestmark = pytest.mark.any_host
 # Instructions per pair of allocate and free, the system's clock included, the loop around it not. The bound of `sized`, a hot pair whose
 # size the caller knows, is a promise: 30, checks included.
 BOUNDS = {
-    "run": 1350, "large": 2290, "owns": 43, "sized": 30, "block": 42, "order": 83, "streams": 77, "gaps": 108,
-    "medium": 43, "medium-sized": 33, "others": 133, "pages": 161, "global": 53, "random": 101,
+    "run": 1350, "large": 2290, "owns": 43, "sized": 30, "block": 42, "order": 73, "streams": 69, "gaps": 100,
+    "medium": 43, "medium-sized": 33, "others": 133, "pages": 161, "global": 53, "random": 92,
 }  # fmt: skip
 
 
