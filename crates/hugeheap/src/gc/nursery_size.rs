@@ -45,7 +45,7 @@ fn allowed(limit: Option<u64>) -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / LIMIT_PART).unwrap_or(usize::MAX))
 }
 
-/// Most bytes that a nursery grows to, where pauses may be long; of steps of 2 ms it is 8 to 32 MiB, by what survives. There, too, it pays: what grows takes 0.89 of the time of 4 MiB
+/// Most bytes that a nursery grows to, where pauses may be long; of steps of 2 ms it was 8 and 16 MiB, by what survives. There, too, it pays: what grows takes 0.89 of the time of 4 MiB
 /// in `binary-trees` and 0.81 in `gcbench`, with pauses as long as before (`hugeheap bench worker gc gcbench 16 -`, beside the same with `--nursery 4194304`; in turn, medians of eleven). Binary trees of depth 18, whose largest has 16 MiB, took 0.80 s with 4 MiB, 0.72 with 16, 0.63 with 32, 0.55 with 64 and 0.53 with 128, with pauses of any
 /// length (`hugeheap bench worker gc binary-trees 18 - --step 1000 --nursery 67108864`; the sizes in turn, medians of seven, between whose quartiles are 0.06 to 0.2 s).
 pub const MOST_NURSERY: usize = 64 << 20;
