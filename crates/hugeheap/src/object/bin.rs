@@ -16,9 +16,9 @@
 //! last, finds the word without looking the page up, and never touches the block. A copy of the word in the bin was tried first. It saves an instruction,
 //! but then another thread cannot see that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
 //!
-//! A block in `recent` is free in its page's bitmap and summary like any other, so it may be forgotten at any time. But it is taken from nowhere else: windows are opened where none of their blocks is
+//! A block in `recent` is free in its page's bitmap like any other, and its page is found, so it may be forgotten at any time. But it is taken from nowhere else: windows are opened where none of their blocks is
 //! remembered. (A stack of which the older half was forgotten when it was full needed a branch for that. Each
-//! eighth free took it where many blocks were freed in a row, and an interpreter's did not foresee it: it dropped a list of a million objects in 13 to 50 % more time.) To leave the summary as it was until a block is forgotten was tried, too: a pair of blocks that replace each other at random cost 4 instructions less, one of blocks that are freed in their order up to 20 more.
+//! eighth free took it where many blocks were freed in a row, and an interpreter's did not foresee it: it dropped a list of a million objects in 13 to 50 % more time.) To note the window of a block in its page's mark when it is forgotten was tried, too, while each free noted it: a pair of blocks that replace each other at random cost 4 instructions less, one of blocks that are freed in their order up to 20 more. Now nobody notes it.
 //!
 //! A free away from the current window does the same whatever was freed before. Until it did, the first block that was freed in a
 //! window was remembered, and those after it in the latest two windows needed the bit only: cheaper where blocks are freed in their order.
@@ -235,10 +235,16 @@ impl Bin {
     #[inline(always)]
     pub(super) fn note_free(&mut self, granule: usize) {
         debug_assert!(granule < NO_BLOCK as usize);
-        let end = self.end();
-        self.recent[end] = granule as u32;
-        self.end = (end + 1) as u32 % RECENT as u32;
+        self.push(granule as u32);
         self.since = Since::Freed;
+    }
+
+    /// Remembers one more block, the next one to be taken.
+    #[inline(always)]
+    fn push(&mut self, granule: u32) {
+        let end = self.end();
+        self.recent[end] = granule;
+        self.end = (end + 1) as u32 % RECENT as u32;
     }
 
     /// The place of the next block to be remembered.
@@ -297,8 +303,7 @@ impl Bin {
     pub(super) fn remember(&mut self, granules: &[u32]) {
         debug_assert!(self.count() == 0);
         for &granule in granules.iter().rev() {
-            self.recent[self.end()] = granule;
-            self.end = (self.end + 1) % RECENT as u32;
+            self.push(granule);
         }
         self.since = if granules.is_empty() { Since::Nothing } else { Since::Gathered };
     }

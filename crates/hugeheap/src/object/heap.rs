@@ -18,7 +18,7 @@
 //! * What its bin remembers is free, and not in the open window.
 //! * `live` of its mark counts its live blocks, those that other threads freed included, and the free ones of the open window.
 //! * It has a live block, or is the page of its bin, or another thread freed in it.
-//! * A page with a bit in `free` is the page of its bin or in one of the bin's lists.
+//! * It is the page of its bin, or in one of the bin's lists, or it has no free block and its mark says that it is full.
 
 use super::bin::{Bin, NO_BLOCK, with_bit};
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS, small_class_of};

@@ -140,7 +140,7 @@ impl Mark {
         ((self.state() & LISTED) >> LISTED_SHIFT) as usize
     }
 
-    /// It is in a list, or at hand: not full, or nobody has to find it.
+    /// The list that the page is in; 0: in none, which is at hand or a spare page. In either case nobody has to find it.
     pub(super) fn set_listed(&self, list: usize) {
         self.change(|state| state & !(LISTED | FULL) | (list as u32) << LISTED_SHIFT & LISTED);
     }

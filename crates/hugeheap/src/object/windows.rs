@@ -94,10 +94,10 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// The same of any page of this heap. In a hardened heap free blocks may be in quarantine; there each free that ends it notes its window.
+    /// The same of any page of this heap.
     pub(super) fn windows_of(&self, page: Page, class: Class) -> u16 {
         match page.mark().free() {
-            0 if self.preset.is_none() => look_for_windows(page.mark(), page.vacant(), class),
+            0 => look_for_windows(page.mark(), page.vacant(), class),
             windows => windows,
         }
     }

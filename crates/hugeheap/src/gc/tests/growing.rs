@@ -38,13 +38,19 @@ fn fill(test: &mut Test, bytes: usize, every: usize) {
     });
 }
 
-#[test]
-fn a_nursery_grows_while_many_survive_and_is_given_back_when_few_do() {
+/// A heap whose nursery has grown; what it was, and what it is.
+fn grown() -> (Test, usize, usize) {
     let mut test = heap(5 * STEP);
     let least = test.heap.nursery_bytes();
     fill(&mut test, 16 * least, 2);
     let grown = test.heap.nursery_bytes();
     assert!(grown >= 4 * least, "{grown} of {least}");
+    (test, least, grown)
+}
+
+#[test]
+fn a_nursery_grows_while_many_survive_and_is_given_back_when_few_do() {
+    let (mut test, least, grown) = grown();
     let live = |test: &Test| test.space.source().arenas.lock().snapshot().live;
     let before = live(&test);
     fill(&mut test, 70 * grown, usize::MAX);
@@ -64,11 +70,7 @@ fn a_nursery_of_which_all_survives_stays_as_it_is() {
 
 #[test]
 fn a_whole_collection_makes_a_nursery_small_again() {
-    let mut test = heap(5 * STEP);
-    let least = test.heap.nursery_bytes();
-    fill(&mut test, 16 * least, 2);
-    let grown = test.heap.nursery_bytes();
-    assert!(grown >= 4 * least, "{grown} of {least}");
+    let (mut test, least, _) = grown();
     test.run(|scope, types| {
         let kept = list(scope, types, 1000);
         scope.collect();

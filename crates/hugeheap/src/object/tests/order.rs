@@ -429,6 +429,22 @@ fn what_was_not_handed_out_of_a_page_is_found_after_a_trim() {
     heap.check_empty();
 }
 
+#[test]
+fn what_is_freed_in_a_page_that_was_full_at_a_trim_is_found() {
+    let (_, mut heap) = heap();
+    let mut blocks = heap.take_many(BLOCKS, BYTES);
+    assert_eq!(by_page(&blocks).len(), 1);
+    heap.trim();
+    heap.check();
+    // More than are remembered.
+    heap.give_all(blocks.split_off(BLOCKS - 2 * RECENT));
+    heap.check();
+    blocks.extend(heap.take_many(2 * RECENT, BYTES));
+    assert_eq!(by_page(&blocks).len(), 1);
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
 /// They were taken from there and from the window, and the page's count was too high for good.
 #[test]
 fn a_window_that_becomes_the_current_one_takes_its_remembered_blocks_along() {
