@@ -218,3 +218,16 @@ fn without_any_of_it() {
     put(memory.0.start, 1);
     assert_eq!(OS.residency(memory.0).unwrap().resident, PAGE as u64);
 }
+
+/// Before Linux 5.9.
+#[test]
+fn without_a_table_of_descriptors_for_one_thread() {
+    if !in_older_child("without_a_table_of_descriptors_for_one_thread") {
+        return;
+    }
+    become_older(&[refuse(libc::SYS_close_range, 0, 0, libc::ENOSYS)]);
+    // The thread shares the program's, and what it reads it still reads.
+    assert!(!hugeheap_os::linux::separate_descriptors());
+    assert!(hugeheap_os::linux::Linux::new().total_memory().is_ok());
+    hugeheap_os::linux::write_to_stderr(b"");
+}

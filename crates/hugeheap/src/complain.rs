@@ -24,8 +24,7 @@ pub fn line(text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], length: 0 };
     let _ = write!(line, "hugeheap: {text}");
     line.bytes[line.length] = b'\n';
-    // SAFETY: the buffer is valid for the length given; a failed write to stderr cannot be reported anywhere.
-    unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.length + 1) };
+    hugeheap_os::linux::write_to_stderr(&line.bytes[..=line.length]);
 }
 
 /// Says what was violated and ends the process: memory that is freed wrongly is not guessed about.

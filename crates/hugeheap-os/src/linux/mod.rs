@@ -10,10 +10,12 @@
 //!   knobs                               what an operator sets, as text
 //!   process                             another process: its facts, its page tables, advice for it
 //!   read                                files without the heap
+//!   descriptors                         a thread that shares none with the program
 //! ```
 
 mod capabilities;
 mod cgroup;
+mod descriptors;
 mod facts;
 mod hardware;
 mod host;
@@ -32,6 +34,7 @@ mod testing;
 mod thp;
 mod vm;
 
+pub use descriptors::{separate_descriptors, write_to_stderr};
 pub use knobs::{Knob, Knobs};
 
 pub use process::{LinuxProcess, SharedMemory};

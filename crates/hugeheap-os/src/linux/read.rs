@@ -7,7 +7,8 @@
 //!
 //! Invariants (but for [`list`], which needs the heap): no heap, no locks, no formatting; every descriptor is closed on all ways out and never survives an
 //! `exec`; an interrupted call is made again. A file that does not fit is an error, never a silent prefix;
-//! only [`Lines`] shortens, and says so in [`Line::cut`].
+//! only [`Lines`] shortens, and says so in [`Line::cut`]. Files are read by position only. When the program closes the number meanwhile and gets it for a socket, that fails, where
+//! `read` would wait for a message and take it from the program ([`descriptors`](super::descriptors)).
 //!
 //! Errors carry one static name for the whole file ("read(/proc/meminfo)"): the code tells whether opening (`ENOENT`, `EACCES`),
 //! reading, or understanding it failed (`EBADMSG`).
@@ -124,6 +125,8 @@ impl PathBuffer {
 pub(super) struct File {
     descriptor: c_int,
     name: &'static str,
+    /// Where the next [`Source::read`] begins.
+    position: u64,
 }
 
 impl File {
@@ -138,7 +141,7 @@ impl File {
             // SAFETY: `path` ends in a zero byte and lives through the call.
             let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
             if descriptor >= 0 {
-                return Ok(Self { descriptor, name });
+                return Ok(Self { descriptor, name, position: 0 });
             }
             let error = Error::last(name);
             if error.code != libc::EINTR {
@@ -154,17 +157,12 @@ impl File {
 
     /// Reads at `offset`; 0 at the end of the file.
     pub(super) fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        self.retry(|descriptor| {
-            // SAFETY: the pointer and the length describe `buffer`, which is borrowed for the call.
-            unsafe {
-                libc::pread(descriptor, buffer.as_mut_ptr().cast(), buffer.len(), offset as libc::off_t)
-            }
-        })
-    }
-
-    fn retry(&self, mut call: impl FnMut(c_int) -> isize) -> Result<usize> {
         loop {
-            if let Ok(count) = usize::try_from(call(self.descriptor)) {
+            // SAFETY: the pointer and the length describe `buffer`, which is borrowed for the call.
+            let count = unsafe {
+                libc::pread(self.descriptor, buffer.as_mut_ptr().cast(), buffer.len(), offset as libc::off_t)
+            };
+            if let Ok(count) = usize::try_from(count) {
                 return Ok(count);
             }
             let error = Error::last(self.name);
@@ -190,10 +188,9 @@ pub(super) trait Source {
 
 impl Source for File {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        self.retry(|descriptor| {
-            // SAFETY: the pointer and the length describe `buffer`, which is borrowed for the call.
-            unsafe { libc::read(descriptor, buffer.as_mut_ptr().cast(), buffer.len()) }
-        })
+        let count = self.read_at(buffer, self.position)?;
+        self.position += count as u64;
+        Ok(count)
     }
 }
 
@@ -443,6 +440,26 @@ mod tests {
         std::fs::write(dir.path().join("file"), "many").unwrap();
         assert_eq!(number(&path, "read"), Err(Error::new("read", libc::EBADMSG)));
         assert_eq!(number(&root.path(b"").unwrap(), "read"), Err(Error::new("read", libc::EISDIR)));
+    }
+
+    /// Reading waited on a socket that had got the number of a file, and took what came there.
+    #[test]
+    fn a_socket_that_got_the_number_of_a_file_loses_nothing() {
+        use std::io::{Read, Write};
+        let (mut sender, mut receiver) = std::os::unix::net::UnixStream::pair().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "1").unwrap();
+        let path = Root::new(dir.path()).unwrap().path(b"/file").unwrap();
+        let mut file = File::open(&path, "read").unwrap();
+        // SAFETY: both numbers are open; `file` owns the one that becomes a socket.
+        unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&receiver), file.descriptor()) };
+        // With nothing there a read would wait.
+        assert_eq!(file.read(&mut [0; 8]), Err(Error::new("read", libc::ESPIPE)));
+        sender.write_all(b"message").unwrap();
+        assert_eq!(file.read(&mut [0; 8]), Err(Error::new("read", libc::ESPIPE)));
+        let mut message = [0; 7];
+        receiver.read_exact(&mut message).unwrap();
+        assert_eq!(&message, b"message");
     }
 
     #[test]

@@ -23,7 +23,9 @@
 //! It sleeps for as long as its last pass said. What makes that wrong has to say so with `look_again`: other settings, and a fall of
 //! demand while recurring memory is kept. Otherwise, with a decay time of an hour that was lowered to a second, memory stayed for an hour.
 //!
-//! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only.
+//! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only. It has descriptors of its own, none to begin with: a program that does not know of
+//! it closes numbers that it may be using, and gets them again
+//! ([`separate_descriptors`](hugeheap_os::linux::separate_descriptors)).
 
 use super::{Linux, Runtime, guest};
 use crate::arena::Wait;
@@ -318,8 +320,15 @@ extern "C" fn entry(argument: *mut libc::c_void) -> *mut libc::c_void {
     let runtime: &'static Runtime = unsafe { &*argument.cast::<Runtime>() };
     // SAFETY: gettid has no preconditions.
     runtime.thread.number.store(unsafe { libc::gettid() }, Ordering::Release);
+    // Where the kernel refuses, it shares the program's, as before.
+    hugeheap_os::linux::separate_descriptors();
     // A panic must not unwind into the C library. There is nothing to save: the process goes on without maintenance.
-    let _ = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| runtime.thread.run(runtime)));
+    if std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| runtime.thread.run(runtime))).is_err() {
+        // The standard library's own message goes to a stderr that this thread does not have.
+        crate::complain::line(format_args!(
+            "the maintenance thread ended by a mistake in hugeheap; nothing is given back while the program idles from now on"
+        ));
+    }
     core::ptr::null_mut()
 }
 
