@@ -139,7 +139,10 @@ def _new_main() -> dict[str, object]:
     """A module ``__main__`` that is nobody's but the program's. It stays in ``sys.modules``: threads and exit handlers
     that outlive the program's last line find their globals, and pickle finds their classes."""
     module = types.ModuleType("__main__")
-    module.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    module.__dict__.update(__builtins__=sys.modules["builtins"])
+    if sys.version_info < (3, 14):
+        # Since then made when it is asked for.
+        module.__dict__.update(__annotations__={})
     sys.modules["__main__"] = module
     return module.__dict__
 
