@@ -1,5 +1,6 @@
 """Programs run under callgrind: the number of instructions of the same binary is the same every time."""
 
+import functools
 import os
 import pathlib
 import re
@@ -31,17 +32,20 @@ class Example:
 
 @pytest.fixture(scope="session")
 def example(tmp_path_factory):
-    """A built example by its name."""
+    """A built example by its name, with features of the library."""
     if shutil.which("valgrind") is None:
         pytest.skip("valgrind is not installed (apt-get install valgrind)")
-    target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target")))
 
     # Cargo builds what only tests of the library need with every example, and none of it is in one: as little of that as possible.
     unused = [f"--config=profile.release.package.{name}.opt-level=0" for name in ("proptest", "regex-syntax", "rand", "num-traits")]
-    command = ["cargo", "build", "--release", "--locked", "-p", "hugeheap", "--example", "gc_window", "--example", "pairs", *unused]
-    subprocess.run(command, cwd=ROOT, check=True)
+    build = ["cargo", "build", "--release", "--locked", "-p", "hugeheap", "--example", "gc_window", "--example", "pairs", *unused]
 
-    def build(name):
-        return Example(pathlib.Path(target) / "release" / "examples" / name, tmp_path_factory.mktemp(name))
+    # Each choice of features has a directory of its own: in one the last choice would replace the others.
+    @functools.cache
+    def built(features):
+        directory = target / features if features else target
+        subprocess.run([*build, "--features", features, "--target-dir", str(directory)], cwd=ROOT, check=True)
+        return directory / "release" / "examples"
 
-    return build
+    return lambda name, features="": Example(built(features) / name, tmp_path_factory.mktemp(name))

@@ -3,7 +3,7 @@
 //! The difference between two counts, divided by the difference of the loops, is the cost of one pair without start-up.
 //! Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks whose address it is; `block` and
 //! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator; `loop` does nothing, in the same loop;
-//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
+//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random, `global-random` as Rust's global allocator; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
 //! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
 //! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it, `medium-sized` with its size; `others` takes 1,000 blocks of 64 bytes, and
 //! another heap frees them; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
@@ -68,24 +68,52 @@ fn for_others(heap: &mut ProcessHeap, count: u32) {
     }
 }
 
+/// As what a program calls for its global allocator: functions that know no layout.
+#[inline(never)]
+fn global_alloc(bytes: usize, align: usize) -> *mut u8 {
+    // SAFETY: a layout that is not empty.
+    unsafe { GlobalHeap.alloc(Layout::from_size_align_unchecked(bytes, align)) }
+}
+
+#[inline(never)]
+fn global_dealloc(block: *mut u8, bytes: usize, align: usize) {
+    // SAFETY: the block is from above, with that layout, and used by nobody.
+    unsafe { GlobalHeap.dealloc(block, Layout::from_size_align_unchecked(bytes, align)) }
+}
+
 fn global(count: u32) {
-    let layout = Layout::new::<[u64; 6]>();
     for _ in 0..count {
-        // SAFETY: the layout is not empty; the block is freed with it and used by nobody.
-        unsafe {
-            let block = black_box(GlobalHeap.alloc(layout));
-            GlobalHeap.dealloc(block, layout);
-        }
+        global_dealloc(global_alloc(48, 8), 48, 8);
+    }
+}
+
+fn global_random(count: u32) {
+    let mut random = generator();
+    let mut blocks: Vec<_> = (0..1000).map(|_| (std::ptr::null_mut(), 0)).collect();
+    for (block, bytes) in &mut blocks {
+        *bytes = 16 + random() % 497;
+        *block = global_alloc(*bytes, 8);
+    }
+    for _ in 0..count {
+        let index = random() % blocks.len();
+        let (block, bytes) = &mut blocks[index];
+        global_dealloc(*block, *bytes, 8);
+        *bytes = 16 + random() % 497;
+        *block = global_alloc(*bytes, 8);
+    }
+}
+
+/// A linear congruential generator: the same sequence every time.
+fn generator() -> impl FnMut() -> usize {
+    let mut state = 1u64;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize
     }
 }
 
 fn replace(heap: &mut ProcessHeap, count: u32) {
-    // A linear congruential generator: the same sequence every time.
-    let mut state = 1u64;
-    let mut random = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) as usize
-    };
+    let mut random = generator();
     let mut blocks: Vec<_> = (0..1000).map(|_| heap.allocate(16 + random() % 497).expect("memory")).collect();
     for _ in 0..count {
         let index = random() % blocks.len();
@@ -143,7 +171,7 @@ fn main() {
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|global|[hardened-]random|[hardened-]pages|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|global[-random]|[hardened-]random|[hardened-]pages|hardened COUNT"
         );
         std::process::exit(2);
     };
@@ -169,6 +197,8 @@ fn main() {
         return (0..count).for_each(|_| _ = black_box(std::ptr::NonNull::<u8>::dangling()));
     } else if kind == "global" {
         return global(count);
+    } else if kind == "global-random" {
+        return global_random(count);
     }
     let mut arenas = Arenas::new(Linux::new(), Settings::DEFAULT);
     // Neighbours keep the arena from becoming empty, as in a program that runs.

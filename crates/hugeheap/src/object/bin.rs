@@ -38,6 +38,7 @@
 //! freed in turn ([`recent`](super::recent)).
 
 use super::class::{CLASSES, GRANULE_SHIFT};
+use super::instructions::{in_register, with_bit};
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -83,24 +84,20 @@ pub(crate) struct Window {
     pub(crate) starts: u64,
     /// Its first byte; [`NOWHERE`] when none is open.
     pub(crate) base: usize,
-    /// Its number in the first region, if it lies where blocks are remembered; [`NO_NUMBER`] otherwise.
-    pub(crate) number: usize,
     /// Its word in the bitmap of other threads.
     remote: NonNull<AtomicU64>,
 }
 
 impl Window {
-    pub(crate) const NONE: Self =
-        Self { word: NOTHING_AT, starts: 0, base: NOWHERE, number: NO_NUMBER, remote: NOTHING_AT };
+    pub(crate) const NONE: Self = Self { word: NOTHING_AT, starts: 0, base: NOWHERE, remote: NOTHING_AT };
 
     pub(crate) fn new(
         word: &'static AtomicU64,
         remote: &'static AtomicU64,
         starts: u64,
         base: usize,
-        number: usize,
     ) -> Self {
-        Self { word: NonNull::from(word), starts, base, number, remote: NonNull::from(remote) }
+        Self { word: NonNull::from(word), starts, base, remote: NonNull::from(remote) }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -151,38 +148,6 @@ impl Window {
     }
 }
 
-/// `word` with the bit `index % 64` set.
-///
-/// One instruction; from `word | 1 << index` the compiler makes four here, because it hoists the shift over the test of the same bit.
-#[inline(always)]
-pub(super) fn with_bit(mut word: u64, index: usize) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes a register.
-    unsafe {
-        core::arch::asm!("bts {}, {}", inout(reg) word, in(reg) index, options(pure, nomem, nostack));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        word |= 1 << (index % 64);
-    }
-    word
-}
-
-/// `word` without the bit `index % 64`; one instruction, as in [`with_bit`].
-#[inline(always)]
-pub(super) fn without_bit(mut word: u64, index: usize) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes a register.
-    unsafe {
-        core::arch::asm!("btr {}, {}", inout(reg) word, in(reg) index, options(pure, nomem, nostack));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        word &= !(1 << (index % 64));
-    }
-    word
-}
-
 /// The bin of a class.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -210,7 +175,7 @@ const _: () = assert!(
         && offset_of!(Window, word) == 0
         && offset_of!(Window, starts) == 8
         && offset_of!(Window, base) == 16
-        && offset_of!(Window, remote) == 32
+        && offset_of!(Window, remote) == 24
 );
 
 impl Bin {
@@ -283,13 +248,14 @@ impl Bin {
     pub(super) fn recall(&mut self) -> Option<usize> {
         let end = self.end.wrapping_sub(1) % RECENT as u32;
         let place = &mut self.recent[end as usize];
-        let granule = *place;
-        if granule == NO_BLOCK {
+        // Of 64 bits from the beginning: known to be one of 32, it is compared as one of 64 with a constant that has to be loaded.
+        let granule = in_register(*place as usize);
+        if granule as u32 == NO_BLOCK {
             return None;
         }
         *place = NO_BLOCK;
         self.end = end;
-        Some(granule as usize)
+        Some(granule)
     }
 
     /// No block is remembered: says whether one was that had been freed since this was asked last.

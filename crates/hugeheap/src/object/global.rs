@@ -8,6 +8,10 @@
 //! calls `__tls_get_addr`, 12 instructions and a possible allocation of the block by malloc, which may be us. On x86-64 the slot
 //! is defined and read by hand with TLS descriptors: in a program they become one instruction at link time; in a
 //! preloaded library four; in a library opened later they need no static TLS. On other processors it is `thread_local!`.
+//!
+//! A call is what they are for the compiler also where the linker makes a load of them: around it the stack is aligned, and what is in use is kept elsewhere, three instructions for each request and
+//! each free. A program that links hugeheap may have the load at once, with the feature `initial-exec-tls`. A library that is opened later and has it may fail to open: the C library has
+//! room for some hundred bytes of such variables in all.
 
 use super::heap::{Core, Heap, Own};
 use super::space::{Source, Space};
@@ -113,6 +117,23 @@ mod slot {
         offset
     }
 
+    #[cfg(feature = "initial-exec-tls")]
+    #[inline(always)]
+    pub(super) fn get() -> *mut Core<Runtime> {
+        let core;
+        // SAFETY: the slot has 8 bytes at the offset that is loaded, which the linker of a program puts in place of the load.
+        unsafe {
+            core::arch::asm!(
+                "mov {core}, qword ptr [rip + hugeheap_thread_heap@GOTTPOFF]",
+                "mov {core}, qword ptr fs:[{core}]",
+                core = out(reg) core,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        core
+    }
+
+    #[cfg(not(feature = "initial-exec-tls"))]
     #[inline(always)]
     pub(super) fn get() -> *mut Core<Runtime> {
         let core;
@@ -312,16 +333,16 @@ pub struct GlobalHeap;
 
 impl GlobalHeap {
     /// What [`alloc`](GlobalAlloc::alloc) ends in where the fast path does not: a thread's first request. Not the same function as for large alignments, because then
-    /// the compiler makes one branch of the two, with four more instructions.
+    /// the compiler makes one branch of the two, with four more instructions. The arguments in the order in which a global allocator has them.
     #[inline(never)]
-    fn allocate(layout: Layout) -> *mut u8 {
-        let block = thread_heap().and_then(|mut heap| heap.allocate(layout.size()));
+    fn allocate(bytes: usize, _align: usize) -> *mut u8 {
+        let block = thread_heap().and_then(|mut heap| heap.allocate(bytes));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
     #[inline(never)]
-    fn allocate_aligned(layout: Layout) -> *mut u8 {
-        let block = thread_heap().and_then(|mut heap| heap.allocate_aligned(layout.size(), layout.align()));
+    fn allocate_aligned(bytes: usize, align: usize) -> *mut u8 {
+        let block = thread_heap().and_then(|mut heap| heap.allocate_aligned(bytes, align));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
@@ -358,9 +379,11 @@ unsafe impl GlobalAlloc for GlobalHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > 16 {
-            return Self::allocate_aligned(layout);
+            return Self::allocate_aligned(layout.size(), layout.align());
         }
-        let Some(core) = NonNull::new(slot::get()) else { return Self::allocate(layout) };
+        let Some(core) = NonNull::new(slot::get()) else {
+            return Self::allocate(layout.size(), layout.align());
+        };
         let block = ManuallyDrop::new(Heap { core }).allocate_remembered(layout.size());
         block.map_or(null_mut(), NonNull::as_ptr)
     }

@@ -1,12 +1,10 @@
-//! A heap of blocks: what its owner does, in as few instructions as can be.
+//! A heap of blocks: what it is, and how its owner allocates, in as few instructions as can be.
 //!
 //! ```text
 //!   allocate ─▶ bin of the class ─▶ the block that was freed last          recent
 //!                              ├──▶ a bit of its current window            here
 //!                              └──▶ none left                              recent, windows, refill
-//!   free ─▶ index of the granule ─▶ tag of its page: ours, blocks          here
-//!              │                      └─▶ a bit of its window             here
-//!              └─▶ tag of somebody else, page run, large, foreign          release, pages
+//!   free                                                                  free
 //! ```
 //!
 //! A heap has one owner at a time: a thread, or whoever holds the lock under which it is used. The owner reaches [`Own`]; others
@@ -20,16 +18,17 @@
 //! * It has a live block, or is the page of its bin, or another thread freed in it.
 //! * It is the page of its bin, or in one of the bin's lists, or it has no free block and its mark says that it is full.
 
-use super::bin::{Bin, NO_BLOCK, with_bit};
+use super::bin::{Bin, NO_BLOCK};
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS, small_class_of};
 use super::hardened::Preset;
 use super::inbox::Queues;
+use super::instructions::in_register;
 use super::lists::Lists;
 use super::mark::Mark;
-use super::mistake::{self, Mistake};
+use super::mistake::Mistake;
 use super::runs::RunCache;
 use super::space::{Page, Region, Source, Space};
-use super::tag;
+use super::tag::{self, Ways};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -43,6 +42,9 @@ pub(crate) const SPARES: usize = 16;
 pub(crate) struct Own<S: Source> {
     /// First, so that a class in a tag is the way to its bin.
     pub(crate) bins: [Bin; CLASSES],
+    /// The ways to the bins of all sizes, for callers that know no size when they are compiled. A copy for each heap, a kibibyte: the table of all heaps would be an address more to load with each
+    /// request and each sized free.
+    pub(crate) ways: Ways,
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,
     /// Granules of that region, up to 2³²: blocks beyond its first 64 GiB are freed by a longer way, and not remembered.
@@ -153,13 +155,14 @@ impl<S: Source> Heap<S> {
         taken.or_else(|| if GATHER { Self::gather_or_refill(core, class) } else { Self::refill(core, class) })
     }
 
-    /// The same as [`allocate`](Self::allocate) in two instructions less where a block is remembered, and three more where none is.
+    /// The same as [`allocate`](Self::allocate) in two instructions less where a block is remembered, and three more where none is. For functions that have the bytes as their first
+    /// argument.
     #[inline(always)]
     pub(crate) fn allocate_remembered(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes > MAX_BLOCK {
-            return Self::allocate_pages(self.core, bytes);
+            return Self::allocate_pages_of(bytes, self.core);
         }
-        let way = tag::way_of(bytes);
+        let way = self.own().way_of(bytes);
         // SAFETY: the way of a request.
         let taken = unsafe {
             let own = self.own();
@@ -169,7 +172,7 @@ impl<S: Source> Heap<S> {
             }
         };
         let (core, class) = (self.core, tag::class_on(way));
-        taken.or_else(|| Self::gather_or_refill(core, class))
+        taken.or_else(|| Self::gather_or_refill_of(class, core))
     }
 
     /// A small block at hand. `None` for larger requests, for 0 bytes, and when there is none: then
@@ -198,6 +201,18 @@ impl<S: Source> Heap<S> {
         Self::borrowed(core).allocate_with::<true>(bytes)
     }
 
+    /// [`allocate_pages`](Self::allocate_pages) for who has the bytes first: see `free`.
+    #[inline(never)]
+    fn allocate_pages_of(bytes: usize, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
+        Self::allocate_pages(core, bytes)
+    }
+
+    /// [`gather_or_refill`](Self::gather_or_refill) for the same.
+    #[inline(never)]
+    fn gather_or_refill_of(class: Class, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
+        Self::gather_or_refill(core, class)
+    }
+
     /// Requests above [`MAX_BLOCK`].
     #[inline(never)]
     fn allocate_pages(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
@@ -215,212 +230,6 @@ impl<S: Source> Heap<S> {
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
         NonNull::new(own.refill(shared, class)? as *mut u8)
     }
-
-    /// Frees what begins at `address`.
-    ///
-    /// A mistake is reported with one line on standard error and ends the process.
-    ///
-    /// # Safety
-    /// Nobody uses the block any more. (That it is one is checked.)
-    #[inline(always)]
-    pub unsafe fn free(&mut self, address: NonNull<u8>) {
-        // SAFETY: by the contract above.
-        if unsafe { !self.free_near(address.as_ptr() as usize) } {
-            Self::free_or_abort(self.core, address);
-        }
-    }
-
-    #[inline(never)]
-    fn free_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
-        let address = address.as_ptr() as usize;
-        // SAFETY: whoever frees gives the block up.
-        if unsafe { Self::free_of_own(core, address) } {
-            return;
-        }
-        // SAFETY: as above.
-        if let Err(mistake) = unsafe { Self::free_elsewhere(core, address) } {
-            mistake::abort("free", address, mistake);
-        }
-    }
-
-    /// Frees what begins at `address`, or says why that cannot be.
-    ///
-    /// # Errors
-    /// When nothing live of this allocator begins there. Nothing is changed.
-    ///
-    /// # Safety
-    /// As for [`free`](Self::free).
-    #[inline(always)]
-    pub unsafe fn try_free(&mut self, address: NonNull<u8>) -> Result<(), Mistake> {
-        let address = address.as_ptr() as usize;
-        // SAFETY: by the contract above.
-        if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address) }
-    }
-
-    /// Frees a block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
-    /// [`free_far`](Self::free_far). Any number may be given.
-    ///
-    /// # Safety
-    /// As for [`free`](Self::free).
-    #[inline(always)]
-    pub unsafe fn free_near(&mut self, address: usize) -> bool {
-        let core = self.core;
-        let own = self.own();
-        let granule = own.granule_of(address);
-        match own.way_to(granule) {
-            Some((way, mark)) if way < tag::tag(0, CLASSES) as usize => {
-                // SAFETY: the granule lies in the first region, in a page of blocks of this heap, with that mark.
-                Self::is_freed(core, granule, unsafe { own.free_in_word::<true>(granule, way, mark) })
-            }
-            _ => false,
-        }
-    }
-
-    /// What a free ends with.
-    #[inline(always)]
-    fn is_freed(core: NonNull<Core<S>>, granule: usize, freed: InWord) -> bool {
-        match freed {
-            InWord::Refused => return false,
-            InWord::Freed => {}
-            InWord::Settle => Self::settle(core, granule),
-        }
-        true
-    }
-
-    /// Frees a block of which the caller knows the size it was requested with.
-    ///
-    /// A mistake, a size of another class included, is reported with one line on standard error and ends the process.
-    ///
-    /// # Safety
-    /// As for [`free`](Self::free).
-    #[inline(always)]
-    pub unsafe fn free_sized(&mut self, address: NonNull<u8>, bytes: usize) {
-        if bytes <= MAX_BLOCK {
-            let (way, start) = (tag::way_of(bytes), address.as_ptr() as usize);
-            // SAFETY: the way of a request.
-            let bin = unsafe { self.own().bin_on(way) };
-            // A granule of the current window of its class: then the page is this heap's and of that class.
-            let granule = start.wrapping_sub(bin.current.base).rotate_right(GRANULE_SHIFT);
-            if granule < 64 {
-                if bin.current.put(granule) {
-                    return;
-                }
-            } else {
-                // SAFETY: by the contract above.
-                return unsafe { Self::free_sized_elsewhere(self.core, address, way, bytes) };
-            }
-        }
-        // SAFETY: by the contract above.
-        unsafe { Self::free_sized_far(self.core, address, bytes) }
-    }
-
-    /// The same for a caller that does not expect the block in the current window: it is looked for there last, by the way to its page.
-    ///
-    /// # Safety
-    /// As for [`free_sized`](Self::free_sized).
-    #[inline(always)]
-    pub(crate) unsafe fn free_sized_anywhere(&mut self, address: NonNull<u8>, bytes: usize) {
-        // SAFETY: by the contract above.
-        unsafe {
-            if bytes <= MAX_BLOCK {
-                return Self::free_on_way::<true>(self.core, address, tag::way_of(bytes), bytes);
-            }
-            Self::free_sized_far(self.core, address, bytes);
-        }
-    }
-
-    /// A function of its own, so that what is inlined into callers is short and saves no registers.
-    ///
-    /// # Safety
-    /// As for [`free_on_way`](Self::free_on_way).
-    #[inline(never)]
-    unsafe fn free_sized_elsewhere(
-        core: NonNull<Core<S>>,
-        address: NonNull<u8>,
-        expected: usize,
-        bytes: usize,
-    ) {
-        // SAFETY: by the contract above.
-        unsafe { Self::free_on_way::<false>(core, address, expected, bytes) }
-    }
-
-    /// # Safety
-    /// As for [`free_sized`](Self::free_sized); `expected` is the way of `bytes`.
-    #[inline(always)]
-    unsafe fn free_on_way<const CURRENT: bool>(
-        core: NonNull<Core<S>>,
-        address: NonNull<u8>,
-        expected: usize,
-        bytes: usize,
-    ) {
-        let mut heap = Self::borrowed(core);
-        let granule = heap.own().granule_of(address.as_ptr() as usize);
-        if let Some((way, mark)) = heap.own().way_to(granule) {
-            if way == expected {
-                // SAFETY: by the contract above, and because the page has this heap's tag and the class.
-                let freed = unsafe { heap.own().free_in_word::<CURRENT>(granule, way, mark) };
-                if Self::is_freed(core, granule, freed) {
-                    return;
-                }
-            }
-        }
-        // SAFETY: by the contract above.
-        unsafe { Self::free_sized_far(core, address, bytes) }
-    }
-
-    /// Frees what the fast path does not know: other regions, other owners, page runs, large blocks.
-    ///
-    /// # Errors
-    /// When nothing live of this allocator begins at `address`. Nothing is changed.
-    #[inline(never)]
-    pub fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
-        let core = self.core;
-        // SAFETY: whoever frees gives the block up.
-        if unsafe { Self::free_of_own(core, address) } {
-            return Ok(());
-        }
-        // SAFETY: as above.
-        unsafe { Self::free_elsewhere(core, address) }
-    }
-
-    /// What is neither a block nor a short page run of this heap in the first region. A function of its own: those would save its registers.
-    #[inline(never)]
-    pub(super) fn free_farther(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
-        let heap = Self::borrowed(core);
-        // SAFETY: as in `own` and `shared`; two fields.
-        let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
-        // A heap that only frees never asks for pages, where it would learn.
-        own.learn();
-        let Some(page) = own.space.page(address) else { return own.space.free_pages(address) };
-        let tag = page.tag();
-        if tag == 0 {
-            return own.space.free_pages(address);
-        }
-        if tag::heap(tag) == tag::heap(own.tag) {
-            let busy = heap.busy();
-            if !tag::is_pending(tag) {
-                return own.free_in(page, address);
-            }
-            own.collect(shared);
-            drop(busy);
-            let now = page.tag();
-            // The page may be the arenas' since then, or another heap's. If nothing changed, whoever announced it has not put it into the inbox. To wait for that
-            // was to spin as long as it was stopped there, and in a forked child without end. What everybody does in a pending page can be done here, too.
-            if now != tag {
-                return Self::free_farther(core, address);
-            }
-        }
-        own.space.free_remote(page, tag, address, &own.announcing)
-    }
-}
-
-/// What came of freeing a block in its page's bitmap. Told and not done there, so that a fast path can end in it.
-enum InWord {
-    /// No live block begins there.
-    Refused,
-    Freed,
-    /// Freed, and the page has to be looked at.
-    Settle,
 }
 
 impl<S: Source> Own<S> {
@@ -436,6 +245,7 @@ impl<S: Source> Own<S> {
             spare_count: 0,
             batch: 1,
             bins: Bin::all(),
+            ways: tag::WAYS,
             lists: [Lists::EMPTY; CLASSES],
             spares: [0; SPARES],
             runs: RunCache::EMPTY,
@@ -444,6 +254,12 @@ impl<S: Source> Own<S> {
             announcing: AtomicUsize::new(0),
             space,
         }
+    }
+
+    /// [`tag::way_of`], from the heap's own table.
+    #[inline(always)]
+    pub(super) fn way_of(&self, bytes: usize) -> usize {
+        self.ways[(bytes + 15) >> GRANULE_SHIFT].into()
     }
 
     /// The bin that a way leads to.
@@ -475,17 +291,16 @@ impl<S: Source> Own<S> {
         address.wrapping_sub(self.base).rotate_right(GRANULE_SHIFT)
     }
 
-    /// The way from a granule of the first region to its bin (too long, if its page is not this heap's or somebody else freed
-    /// in it), and the mark of its page. `None` for other numbers, and for blocks that are not remembered.
+    /// The way from a granule of the first region to its bin. `None` for other numbers, and for blocks that are not remembered.
     #[inline(always)]
-    pub(super) fn way_to(&self, granule: usize) -> Option<(usize, &'static Mark)> {
+    pub(super) fn way_to(&self, granule: usize) -> Option<Way> {
         // SAFETY: the granule lies in the first region.
         (granule < self.granules).then(|| unsafe { self.way_in_region(granule) })
     }
 
     /// The same for all blocks of the first region.
     #[inline(always)]
-    pub(super) fn way_to_any(&self, granule: usize) -> Option<(usize, &'static Mark)> {
+    pub(super) fn way_to_any(&self, granule: usize) -> Option<Way> {
         // SAFETY: the granule lies in the first region.
         (granule < self.all_granules).then(|| unsafe { self.way_in_region(granule) })
     }
@@ -503,39 +318,11 @@ impl<S: Source> Own<S> {
     /// # Safety
     /// The granule lies in the first region.
     #[inline(always)]
-    unsafe fn way_in_region(&self, granule: usize) -> (usize, &'static Mark) {
+    unsafe fn way_in_region(&self, granule: usize) -> Way {
+        let window = window_number(granule);
         // SAFETY: by the contract.
-        let mark = unsafe { self.mark_of(granule / 64) };
-        ((mark.tag.load(Ordering::Acquire) ^ self.tag) as usize, mark)
-    }
-
-    /// Frees a block; says no when none is live there.
-    ///
-    /// # Safety
-    /// The granule lies in the first region, in a page of this heap with that mark, and `way` leads to the bin of its class.
-    #[inline(always)]
-    unsafe fn free_in_word<const CURRENT: bool>(
-        &mut self,
-        granule: usize,
-        way: usize,
-        mark: &Mark,
-    ) -> InWord {
-        let number = granule / 64;
-        // SAFETY: by the contract above.
-        let word = unsafe { &*self.vacant.add(number) };
-        let vacant = word.load(Ordering::Relaxed);
-        if vacant >> (granule % 64) & 1 != 0 {
-            return InWord::Refused;
-        }
-        let vacant = with_bit(vacant, granule);
-        word.store(vacant, Ordering::Relaxed);
-        // SAFETY: by the contract above.
-        let bin = unsafe { self.bin_on(way) };
-        if CURRENT && number == bin.current.number {
-            return InWord::Freed;
-        }
-        bin.note_free(granule);
-        if mark.note_free() { InWord::Settle } else { InWord::Freed }
+        let mark = unsafe { self.mark_of(window) };
+        Way { way: (mark.tag.load(Ordering::Acquire) ^ self.tag) as usize, window, mark }
     }
 
     /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.
@@ -555,6 +342,23 @@ impl<S: Source> Own<S> {
     pub(crate) fn tag_of(&self, class: Class) -> u32 {
         self.tag | tag::tag(0, class)
     }
+}
+
+/// The number of the window of a granule in its region. In a register, because three things are made of it, each with a shift of its own otherwise.
+#[inline(always)]
+pub(super) fn window_number(granule: usize) -> usize {
+    in_register(granule / 64)
+}
+
+/// Where a free goes from a granule of the first region.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    /// To the bin of its class; too long, if its page is not this heap's or somebody else freed in it.
+    pub(super) way: usize,
+    /// The number of its window.
+    pub(super) window: usize,
+    /// The mark of its page.
+    pub(super) mark: &'static Mark,
 }
 
 /// Where an address is in its page.

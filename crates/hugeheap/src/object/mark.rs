@@ -72,9 +72,9 @@ impl Mark {
     /// A block was freed. Says whether the page has to be looked at: it is noted as full, or has no live block any more. One comparison for both: that is why the sign says that it is full.
     #[inline(always)]
     pub(super) fn note_free(&self) -> bool {
-        let after = self.state().wrapping_sub(LIVE);
-        self.state.store(after, Ordering::Relaxed);
-        (after as i32) < LIVE as i32
+        self.change(|state| state.wrapping_sub(LIVE));
+        // Read again, which a processor answers from the store: with what was stored kept in a register it is two instructions more.
+        (self.state() as i32) < LIVE as i32
     }
 
     /// Whether it is noted as full.

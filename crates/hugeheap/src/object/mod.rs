@@ -16,7 +16,9 @@
 //! | `tables` | where that metadata lies, and what of it can be written |
 //! | `beside` | metadata of arenas that are made ahead |
 //! | `bin` | where the next block of a class comes from |
-//! | `heap` | allocating and freeing: the fast paths |
+//! | `heap` | a heap, and allocating: the fast paths |
+//! | `free` | freeing by the owner: the fast paths |
+//! | `instructions` | instructions that the compiler does not find |
 //! | `busy` | the mark that a heap is being changed, for forks |
 //! | `lists` | pages with free blocks |
 //! | `windows` | opening and leaving windows |
@@ -39,10 +41,12 @@ mod beside;
 mod bin;
 mod busy;
 pub(crate) mod class;
+mod free;
 mod global;
 mod hardened;
 mod heap;
 mod inbox;
+mod instructions;
 mod lists;
 pub(crate) mod mark;
 mod mistake;

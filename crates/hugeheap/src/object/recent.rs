@@ -14,9 +14,10 @@
 //! A remembered block is free in its page's bitmap, like any other, and is taken from nowhere else: a window is opened only where no block of it is remembered. So one look at its
 //! place is enough. Its page is at hand or in a list, so it is lost to nobody when it is forgotten.
 
-use super::bin::{RECENT, Window, without_bit};
+use super::bin::{RECENT, Window};
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS, small_class_of};
-use super::heap::{Core, Heap, Own};
+use super::heap::{Core, Heap, Own, window_number};
+use super::instructions::without_bit;
 use super::space::Source;
 use super::tag;
 use core::ptr::NonNull;
@@ -103,7 +104,8 @@ impl<S: Source> Own<S> {
         // SAFETY: by the contract; bins remember free blocks of their own pages in the first region, each once.
         unsafe {
             let granule = self.bin_on(way).recall()?;
-            let (word, mark) = (&*self.vacant.add(granule / 64), self.mark_of(granule / 64));
+            let window = window_number(granule);
+            let (word, mark) = (&*self.vacant.add(window), self.mark_of(window));
             let vacant = word.load(Ordering::Relaxed);
             debug_assert!(vacant >> (granule % 64) & 1 != 0, "a remembered block is free");
             word.store(without_bit(vacant, granule), Ordering::Relaxed);
@@ -133,7 +135,7 @@ impl<S: Source> Own<S> {
             unsafe { (self.mark_of(number), &*self.vacant.add(number), &*self.remote.add(number)) };
         mark.remove_free(number % WINDOWS);
         let base = self.base + (number << (GRANULE_SHIFT + 6));
-        let window = Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base, number);
+        let window = Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base);
         // From now on its free blocks are taken from there.
         self.bins[class].forget_if(|granule| granule / 64 == number);
         mark.add_live(window.free().count_ones());

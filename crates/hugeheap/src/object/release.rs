@@ -13,7 +13,7 @@
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, WINDOWS, block_class_of, class_of};
-use super::heap::{Core, Heap, Own, Place};
+use super::heap::{Core, Heap, Own, Place, Way};
 use super::lists::Listed;
 use super::mark::Mark;
 use super::mistake::{self, Mistake};
@@ -53,7 +53,7 @@ impl<S: Source> Heap<S> {
         let granule = heap.own().granule_of(address);
         match heap.own().way_to_any(granule) {
             // SAFETY: by the contract above; the way is that of the granule.
-            Some((way, _)) => unsafe { heap.free_on_way_of_own(granule, way) },
+            Some(way) => unsafe { heap.free_on_way_of_own(granule, way.way) },
             None => false,
         }
     }
@@ -83,7 +83,7 @@ impl<S: Source> Heap<S> {
     pub(super) unsafe fn free_sized_far(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
         let granule = heap.own().granule_of(address.as_ptr() as usize);
-        if let Some((way, mark)) = heap.own().way_to_any(granule) {
+        if let Some(Way { way, mark, .. }) = heap.own().way_to_any(granule) {
             let class = if bytes <= MAX_BLOCK { block_class_of(bytes) } else { RUN };
             let fits = class != RUN || mark.free() as usize == bytes.div_ceil(HEAP_PAGE_BYTES);
             if way == tag::tag(0, class) as usize {
@@ -135,7 +135,7 @@ impl<S: Source> Heap<S> {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
         let granule = own.granule_of(address);
-        if let Some((way, mark)) = own.way_to_any(granule) {
+        if let Some(Way { way, mark, .. }) = own.way_to_any(granule) {
             let class = tag::class(way as u32);
             if tag::heap(way as u32) != 0 && class != 0 && class < CLASSES {
                 // SAFETY: by the contract above; the granule lies in the first region, in a page of another heap and of that class, with that mark.

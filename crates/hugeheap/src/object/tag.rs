@@ -33,8 +33,11 @@ pub(crate) const fn tag(heap: u32, class: Class) -> u32 {
     heap << HEAP_SHIFT | (class as u32) << CLASS_SHIFT
 }
 
-/// The way to the bin of each size, in steps of a granule.
-const WAYS: [u16; (MAX_BLOCK >> GRANULE_SHIFT) + 1] = {
+/// The ways to the bins of all sizes up to [`MAX_BLOCK`], in steps of a granule.
+pub(crate) type Ways = [u16; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
+
+/// What they are.
+pub(crate) const WAYS: Ways = {
     let mut ways = [0; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
     let mut step = 0;
     while step < ways.len() {

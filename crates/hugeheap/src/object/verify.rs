@@ -237,7 +237,6 @@ impl<S: Source> Own<S> {
         let window = window_of(page, current.base);
         check(page.address() + (window << (GRANULE_SHIFT + 6)) == current.base, "it begins in a window")?;
         check(current.starts == shape.starts[window], "blocks begin elsewhere")?;
-        check(current.number == self.window_number(current.base), "its number is that of another")?;
         check(core::ptr::eq(current.word(), &page.vacant()[window]), "its word is another's")
     }
 
@@ -251,7 +250,10 @@ impl<S: Source> Own<S> {
             let is_free = page.and_then(|page| {
                 let place = Place::of(page, class, address).ok()?;
                 let vacant = page.vacant()[place.window].load(Ordering::Relaxed);
-                Some(vacant & place.bits != 0 && granule / 64 != bin.current.number)
+                Some(
+                    vacant & place.bits != 0
+                        && !core::ptr::eq(&page.vacant()[place.window], bin.current.word()),
+                )
             });
             if is_free != Some(true) || !seen.insert(granule) {
                 let _ = writeln!(

@@ -4,9 +4,10 @@
 //! window with free blocks, or when all words of the page are looked at for want of another one: frees only count. With a bit for each free, a free of a block took
 //! four instructions and a branch more, and a look at all words is needed once for all the blocks that were freed meanwhile.
 
-use super::bin::{NO_NUMBER, Window, without_bit};
+use super::bin::{NO_NUMBER, Window};
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own};
+use super::instructions::without_bit;
 use super::mark::Mark;
 use super::space::{Bitmap, Page, Source};
 use super::tag;
@@ -122,8 +123,7 @@ impl<S: Source> Own<S> {
         }
         let base = self.base + (number << (GRANULE_SHIFT + 6));
         // SAFETY: a class has a bin.
-        unsafe { self.bins.get_unchecked_mut(class) }.current =
-            Window::new(word, remote, starts, base, number);
+        unsafe { self.bins.get_unchecked_mut(class) }.current = Window::new(word, remote, starts, base);
         mark.add_live(shape.blocks_of(number % WINDOWS, vacant & starts));
         let granule = (vacant & starts).trailing_zeros() as usize;
         word.store(without_bit(vacant, granule), Ordering::Relaxed);
@@ -140,13 +140,7 @@ impl<S: Source> Own<S> {
         }
         let base = page.address() + (window << (GRANULE_SHIFT + 6));
         page.mark().add_live((word.load(Ordering::Relaxed) & starts).count_ones());
-        Some(Window::new(word, &page.remote()[window], starts, base, self.window_number(base)))
-    }
-
-    /// The number of a window in the first region; [`NO_NUMBER`] where the fast path does not look for it.
-    pub(super) fn window_number(&self, base: usize) -> usize {
-        let granule = base.wrapping_sub(self.base) >> GRANULE_SHIFT;
-        if granule < self.granules { granule / 64 } else { NO_NUMBER }
+        Some(Window::new(word, &page.remote()[window], starts, base))
     }
 
     /// Leaves the current window of a bin.

@@ -1,0 +1,278 @@
+//! Freeing by the owner: the fast paths, and what they end in.
+//!
+//! ```text
+//!   free ─▶ granule ─▶ mark of its page ─▶ way: to the bin, where the page is this heap's and cut into blocks
+//!                │                         └─▶ bit of its window: was none live there?  no more than that to check
+//!                └─▶ outside, others' pages, runs, mistakes: `release`, `pages`
+//! ```
+//!
+//! A fast path ends with a call wherever it does not know what to do, and has nothing on the stack then. The order of what it gives is that of what it was given: an instruction for each argument
+//! that is elsewhere, and where all registers are in use two more to save one. So there are functions of one purpose for callers that have the address first and the heap last.
+
+use super::class::{CLASSES, GRANULE_SHIFT, MAX_BLOCK};
+use super::heap::{Core, Heap, Own, Way};
+use super::instructions::{in_register, with_bit};
+use super::mistake::{self, Mistake};
+use super::space::Source;
+use super::tag;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+impl<S: Source> Heap<S> {
+    /// Frees what begins at `address`.
+    ///
+    /// A mistake is reported with one line on standard error and ends the process.
+    ///
+    /// # Safety
+    /// Nobody uses the block any more. (That it is one is checked.)
+    #[inline(always)]
+    pub unsafe fn free(&mut self, address: NonNull<u8>) {
+        // SAFETY: by the contract above.
+        if unsafe { !self.free_near(address.as_ptr() as usize) } {
+            Self::free_or_abort(self.core, address);
+        }
+    }
+
+    #[inline(never)]
+    fn free_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
+        let address = address.as_ptr() as usize;
+        // SAFETY: whoever frees gives the block up.
+        if unsafe { Self::free_of_own(core, address) } {
+            return;
+        }
+        // SAFETY: as above.
+        if let Err(mistake) = unsafe { Self::free_elsewhere(core, address) } {
+            mistake::abort("free", address, mistake);
+        }
+    }
+
+    /// Frees what begins at `address`, or says why that cannot be.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins there. Nothing is changed.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn try_free(&mut self, address: NonNull<u8>) -> Result<(), Mistake> {
+        let address = address.as_ptr() as usize;
+        // SAFETY: by the contract above.
+        if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address) }
+    }
+
+    /// Frees a block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
+    /// [`free_far`](Self::free_far). Any number may be given.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_near(&mut self, address: usize) -> bool {
+        let core = self.core;
+        let own = self.own();
+        let granule = own.granule_of(address);
+        match own.way_to(granule) {
+            Some(way) if way.way < tag::tag(0, CLASSES) as usize => {
+                // SAFETY: the granule lies in the first region, in a page of blocks of this heap.
+                Self::is_freed(core, granule, unsafe { own.free_in_word::<true>(granule, way) })
+            }
+            _ => false,
+        }
+    }
+
+    /// What a free ends with.
+    #[inline(always)]
+    fn is_freed(core: NonNull<Core<S>>, granule: usize, freed: InWord) -> bool {
+        match freed {
+            InWord::Refused => return false,
+            InWord::Freed => {}
+            InWord::Settle => Self::settle(core, granule),
+        }
+        true
+    }
+
+    /// Frees a block of which the caller knows the size it was requested with.
+    ///
+    /// A mistake, a size of another class included, is reported with one line on standard error and ends the process.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_sized(&mut self, address: NonNull<u8>, bytes: usize) {
+        if bytes <= MAX_BLOCK {
+            let way = tag::way_of(bytes);
+            // SAFETY: the way of a request.
+            let bin = unsafe { self.own().bin_on(way) };
+            // A granule of the current window of its class: then the page is this heap's and of that class.
+            let granule =
+                (address.as_ptr() as usize).wrapping_sub(bin.current.base).rotate_right(GRANULE_SHIFT);
+            if granule < 64 {
+                if bin.current.put(granule) {
+                    return;
+                }
+            } else {
+                // SAFETY: by the contract above.
+                return unsafe { Self::free_sized_elsewhere(self.core, address, bytes) };
+            }
+        }
+        // SAFETY: by the contract above.
+        unsafe { Self::free_sized_far(self.core, address, bytes) }
+    }
+
+    /// The same for a caller that does not expect the block in the current window: it is looked for there last, by the way to its page. For functions that have the address and its
+    /// size as their first arguments.
+    ///
+    /// # Safety
+    /// As for [`free_sized`](Self::free_sized).
+    #[inline(always)]
+    pub(crate) unsafe fn free_sized_anywhere(&mut self, address: NonNull<u8>, bytes: usize) {
+        let core = self.core;
+        if bytes <= MAX_BLOCK {
+            // SAFETY: by the contract above.
+            match unsafe { self.free_on_way::<true>(address, bytes) } {
+                InWord::Refused => {}
+                InWord::Freed => return,
+                InWord::Settle => return Self::settle_at(address, bytes, core),
+            }
+        }
+        // SAFETY: by the contract above.
+        unsafe { Self::free_sized_far_at(address, bytes, core) }
+    }
+
+    /// [`settle`](Self::settle) for who has the address first.
+    #[inline(never)]
+    fn settle_at(address: NonNull<u8>, _bytes: usize, core: NonNull<Core<S>>) {
+        let granule = Self::borrowed(core).own().granule_of(address.as_ptr() as usize);
+        Self::settle(core, granule);
+    }
+
+    /// [`free_sized_far`](Self::free_sized_far) for who has the address first.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    unsafe fn free_sized_far_at(address: NonNull<u8>, bytes: usize, core: NonNull<Core<S>>) {
+        // SAFETY: by the contract above.
+        unsafe { Self::free_sized_far(core, address, bytes) }
+    }
+
+    /// A function of its own, so that what is inlined into callers is short and saves no registers.
+    ///
+    /// # Safety
+    /// As for [`free_sized`](Self::free_sized).
+    #[inline(never)]
+    unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+        let mut heap = Self::borrowed(core);
+        let granule = heap.own().granule_of(address.as_ptr() as usize);
+        // SAFETY: by the contract above.
+        unsafe {
+            if !Self::is_freed(core, granule, heap.free_on_way::<false>(address, bytes)) {
+                Self::free_sized_far(core, address, bytes);
+            }
+        }
+    }
+
+    /// Frees a block of a class that has a bin, if it is this heap's and of the class of `bytes`. `CURRENT`: it may lie in the current window.
+    ///
+    /// # Safety
+    /// As for [`free_sized`](Self::free_sized); at most [`MAX_BLOCK`] bytes.
+    #[inline(always)]
+    unsafe fn free_on_way<const CURRENT: bool>(&mut self, address: NonNull<u8>, bytes: usize) -> InWord {
+        let own = self.own();
+        let granule = own.granule_of(address.as_ptr() as usize);
+        match own.way_to(granule) {
+            Some(Way { way, window, mark }) => {
+                let expected = own.way_of(bytes);
+                if way != expected {
+                    return InWord::Refused;
+                }
+                // The one that was looked up is known to have no more than 16 bits.
+                let way = Way { way: expected, window, mark };
+                // SAFETY: by the contract above, and because the page has this heap's tag and the class.
+                unsafe { own.free_in_word::<CURRENT>(granule, way) }
+            }
+            None => InWord::Refused,
+        }
+    }
+
+    /// Frees what the fast path does not know: other regions, other owners, page runs, large blocks.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins at `address`. Nothing is changed.
+    #[inline(never)]
+    pub fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
+        let core = self.core;
+        // SAFETY: whoever frees gives the block up.
+        if unsafe { Self::free_of_own(core, address) } {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { Self::free_elsewhere(core, address) }
+    }
+
+    /// What is neither a block nor a short page run of this heap in the first region. A function of its own: those would save its registers.
+    #[inline(never)]
+    pub(super) fn free_farther(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
+        let heap = Self::borrowed(core);
+        // SAFETY: as in `own` and `shared`; two fields.
+        let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
+        // A heap that only frees never asks for pages, where it would learn.
+        own.learn();
+        let Some(page) = own.space.page(address) else { return own.space.free_pages(address) };
+        let tag = page.tag();
+        if tag == 0 {
+            return own.space.free_pages(address);
+        }
+        if tag::heap(tag) == tag::heap(own.tag) {
+            let busy = heap.busy();
+            if !tag::is_pending(tag) {
+                return own.free_in(page, address);
+            }
+            own.collect(shared);
+            drop(busy);
+            let now = page.tag();
+            // The page may be the arenas' since then, or another heap's. If nothing changed, whoever announced it has not put it into the inbox. To wait for that
+            // was to spin as long as it was stopped there, and in a forked child without end. What everybody does in a pending page can be done here, too.
+            if now != tag {
+                return Self::free_farther(core, address);
+            }
+        }
+        own.space.free_remote(page, tag, address, &own.announcing)
+    }
+}
+
+/// What came of freeing a block in its page's bitmap. Told and not done there, so that a fast path can end in it.
+enum InWord {
+    /// No live block begins there.
+    Refused,
+    Freed,
+    /// Freed, and the page has to be looked at.
+    Settle,
+}
+
+impl<S: Source> Own<S> {
+    /// Frees a block; says no when none is live there.
+    ///
+    /// # Safety
+    /// The granule lies in the first region, in a page of this heap, and that is the way to it.
+    #[inline(always)]
+    unsafe fn free_in_word<const CURRENT: bool>(&mut self, granule: usize, way: Way) -> InWord {
+        let Way { way, window, mark } = way;
+        // Of the number only the address is needed from here on, and there is no register for both.
+        let word = in_register(self.vacant.wrapping_add(window) as usize) as *const AtomicU64;
+        // SAFETY: by the contract above.
+        let word = unsafe { &*word };
+        let vacant = word.load(Ordering::Relaxed);
+        if vacant >> (granule % 64) & 1 != 0 {
+            return InWord::Refused;
+        }
+        let vacant = with_bit(vacant, granule);
+        word.store(vacant, Ordering::Relaxed);
+        // SAFETY: by the contract above.
+        let bin = unsafe { self.bin_on(way) };
+        if CURRENT && core::ptr::eq(word, bin.current.word()) {
+            return InWord::Freed;
+        }
+        bin.note_free(granule);
+        if mark.note_free() { InWord::Settle } else { InWord::Freed }
+    }
+}
