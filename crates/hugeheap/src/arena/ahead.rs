@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A collector, which takes arenas in pauses, *expects* growth: it says how much its next pause may take, and gets that many arenas ahead, whatever
-//! the heap's size, where making one takes so long that it shows in a pause. What it has [`Beside`] them is touched with them: metadata is 1.8 % of the memory, but its OS
+//! the heap's size, where making one takes so long that it shows in a pause. What it has [`Beside`] them is touched with them: metadata is 2 % of the memory, but its OS
 //! pages are ten for each arena, and where a hypervisor has to find the memory one of them can take as long as a huge page.
 //!
 //! What it may cost: one arena beside 48 live ones or more, two beside 128, and they count as retained. When the heap stops growing they are kept

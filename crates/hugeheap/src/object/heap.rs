@@ -311,8 +311,8 @@ impl<S: Source> Own<S> {
     /// The region has a window of that number.
     #[inline(always)]
     pub(super) unsafe fn mark_of(&self, number: usize) -> &'static Mark {
-        // SAFETY: each page of the region has a mark, of two bytes for each window.
-        unsafe { &*self.marks.byte_add((number & !(WINDOWS - 1)) * 2) }
+        // SAFETY: each page of the region has a mark, of four bytes for each window.
+        unsafe { &*self.marks.byte_add((number & !(WINDOWS - 1)) * 4) }
     }
 
     /// # Safety

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 const LOOK: u32 = 8;
 
 /// The heap page of an arena from which on a heap looks for pages: heaps with neighbouring numbers, of threads at work together, begin far from each other. 79 is the
-/// golden section of 128, so any few in a row are spread; the first heap begins at 0. A multiple of eight, because marks of eight pages share a cache line.
+/// golden section of 128, so any few in a row are spread; the first heap begins at 0. A multiple of eight: as many pages as are taken at once.
 ///
 /// From the lowest free page for all, heaps of two threads had pages by turns, and each wrote to lines of metadata that the other one read: with two threads `larson` took a
 /// fifth longer, `mstress` and `glibc-thread` 4 to 7 %. Arenas of their own were tried instead. They were no faster, and `rptest` had a fifth more resident memory.

@@ -3,13 +3,13 @@
 //! ```text
 //!   region    ├─ arenas ─────────────────────────────────────────────────────┤  owned by `arena`
 //!             page 0   page 1   page 2 …                                        index = (address − start) / 16 KiB
-//!   marks     ├ 32 B ┤                tag, summary, count: all that a free of the owner needs; lists of pages (see `mark`)
+//!   marks     ├ 64 B ┤                tag, summary, count: all that a free of the owner needs; lists of pages (see `mark`)
 //!   vacant    ├ 128 B ─────┤          bitmap: 1 where no live block begins; changed by the owner only
 //!   remote    ├ 128 B ─────┤          bitmap: 1 where another thread freed; not resident before it is needed
 //! ```
 //!
-//! Three arrays per region, beside it (see `tables`), never given back: 1.8 % of the address space, of which what is touched becomes
-//! resident: 160 bytes per page of blocks, 1.0 % of the heap, and 128 more when other threads free in the page.
+//! Three arrays per region, beside it (see `tables`), never given back: 2 % of the address space, of which what is touched becomes
+//! resident: 192 bytes per page of blocks, 1.2 % of the heap, and 128 more when other threads free in the page.
 //!
 //! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All of it reads as zero from the beginning, so that any address in a region has metadata that says "nothing here". What belongs to a
-//! *group* of arenas is made writable when its first heap page is used. At once it would be 1.8 % of a region that is made for all
+//! *group* of arenas is made writable when its first heap page is used. At once it would be 2 % of a region that is made for all
 //! memory of the host: under `ulimit -d 400000` a program got no block at all, on a host of 24 GB.
 //!
 //! The address space is reserved together with that of the region. When it was reserved after the first arena of the region had been used, under
@@ -20,11 +20,11 @@ use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::sync::atomic::{AtomicU8, Ordering};
 use hugeheap_os::{AddressRange, Backing, Facts, Pages, Protection};
 
-/// Bytes of a region whose metadata is made writable at once: 16 arenas, 32 MiB, for which that is 0.6 MiB. As few as can be where the OS page has
-/// 64 KiB: then their marks are one page.
+/// Bytes of a region whose metadata is made writable at once: 16 arenas, 32 MiB, for which that is 0.6 MiB. Whole OS pages in each array, also where
+/// these have 64 KiB: then their marks are two.
 pub(super) const GROUP_BYTES: usize = 16 * ARENA_BYTES;
 
-const _: () = assert!(GROUP_BYTES / HEAP_PAGE_BYTES * size_of::<Mark>() == 64 << 10);
+const _: () = assert!(GROUP_BYTES / HEAP_PAGE_BYTES * size_of::<Mark>() == 128 << 10);
 
 /// Bytes of metadata per heap page.
 pub(super) const PAGE_METADATA: usize = 2 * size_of::<Bitmap>() + size_of::<Mark>();
