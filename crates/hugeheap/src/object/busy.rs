@@ -27,7 +27,7 @@ pub(crate) struct Busy(*const AtomicU32);
 impl Busy {
     fn new<S: Source>(core: NonNull<Core<S>>) -> Self {
         // SAFETY: cores are never unmapped.
-        let busy = unsafe { &(*core.as_ptr()).shared.busy };
+        let busy: &AtomicU32 = unsafe { &(*core.as_ptr()).shared.busy };
         busy.store(1, Ordering::Relaxed);
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         Self(busy)

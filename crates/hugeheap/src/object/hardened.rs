@@ -252,7 +252,7 @@ impl<S: Source> Own<S> {
     /// A random free block. `None` when the system has no memory.
     pub(super) fn refill_hardened(&mut self, shared: &Shared, class: Class) -> Option<usize> {
         loop {
-            if shared.inbox.load(Ordering::Relaxed) != 0 {
+            if shared.inbox.first.load(Ordering::Relaxed) != 0 {
                 self.collect(shared);
             }
             if let Some(address) = self.take_random(class) {

@@ -18,6 +18,7 @@
 //! * It has a live block, or is the page of its bin, or another thread freed in it.
 //! * It is the page of its bin, or in one of the bin's lists, or it has no free block and its mark says that it is full.
 
+use super::apart::Apart;
 use super::bin::{Bin, NO_BLOCK};
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS, small_class_of};
 use super::hardened::Preset;
@@ -77,16 +78,23 @@ pub(crate) struct Own<S: Source> {
 pub(crate) struct Shared {
     /// See `registry`.
     pub(crate) state: AtomicU32,
-    /// The owner changes lists: a child forked now cannot use the heap.
-    pub(crate) busy: AtomicU32,
-    /// First page in which other threads freed, as an address.
-    pub(crate) inbox: AtomicUsize,
-    /// How often a page was put there. See `visit`.
-    pub(crate) announced: AtomicU32,
     /// The system's number of the thread that took the heap after it had left one, and so perhaps after its last destructor; 0: none such. See `registry`.
     pub(crate) late: AtomicU32,
     /// See `hardened`. Never changed.
     pub(crate) hardened: bool,
+    /// The owner changes lists: a child forked now cannot use the heap. Apart, because the owner writes it all the time.
+    pub(crate) busy: Apart<AtomicU32>,
+    /// What other threads write.
+    pub(crate) inbox: Apart<Inbox>,
+}
+
+/// Where pages are put in which other threads freed.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// The first one, as an address.
+    pub(crate) first: AtomicUsize,
+    /// How often one was put there. See `visit`.
+    pub(crate) announced: AtomicU32,
 }
 
 /// A heap's memory. Two parts, so that the owner's exclusive reference never covers what others read.

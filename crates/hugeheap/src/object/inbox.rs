@@ -44,7 +44,7 @@ impl<S: Source> Own<S> {
     /// Frees what other threads freed, in all pages.
     #[cold]
     pub(super) fn collect(&mut self, shared: &Shared) {
-        let mut next = remote::take_all(&shared.inbox);
+        let mut next = remote::take_all(&shared.inbox.first);
         while let Some(page) = self.space.page(next) {
             next = page.links().inbox.load(Ordering::Relaxed);
             self.collect_page(page);
@@ -71,7 +71,7 @@ impl<S: Source> Own<S> {
     /// Moves the pages of the inbox to the queues of their classes.
     fn sort_inbox(&mut self, shared: &Shared) {
         // The page that was announced last is the first: turned round.
-        let (mut page, mut later) = (remote::take_all(&shared.inbox), 0);
+        let (mut page, mut later) = (remote::take_all(&shared.inbox.first), 0);
         while let Some(earlier) = self.space.page(page) {
             let next = earlier.links().inbox.load(Ordering::Relaxed);
             earlier.links().inbox.store(later, Ordering::Relaxed);

@@ -19,6 +19,7 @@
 //! | `heap` | a heap, and allocating: the fast paths |
 //! | `free` | freeing by the owner: the fast paths |
 //! | `instructions` | instructions that the compiler does not find |
+//! | `apart` | what lies on cache lines of its own |
 //! | `busy` | the mark that a heap is being changed, for forks |
 //! | `lists` | pages with free blocks |
 //! | `windows` | opening and leaving windows |
@@ -37,6 +38,7 @@
 //! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
 //! | `verify` | everything that is kept, recomputed: for tests |
 
+mod apart;
 mod beside;
 mod bin;
 mod busy;

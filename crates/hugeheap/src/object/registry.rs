@@ -21,7 +21,8 @@
 //! stays owned), unless they were in the middle of a change of their lists
 //! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
 
-use super::heap::{Core, Heap, Own, Shared};
+use super::apart::Apart;
+use super::heap::{Core, Heap, Inbox, Own, Shared};
 use super::remote;
 use super::space::{Page, Source, Space, map_metadata};
 use super::tag;
@@ -268,7 +269,7 @@ impl<S: Source> Space<S> {
         if !tag::is_pending(tag) || self.is_in_inbox(page, tag::heap(tag)) {
             return;
         }
-        remote::push(&shared.inbox, page.address(), &page.links().inbox);
+        remote::push(&shared.inbox.first, page.address(), &page.links().inbox);
     }
 
     /// In a forked child: whether a pending page is in the inbox of its heap, or in a queue that its owner sorted the inbox into.
@@ -276,7 +277,7 @@ impl<S: Source> Space<S> {
         let Some(core) = self.registry.core::<S>(number) else { return false };
         // SAFETY: as above. The queues are the owner's: read only where it is not in the middle of changing them, which `busy` tells; then the heap is lost anyway.
         let (own, shared) = unsafe { (&raw const (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
-        let first = shared.inbox.load(Ordering::Relaxed);
+        let first = shared.inbox.first.load(Ordering::Relaxed);
         let mut listed = core::iter::successors(self.page(first), |page| {
             self.page(page.links().inbox.load(Ordering::Relaxed))
         });
@@ -331,7 +332,7 @@ impl<S: Source> Heap<S> {
         }
         space.registry.waiting.fetch_add(1, Ordering::AcqRel);
         shared.state.store(WAITING, Ordering::SeqCst);
-        if shared.inbox.load(Ordering::SeqCst) != 0 {
+        if shared.inbox.first.load(Ordering::SeqCst) != 0 {
             space.collect_ownerless(number);
         }
     }
@@ -362,11 +363,10 @@ impl Shared {
     fn new(state: u32, hardened: bool) -> Self {
         Self {
             state: AtomicU32::new(state),
-            busy: AtomicU32::new(0),
-            inbox: AtomicUsize::new(0),
-            announced: AtomicU32::new(0),
             late: AtomicU32::new(0),
             hardened,
+            busy: Apart(AtomicU32::new(0)),
+            inbox: Apart(Inbox { first: AtomicUsize::new(0), announced: AtomicU32::new(0) }),
         }
     }
 }

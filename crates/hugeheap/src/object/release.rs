@@ -305,7 +305,7 @@ impl<S: Source> Space<S> {
     fn put_into_inbox(&self, address: usize, tag: u32) {
         let Some(page) = self.page(address) else { return };
         let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
-        remote::push(&shared.inbox, page.address(), &page.links().inbox);
+        remote::push(&shared.inbox.first, page.address(), &page.links().inbox);
         self.collect_ownerless(tag::heap(tag));
         self.count_announced(tag::heap(tag), shared);
     }

@@ -101,7 +101,7 @@ fn check(holds: bool, what: &str) -> Result<(), String> {
 impl<S: Source> Own<S> {
     fn inbox_pages(&self, shared: &Shared, problems: &mut String) -> BTreeSet<usize> {
         let mut pages = BTreeSet::new();
-        let first = self.space.page(shared.inbox.load(Ordering::SeqCst));
+        let first = self.space.page(shared.inbox.first.load(Ordering::SeqCst));
         let inbox =
             core::iter::successors(first, |page| self.space.page(page.links().inbox.load(Ordering::Relaxed)));
         for page in inbox.chain(self.queued_pages()) {

@@ -58,7 +58,7 @@ impl<S: Source> Space<S> {
 
     /// A page was put into the inbox of a heap.
     pub(super) fn count_announced(&self, number: u32, shared: &Shared) {
-        let announced = shared.announced.fetch_add(1, Ordering::Relaxed) + 1;
+        let announced = shared.inbox.announced.fetch_add(1, Ordering::Relaxed) + 1;
         if announced % VISIT_AFTER == 0 && matches!(shared.state.load(Ordering::Relaxed), OWNED | THREAD) {
             self.registry.visits.due.store(number, Ordering::Relaxed);
         }

@@ -199,7 +199,7 @@ fn an_owner_does_not_wait_for_a_thread_that_is_about_to_push() {
     }
     // The other thread goes on.
     let page = space.page(at(blocks[0])).expect("ours");
-    remote::push(&own.shared().inbox, page.address(), &page.links().inbox);
+    remote::push(&own.shared().inbox.first, page.address(), &page.links().inbox);
     own.give(blocks[2]).expect("live");
     own.check_empty();
 }

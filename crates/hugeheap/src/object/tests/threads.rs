@@ -13,7 +13,7 @@ impl Heap<World> {
     fn inbox_is_empty(&self) -> bool {
         // SAFETY: nobody else uses the heap meanwhile.
         let queues = unsafe { (*self.core.as_ptr()).own.queues_are_empty() };
-        queues && self.shared().inbox.load(core::sync::atomic::Ordering::SeqCst) == 0
+        queues && self.shared().inbox.first.load(core::sync::atomic::Ordering::SeqCst) == 0
     }
 }
 
