@@ -335,7 +335,7 @@ impl GlobalHeap {
     /// What [`alloc`](GlobalAlloc::alloc) ends in where the fast path does not: a thread's first request. Not the same function as for large alignments, because then
     /// the compiler makes one branch of the two, with four more instructions. The arguments in the order in which a global allocator has them.
     #[inline(never)]
-    fn allocate(bytes: usize, _align: usize) -> *mut u8 {
+    fn allocate(bytes: usize) -> *mut u8 {
         let block = thread_heap().and_then(|mut heap| heap.allocate(bytes));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
@@ -382,7 +382,7 @@ unsafe impl GlobalAlloc for GlobalHeap {
             return Self::allocate_aligned(layout.size(), layout.align());
         }
         let Some(core) = NonNull::new(slot::get()) else {
-            return Self::allocate(layout.size(), layout.align());
+            return Self::allocate(layout.size());
         };
         let block = ManuallyDrop::new(Heap { core }).allocate_remembered(layout.size());
         block.map_or(null_mut(), NonNull::as_ptr)
