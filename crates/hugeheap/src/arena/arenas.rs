@@ -227,21 +227,8 @@ impl<O: Os> Arenas<O> {
             self.broken.remove(&mut self.table, id);
             Some(id)
         } else {
-            self.left_by_small(pages).or_else(|| self.take_whole(now))
+            self.take_whole(now)
         }
-    }
-
-    /// The arena for small runs, if the heap has grown and what small runs left there is at hand: memory that is resident is used before a huge page is. A list that had grown to 8 MiB among a million
-    /// tuples left a megabyte behind, half a percent of all memory, until it had not been used for the decay time. Full, the arena becomes a huge page.
-    fn left_by_small(&self, pages: u32) -> Option<ArenaId> {
-        if self.counters.arenas < GROWN || !self.small.is_some() {
-            return None;
-        }
-        let arena = self.table.arena(self.small);
-        let room = !arena.busy
-            && arena.retained_pages() >= pages
-            && bitmap::find_highest(arena.in_use, pages).is_some();
-        room.then_some(self.small)
     }
 
     /// The arena for small runs, if the policy has one and it has room.

@@ -165,30 +165,29 @@ fn the_arena_for_small_runs_is_collapsed_though_it_changes_all_the_time() {
 }
 
 #[test]
-fn what_small_runs_left_is_used_before_another_huge_page_in_a_heap_that_has_grown() {
+fn what_small_runs_left_is_used_before_other_pages_in_a_heap_that_has_grown() {
     let mut world = World::new(Policy::Auto, Config::default());
     let run = world.take(15);
     let small: Vec<_> = (0..60).map(|_| world.take(1)).collect();
     world.free(run, 15);
-    world.run(0.1);
-    let mut taken = 0;
-    let mut pages = [0; 8];
+    let arena = small[0] & !(ARENA_BYTES - 1);
+    let take = |world: &mut World| {
+        let mut pages = [0; 8];
+        assert_eq!(world.heap.allocate_pages(&mut pages, 0), 8);
+        pages.iter().for_each(|&page| world.use_all(page, HEAP_PAGE_BYTES));
+        pages.iter().filter(|&page| page & !(ARENA_BYTES - 1) == arena).count()
+    };
     // In a small heap it is left alone, whatever was left there.
     while world.heap.snapshot().arenas < GROWN {
-        assert_eq!(world.heap.allocate_pages(&mut pages, 0), 8);
-        taken += 8;
+        assert_eq!(take(&mut world), 0);
     }
-    assert_eq!(taken, (GROWN as usize - 2) * 128 + 8, "one arena is that of small runs");
-    let arena = small[0] & !(ARENA_BYTES - 1);
-    let mut in_it = 0;
-    while world.heap.snapshot().arenas == GROWN {
-        assert_eq!(world.heap.allocate_pages(&mut pages, 0), 8);
-        in_it += pages.iter().filter(|&page| page & !(ARENA_BYTES - 1) == arena).count();
-    }
-    assert_eq!(in_it, 128 - 60, "all that was free there");
-    // Dense, it is a huge page like the others.
-    world.run(0.1);
-    assert_eq!(world.huge_bytes(), (GROWN + 1) * ARENA);
+    let before = world.kernel.charge();
+    assert_eq!(
+        (take(&mut world), take(&mut world), take(&mut world)),
+        (8, 7, 0),
+        "what is resident, and no more"
+    );
+    assert_eq!((world.kernel.charge(), world.heap.snapshot().arenas), (before, GROWN));
     world.check();
 }
 
