@@ -230,6 +230,7 @@ unsafe fn realloc_without<const DOMAIN: Domain>(old: NonNull<u8>, bytes: usize) 
 }
 
 unsafe extern "C" fn free<const LOCKS: bool, const DOMAIN: Domain>(_: *mut c_void, block: *mut c_void) {
+    fetch_next(block);
     // Null is not near, so it is looked for only where it does not cost.
     let is_freed = if !LOCKS {
         // SAFETY: CPython gives the block up, with the interpreter's lock held.
@@ -245,6 +246,30 @@ unsafe extern "C" fn free<const LOCKS: bool, const DOMAIN: Domain>(_: *mut c_voi
         // SAFETY: as above.
         unsafe { free_far::<LOCKS, DOMAIN>(block) };
     }
+}
+
+/// How far below a block that is freed the next ones lie, in bytes: eight cache lines. With four and with sixteen `bulk_small_alloc` takes as long.
+const NEXT: usize = 512;
+
+/// Asks the processor for what is probably freed soon. CPython drops lists and tuples from their end, so objects that were made in a row are freed downwards, and it reads an object's count of
+/// references before it frees it.
+///
+/// A processor fetches ahead by itself, but only lines side by side. pymalloc writes into each block that is freed, and so touches them all; here a freed block is not touched, and where every other
+/// one is no object, as the buffer of a `bytearray`, the processor waited for each count. To make and drop a million of them took 1.10 times the time of level `arenas` with CPython 3.11 and 1.03 with
+/// 3.12, now 1.03 and 1.00; `fragmentation` takes 4 to 7 % less, and programs that free at random, for which it fetches what is not needed, as long as before (`hugeheap bench obmalloc`). To look
+/// whether windows are emptied in a row, and to fetch the next one of those only, cost more than it brought.
+#[inline(always)]
+fn fetch_next(block: *mut c_void) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint: it reads nothing, and any address may be given.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
+            block.cast::<i8>().wrapping_sub(NEXT),
+        );
+    }
+    // Elsewhere there is no stable way to ask.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = block;
 }
 
 /// A thread without a heap.
