@@ -94,7 +94,7 @@ unsafe extern "C" fn hh_heap_free_sized(handle: Handle, address: *mut c_void, si
 }
 
 // What `include/hugeheap_inline.h` falls back to. The name has the number of the layout it was written for: how bins lie in a heap, and
-// the first three words of one. When that changes, the number does, here and there; tests/c notices when it was forgotten.
+// the first four words of one. When that changes, the number does, here and there; tests/c notices when it was forgotten.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_layout_3_alloc(handle: Handle, size: usize) -> *mut c_void {

@@ -451,9 +451,10 @@ mod tests {
         std::fs::write(dir.path().join("file"), "1").unwrap();
         let path = Root::new(dir.path()).unwrap().path(b"/file").unwrap();
         let mut file = File::open(&path, "read").unwrap();
+        // Who reads there fails instead of waiting for good.
+        receiver.set_nonblocking(true).unwrap();
         // SAFETY: both numbers are open; `file` owns the one that becomes a socket.
         unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&receiver), file.descriptor()) };
-        // With nothing there a read would wait.
         assert_eq!(file.read(&mut [0; 8]), Err(Error::new("read", libc::ESPIPE)));
         sender.write_all(b"message").unwrap();
         assert_eq!(file.read(&mut [0; 8]), Err(Error::new("read", libc::ESPIPE)));

@@ -333,13 +333,14 @@ pub struct GlobalHeap;
 
 impl GlobalHeap {
     /// What [`alloc`](GlobalAlloc::alloc) ends in where the fast path does not: a thread's first request. Not the same function as for large alignments, because then
-    /// the compiler makes one branch of the two, with four more instructions. The arguments in the order in which a global allocator has them.
+    /// the compiler makes one branch of the two, with four more instructions.
     #[inline(never)]
     fn allocate(bytes: usize) -> *mut u8 {
         let block = thread_heap().and_then(|mut heap| heap.allocate(bytes));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
+    /// The arguments in the order in which a global allocator has them.
     #[inline(never)]
     fn allocate_aligned(bytes: usize, align: usize) -> *mut u8 {
         let block = thread_heap().and_then(|mut heap| heap.allocate_aligned(bytes, align));

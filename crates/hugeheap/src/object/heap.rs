@@ -44,7 +44,7 @@ pub(crate) struct Own<S: Source> {
     /// First, so that a class in a tag is the way to its bin.
     pub(crate) bins: [Bin; CLASSES],
     /// The ways to the bins of all sizes, for callers that know no size when they are compiled. A copy for each heap, a kibibyte: the table of all heaps would be an address more to load with each
-    /// request and each sized free.
+    /// request and each sized free: `larson` with one thread took 2 to 4 % longer, 1.7 % in the mean of four.
     pub(crate) ways: Ways,
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,

@@ -12,7 +12,7 @@
 //! open window: taking a block there changes nothing here, and C does it without a call. *listed*: the list of the bin that the page is in. *used*: the page was in use once, so its metadata is resident.
 //!
 //! A mark has a cache line to itself, of which it needs half: each allocation and each free writes to one, and the pages of two threads' heaps lie side by side. With two to a line `larson` with two
-//! threads took 0.20 to 0.43 s on two processors far from each other, one run like the other or not, and takes 0.15 to 0.21 s (30 runs each, by turns); where both processors were near, as long.
+//! threads took 0.20 to 0.43 s in some hours of one virtual machine, one run like the other or not, and takes 0.15 to 0.21 s (30 runs each, by turns); in other hours as long.
 //! `glibc-thread` takes 7 % less. One thread takes as long. It is 0.2 % of the memory. (Eight shared one while the links were in an array of their own.)
 //!
 //! The tag is written by the owner; another thread only sets its pending bit. The state is the owner's; others may read it for statistics. So it is changed by plain loads and stores, and all of it

@@ -124,3 +124,32 @@ fn what_was_freed_last_is_handed_out_first() {
     heap.give_all(blocks);
     heap.check_empty();
 }
+
+#[test]
+fn who_replaces_page_runs_at_random_seldom_asks_the_arenas() {
+    let (space, mut heap) = heap();
+    let mut state = 1_u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize
+    };
+    // How many there are of a length at a time changes by chance.
+    let sizes = [48, 12_000, 24_000];
+    let mut slots = heap.take_many(100, sizes[0]);
+    let asked = || space.source().with(|arenas| arenas.snapshot().allocations);
+    let (mut runs, mut before) = (0, 0);
+    for round in 0..20_000 {
+        if round == 1000 {
+            (runs, before) = (0, asked());
+        }
+        let slot = random() % slots.len();
+        heap.give(slots[slot]).expect("live");
+        let bytes = sizes[random() % sizes.len()];
+        slots[slot] = heap.take(bytes);
+        runs += u64::from(bytes > sizes[0]);
+    }
+    // With four kept of each length it is every eighth.
+    assert!((asked() - before) * 12 < runs, "{} times for {runs} runs", asked() - before);
+    heap.give_all(slots);
+    heap.check_empty();
+}
