@@ -12,19 +12,21 @@
 //!       └──────────────── empty arenas ◀───────────────────── complete (locked)   account for it
 //! ```
 //!
-//! A collector, which takes arenas in pauses, *expects* growth: it says how much its next pause may take, and gets that many arenas ahead, whatever
-//! the heap's size, where making one takes so long that it shows in a pause. What it has [`Beside`] them is touched with them: metadata is 2 % of the memory, but its OS
+//! A collector, which takes arenas in pauses, *expects* growth: it says how much its next pause may take, and gets that many arenas ahead where it is little beside the heap, or where making one takes so
+//! long that it shows in a pause. What it has [`Beside`] them is touched with them: metadata is 2 % of the memory, but its OS
 //! pages are ten for each arena, and where a hypervisor has to find the memory one of them can take as long as a huge page.
 //!
 //! What it may cost: one arena beside 48 live ones or more, two beside 128, and they count as retained. When the heap stops growing they are kept
 //! for the decay time like what was in use last, then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the
 //! program's own touches decide how much is resident), or with one processor.
 
+use super::layout::HEAP_PAGE_BYTES;
 use super::list::ArenaId;
 use super::record::State;
 use super::supply::{Making, Touched};
-use super::{ARENA_BYTES, Arenas};
+use super::{ARENA_BYTES, Arenas, pages_bytes};
 use core::fmt::Debug;
+use core::time::Duration;
 use hugeheap_os::{AddressRange, Os};
 
 /// Live arenas from which on one is made ahead: it is 2 % of the memory then. With the rest of the arena at hand and what the library
@@ -46,8 +48,15 @@ pub(super) const LEAST: u32 = 4;
 /// the memory, 5 to 13.
 pub(super) const SHOWS: u64 = 1_000_000;
 
+/// Nanoseconds from which on an arena that is being made is late: twice as long as the kernel needs to clear it. The first one for which a hypervisor has to find the memory says so
+/// before its time is known, and was 6 to 8 ms in the pause that came next.
+pub(super) const LATE: u64 = 400_000;
+
 /// Arenas that are made ahead of a pause at most.
 pub(super) const MOST_EXPECTED: u64 = 2;
+
+/// Arenas with room that are looked at for what is at hand: a cache miss each. Those with the longest free ranges come first.
+const LOOK: usize = 64;
 
 /// What a collector has beside arenas, and needs as soon as it takes one.
 pub(crate) trait Beside: Debug + Sync {
@@ -62,8 +71,10 @@ pub(crate) struct Growth {
     taken_at: u64,
     /// Arenas taken in quick succession, up to `LEAST`.
     succession: u32,
-    /// Arenas that are being made.
+    /// Arenas that are being made, one at a time.
     begun: u32,
+    /// When the last of them was begun.
+    begun_at: u64,
     /// Some were made in this succession.
     made: bool,
     /// The thread should look.
@@ -75,8 +86,16 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    pub(crate) const NONE: Self =
-        Self { taken_at: 0, succession: 0, begun: 0, made: false, due: false, expected: 0, beside: None };
+    pub(crate) const NONE: Self = Self {
+        taken_at: 0,
+        succession: 0,
+        begun: 0,
+        begun_at: 0,
+        made: false,
+        due: false,
+        expected: 0,
+        beside: None,
+    };
 
     /// A whole arena is taken, for use at once.
     fn took(&mut self, now: u64) {
@@ -125,10 +144,14 @@ fn allowed(live: u64) -> u64 {
 /// What can be taken without a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
-    /// Free bytes that are resident.
+    /// Free bytes that are resident, and that a request for heap pages finds.
     pub(crate) bytes: u64,
-    /// The maintenance thread makes an arena, which takes so long that an allocation had better not make another meanwhile.
+    /// The maintenance thread makes an arena.
+    pub(crate) is_made: bool,
+    /// It does, or will, and that takes so long that a pause had better end with waiting for it.
     pub(crate) comes: bool,
+    /// How long making one took lately.
+    pub(crate) takes: Duration,
 }
 
 /// An arena that is being made ahead: begun by [`Arenas::begin_ahead`], touched without the heap's lock, and handed to
@@ -162,18 +185,62 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Somebody who cannot wait for an arena says how many bytes it may need soon, however slowly the heap grows: a collector, which takes them
-    /// in pauses. Making one has taken up to 20 ms, where a hypervisor had to find the memory.
+    /// in pauses. Making one has taken up to 20 ms, where a hypervisor had to find the memory. Two beside a heap of 96 MiB also where it takes 0.2: a host that had memory at hand has none from one arena
+    /// to the next, and a pause of 4 MiB of survivors then waited for the second.
     pub(crate) fn expect_growth(&mut self, bytes: u64, beside: &'static dyn Beside) {
         let now = self.now();
-        let arenas = if self.shows() { bytes.div_ceil(ARENA_BYTES as u64).min(MOST_EXPECTED) } else { 0 };
+        let is_little = allowed(self.counters.live) > 0;
+        let arenas =
+            if is_little || self.shows() { bytes.div_ceil(ARENA_BYTES as u64).min(MOST_EXPECTED) } else { 0 };
         self.growth.expect(now, arenas, beside);
         self.growth.due = self.missing_ahead(now) > 0;
     }
 
-    /// What is there for somebody who cannot wait.
-    pub(crate) fn ready(&self) -> Ready {
-        let comes = self.shows() && (self.growth.begun > 0 || self.growth.due);
-        Ready { bytes: self.counters.retained, comes }
+    /// What is there for somebody who cannot wait and may need so many bytes. No more than these are counted.
+    ///
+    /// Retained bytes are not the answer: the end of a large block is retained, too, and nobody else can have it. A heap with a table of 128 MiB took these 224 KiB for what its
+    /// next collection would find, and made arenas in its pauses.
+    pub(crate) fn ready(&self, wanted: u64) -> Ready {
+        let Growth { begun, begun_at, due, .. } = self.growth;
+        let is_made = begun > 0;
+        // The one under way may be the first that takes long.
+        let late = is_made && self.now().saturating_sub(begun_at) >= LATE;
+        Ready {
+            bytes: self.at_hand(wanted),
+            is_made,
+            comes: late || self.shows() && (is_made || due),
+            takes: Duration::from_nanos(self.latency.average()),
+        }
+    }
+
+    /// Free bytes that are resident, whoever can have them.
+    pub(crate) fn retained(&self) -> u64 {
+        self.counters.retained
+    }
+
+    /// Whether the next arena for a heap page has to be made, for which a pause had better not be longer.
+    pub(super) fn would_make(&self) -> bool {
+        self.shows() && !self.empty.head.is_some() && self.partial.is_empty() && self.broken.is_empty()
+    }
+
+    /// Resident bytes of empty arenas and of those with room, up to `most`.
+    fn at_hand(&self, most: u64) -> u64 {
+        let mut bytes = 0;
+        let mut empty = self.empty.head;
+        while empty.is_some() && bytes < most {
+            let arena = self.arena(empty);
+            bytes += pages_bytes(arena.touched);
+            empty = arena.next;
+        }
+        let with_room =
+            self.partial.emptiest(&self.table).chain(self.broken.emptiest(&self.table)).take(LOOK);
+        for id in with_room {
+            if bytes >= most {
+                break;
+            }
+            bytes += u64::from(self.arena(id).retained_pages()) * HEAP_PAGE_BYTES as u64;
+        }
+        bytes.min(most)
     }
 
     /// Whether making an arena takes so long that it shows in a pause.
@@ -228,6 +295,7 @@ impl<O: Os> Arenas<O> {
                 arena.state = State::GivenBack;
                 arena.busy = true;
                 self.growth.begun += 1;
+                self.growth.begun_at = now;
                 return Some(Ahead { id, range, making, touched: None, beside: self.growth.beside });
             } else {
                 self.growth.stop();

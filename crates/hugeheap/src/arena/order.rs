@@ -49,6 +49,11 @@ impl Order {
         classes: [0; HEAP_PAGES as usize],
     };
 
+    /// Whether no arena has room.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lengths == 0
+    }
+
     /// Adds an arena with between 1 and 127 free pages in a row.
     pub(crate) fn insert(&mut self, table: &mut Table, id: ArenaId) {
         let arena = table.arena_mut(id);

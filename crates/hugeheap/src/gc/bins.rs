@@ -208,6 +208,7 @@ impl<S: Source> Old<S> {
     fn take_spares(&mut self) -> bool {
         let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
         self.batch = (self.batch * 2).min(SPARES / 2);
+        self.wait_for_arena();
         let spares = &mut self.spares[..batch];
         let mut taken = self.space.take_pages(spares, 0);
         // Here the program waits: the next arena is made meanwhile, by somebody else.

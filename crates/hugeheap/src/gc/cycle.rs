@@ -197,8 +197,8 @@ impl<S: Source> Heap<S> {
     fn end_sweeping(&mut self) {
         self.marker.phase = Phase::Idle;
         self.old.grows = false;
-        let ready = self.old.space().source().with(|arenas| arenas.ready());
-        self.pacing.finished(self.old.used(), ready.bytes as usize);
+        let free = self.old.space().source().with(|arenas| arenas.retained());
+        self.pacing.finished(self.old.used(), free as usize);
         self.statistics.major += 1;
         if self.listeners.want(log::MAJOR) {
             let (live, held) = (self.old.used(), self.old.held());

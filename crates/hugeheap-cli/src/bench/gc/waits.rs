@@ -19,7 +19,8 @@ use hugeheap::gc::{BUCKETS, Phase, ProcessHeap};
 use hugeheap_os::Facts;
 use hugeheap_os::linux::Linux;
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// Longest waits that are kept: a table of them fits a screen.
@@ -44,6 +45,9 @@ pub(crate) struct Wait {
     pub(crate) seconds: f64,
     /// Seconds that a processor worked for it.
     pub(crate) on_processor: f64,
+    /// Seconds that the thread was ready and no processor of the guest ran it; `None` where the kernel does not tell.
+    #[serde(default)]
+    pub(crate) in_queue: Option<f64>,
     /// Pages that were touched for the first time.
     pub(crate) faults: u64,
     /// Bytes that a minor collection moved to the old generation.
@@ -137,6 +141,11 @@ fn stolen_in(text: &str) -> Option<u64> {
     text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(7)?.parse().ok()
 }
 
+/// The second number of a thread's `schedstat`: nanoseconds in the queue of a processor.
+fn in_queue_of(text: &str) -> Option<Duration> {
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
 /// Pages that this thread touched for the first time.
 fn faults() -> u64 {
     // SAFETY: all zero is a valid value of this plain struct.
@@ -152,12 +161,15 @@ pub(crate) struct Watch {
     linux: Linux,
     begin: Duration,
     waits: Waits,
+    /// Of this thread. Open all the time: to open it for each pause took five times as long as the rest.
+    schedstat: Option<File>,
 }
 
 /// What was known before such a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     processor: Duration,
+    in_queue: Option<Duration>,
     faults: u64,
     pauses: u64,
     total: u64,
@@ -169,14 +181,23 @@ pub(crate) struct Before {
 impl Watch {
     pub(crate) fn new() -> Self {
         let linux = Linux::new();
-        Self { begin: linux.now(), linux, waits: Waits::new() }
+        let schedstat = File::open("/proc/thread-self/schedstat").ok();
+        Self { begin: linux.now(), linux, waits: Waits::new(), schedstat }
     }
 
-    /// Before a call that [may collect](ProcessHeap::may_collect): two system calls, a microsecond.
+    /// How long this thread was ready to run and no processor of the guest ran it.
+    fn in_queue(&self) -> Option<Duration> {
+        let mut text = [0; 80];
+        let length = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
+        in_queue_of(std::str::from_utf8(&text[..length]).ok()?)
+    }
+
+    /// Before a call that [may collect](ProcessHeap::may_collect): three system calls, two microseconds.
     pub(crate) fn before(&self, heap: &ProcessHeap) -> Before {
         let now = heap.statistics();
         Before {
             processor: self.linux.thread_time(),
+            in_queue: self.in_queue(),
             faults: faults(),
             pauses: now.pauses.count,
             total: now.pauses.total,
@@ -193,11 +214,14 @@ impl Watch {
             return;
         }
         let on_processor = self.linux.thread_time().saturating_sub(before.processor);
+        let both = before.in_queue.zip(self.in_queue());
+        let in_queue = both.map(|(before, now)| now.saturating_sub(before).as_secs_f64());
         self.waits.on_processor.record(on_processor);
         let wait = Wait {
             at: (self.linux.now() - self.begin).as_secs_f64(),
             seconds: (now.pauses.total - before.total) as f64 / 1e9,
             on_processor: on_processor.as_secs_f64(),
+            in_queue,
             faults: faults() - before.faults,
             survived: now.survived_bytes - before.survived,
             moved: now.moved_bytes - before.moved,
@@ -267,6 +291,18 @@ mod tests {
     }
 
     #[test]
+    fn the_time_in_the_queue_of_a_processor_is_the_second_number() {
+        assert_eq!(in_queue_of("341065 72 2\n"), Some(Duration::from_nanos(72)));
+        assert_eq!(in_queue_of("341065"), None, "kernels that do not tell");
+        let mut watch = Watch::new();
+        let told = watch.in_queue();
+        assert_eq!(told.is_some(), std::path::Path::new("/proc/thread-self/schedstat").exists());
+        assert!(watch.in_queue() >= told, "read anew");
+        watch.schedstat = None;
+        assert_eq!(watch.in_queue(), None);
+    }
+
+    #[test]
     fn the_longest_waits_are_kept_in_order() {
         let mut waits = Waits::new();
         for length in [3_u32, 1, 2].iter().cycle().take(12) {
@@ -276,6 +312,7 @@ mod tests {
                 at: 0.0,
                 seconds,
                 on_processor: 0.0,
+                in_queue: None,
                 faults: 0,
                 survived: 0,
                 moved: 0,

@@ -1,7 +1,7 @@
 //! Arenas made before they are needed: when, how many, and where they go when growth stops.
 
 use super::*;
-use crate::arena::ahead::{Beside, LEAST, MOST_EXPECTED, ONE_FROM, QUICK, Ready, SHOWS, TWO_FROM};
+use crate::arena::ahead::{Beside, LATE, LEAST, MOST_EXPECTED, ONE_FROM, QUICK, SHOWS, TWO_FROM};
 use hugeheap_os::simulated::Call;
 
 /// A collector that has nothing beside its arenas.
@@ -100,24 +100,62 @@ fn slow(cost: u64) -> World {
 fn where_arenas_take_long_those_that_a_pause_may_take_are_made_whatever_the_size() {
     for (expected, arenas) in [(0, 0), (1, 1), (ARENA, 1), (ARENA + 1, 2), (9 * ARENA, MOST_EXPECTED)] {
         let mut world = slow(2 * SHOWS);
-        assert!(!world.heap.ready().comes);
+        assert!(!world.heap.ready(ARENA).comes);
         world.heap.expect_growth(expected, &NOTHING);
-        assert_eq!(world.heap.ready(), Ready { bytes: 0, comes: arenas > 0 });
+        let ready = world.heap.ready(9 * ARENA);
+        assert_eq!((ready.bytes, ready.is_made, ready.comes), (0, false, arenas > 0));
+        assert!(ready.takes >= Duration::from_nanos(SHOWS), "{ready:?}");
         assert_eq!(world.make_ahead(), arenas, "for {expected} bytes");
-        assert_eq!(world.heap.ready(), Ready { bytes: arenas * ARENA, comes: false });
+        let ready = world.heap.ready(9 * ARENA);
+        assert_eq!((ready.bytes, ready.is_made, ready.comes), (arenas * ARENA, false, false));
+        assert_eq!(world.heap.ready(5).bytes, 5 * arenas.min(1), "no more than is asked for");
         world.run(3.0);
         assert_eq!(world.heap.snapshot().retained, 0, "nobody needed them");
         world.check();
     }
     let mut quick = slow(SHOWS / 5);
     quick.heap.expect_growth(9 * ARENA, &NOTHING);
-    assert_eq!((quick.make_ahead(), quick.heap.ready().comes), (0, false));
+    assert_eq!((quick.make_ahead(), quick.heap.ready(ARENA).comes), (0, false));
     let mut large = grown(Policy::Thp, Config::default(), LARGE);
     large.heap.expect_growth(9 * ARENA, &NOTHING);
     assert!(
-        large.heap.ahead_due() && !large.heap.ready().comes,
+        large.heap.ahead_due() && !large.heap.ready(ARENA).comes,
         "making it oneself takes no longer than to wait"
     );
+}
+
+#[test]
+fn of_a_heap_that_is_not_small_those_are_made_also_where_arenas_are_quick() {
+    for (arenas, made) in [(ONE_FROM - 1, 0), (ONE_FROM, MOST_EXPECTED), (TWO_FROM, MOST_EXPECTED)] {
+        let mut world = grown(Policy::Thp, Config::default(), arenas as usize);
+        world.heap.expect_growth(9 * ARENA, &NOTHING);
+        assert_eq!(world.make_ahead(), made, "{arenas}");
+    }
+}
+
+/// Such an arena was 6 to 8 ms in the next pause: its time was not known before it was over.
+#[test]
+fn the_first_arena_that_takes_long_is_known_as_such_while_it_is_made() {
+    let mut world = grown(Policy::Thp, Config::default(), LARGE);
+    world.heap.expect_growth(ARENA, &NOTHING);
+    let ahead = world.heap.begin_ahead().expect("due");
+    assert!(world.heap.ready(ARENA).is_made && !world.heap.ready(ARENA).comes, "it will soon be there");
+    world.kernel.advance(Duration::from_nanos(LATE));
+    assert!(world.heap.ready(ARENA).comes, "it takes long");
+    world.heap.complete_ahead(ahead);
+    assert_eq!((world.heap.ready(ARENA).is_made, world.heap.ready(ARENA).bytes), (false, ARENA));
+}
+
+/// A heap whose table had left 224 KiB of its last arena took these for what its next collection would find, and made arenas in its pauses.
+#[test]
+fn what_is_left_of_a_large_block_is_not_ready_for_others() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.heap.allocate_large(2 * ARENA_BYTES - 14 * HEAP_PAGE_BYTES, true).expect("there is memory");
+    assert_eq!((world.heap.retained(), world.heap.ready(ARENA).bytes), (14 * PAGE, 0));
+    // What heap pages are taken from is.
+    world.take(100);
+    assert_eq!((world.heap.retained(), world.heap.ready(ARENA).bytes), (42 * PAGE, 28 * PAGE));
+    world.check();
 }
 
 #[test]

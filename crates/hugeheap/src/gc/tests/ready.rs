@@ -1,10 +1,11 @@
 //! Pauses on a host that takes long to make an arena.
 
 use super::*;
-use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use crate::arena::{ARENA_BYTES, Ahead, HEAP_PAGE_BYTES};
 use crate::gc::pacing::{LEAST_PART, STEP};
+use core::cell::RefCell;
 use hugeheap_os::simulated::Call;
-use hugeheap_os::{AddressRange, Pages};
+use hugeheap_os::{AddressRange, Facts, Pages};
 
 /// What making an arena takes: it shows in a pause, and fits one.
 const TAKES: Duration = Duration::from_micros(1500);
@@ -77,6 +78,58 @@ fn a_minor_collection_finds_the_metadata_of_the_arenas_that_it_needs() {
     let ahead = arenas.lock().snapshot().arenas_ahead;
     assert!(ahead >= 8, "{ahead}");
     assert_eq!(all.filter(|&arena| touched(arena)).count() as u64, ahead);
+    test.end();
+}
+
+std::thread_local! {
+    /// What the thread of [`makes_slowly`] is making, and when it will have done so.
+    static UNDER_WAY: RefCell<Option<(Ahead, Duration)>> = const { RefCell::new(None) };
+}
+
+/// The maintenance thread needs much longer for an arena than the program waits at a time.
+fn makes_slowly(world: &World, time: Duration) {
+    world.kernel.advance(time);
+    UNDER_WAY.with_borrow_mut(|under_way| {
+        let now = world.kernel.now();
+        let mut arenas = world.arenas.lock();
+        if let Some((mut ahead, _)) = under_way.take_if(|(_, done)| *done <= now) {
+            ahead.touch(&world.kernel);
+            arenas.complete_ahead(ahead);
+        }
+        if under_way.is_none() {
+            *under_way = arenas.begin_ahead().map(|ahead| (ahead, now + TAKES));
+        }
+    });
+}
+
+/// It made another one meanwhile, behind the thread: such pauses were 9 to 20 ms.
+#[test]
+fn a_minor_collection_waits_for_the_arena_that_is_being_made() {
+    const COUNT: u64 = 20_000;
+    let mut test = grow(2 * TAKES, Some(makes), 16);
+    let World { arenas, kernel, waiting } = test.space.source();
+    *waiting.lock() = Some(makes_slowly);
+    // What is at hand is somebody else's now, and a thread has just begun to make the next arena.
+    let mut taken = Vec::new();
+    {
+        let mut arenas = arenas.lock();
+        while arenas.ready(1).bytes > 0 {
+            taken.push(arenas.allocate(1).expect("it is at hand").get());
+        }
+        arenas.expect_growth(ARENA_BYTES as u64, test.space);
+        let ahead = arenas.begin_ahead().expect("it is due");
+        UNDER_WAY.set(Some((ahead, kernel.now() + TAKES)));
+    }
+    let before = arenas.lock().snapshot();
+    test.run(|scope, types| {
+        let head = list(scope, types, COUNT);
+        scope.collect_minor();
+        check_list(scope, head, COUNT);
+    });
+    let after = arenas.lock().snapshot();
+    let (all, ahead) = (after.arenas - before.arenas, after.arenas_ahead - before.arenas_ahead);
+    assert!(all >= 1 && all == ahead, "{ahead} of {all} by the thread");
+    taken.into_iter().for_each(|page| arenas.lock().free(page, 1).expect("live"));
     test.end();
 }
 
