@@ -208,7 +208,7 @@ impl<S: Source> Heap<S> {
             allocations: 0,
             crowded: false,
         };
-        heap.nursery.part = heap.pacing.first_part();
+        heap.set_part(heap.pacing.first_part());
         heap.watch();
         heap.count_all();
         Ok(heap)
@@ -320,9 +320,12 @@ impl<S: Source> Heap<S> {
                 let took = heap.work();
                 let took = heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
-                let part = heap.pacing.part(heap.nursery.part, took);
-                heap.nursery.part = heap.part_for_ready(survived, part);
-                heap.resize_nursery(survived, all && heap.nursery.part == heap.nursery.bytes());
+                let used = heap.nursery.part;
+                heap.set_part(heap.pacing.part(heap.nursery.paced, took));
+                heap.nursery.part = heap.part_for_ready(survived, used);
+                if heap.resize_nursery(survived, all && heap.nursery.part == heap.nursery.bytes()) {
+                    heap.nursery.part = heap.part_for_ready(survived, used);
+                }
             } else {
                 heap.go_on(frame, survived + heap.added);
                 if heap.nursery.bytes() > heap.nursery_size.least() {
@@ -338,19 +341,25 @@ impl<S: Source> Heap<S> {
 
     /// Makes the nursery as large as what survived asks for. `all`: all of it was used, and may be again.
     #[inline(never)]
-    fn resize_nursery(&mut self, survived: usize, all: bool) {
+    fn resize_nursery(&mut self, survived: usize, all: bool) -> bool {
         let (now, can) = (self.nursery.bytes(), self.pacing.can_survive());
-        if let Some(bytes) = self.nursery_size.next(now, survived, all, can) {
-            self.set_nursery(bytes);
-        }
+        let next = self.nursery_size.next(now, survived, all, can);
+        next.is_some_and(|bytes| self.set_nursery(bytes))
     }
 
     /// Goes on with a nursery of another size, if that can be.
-    fn set_nursery(&mut self, bytes: usize) {
-        if self.nursery.resize(bytes) {
+    fn set_nursery(&mut self, bytes: usize) -> bool {
+        let resized = self.nursery.resize(bytes);
+        if resized {
             self.pacing.nursery = bytes;
-            self.nursery.part = self.pacing.most();
+            self.set_part(self.pacing.most());
         }
+        resized
+    }
+
+    /// Uses so much of the nursery, of which what is ready may take away.
+    fn set_part(&mut self, paced: usize) {
+        (self.nursery.paced, self.nursery.part) = (paced, paced);
     }
 
     pub(super) fn collect_all(&mut self, window: &mut Window, frame: &mut [usize]) {

@@ -36,8 +36,10 @@ pub(crate) struct Nursery<S: Source> {
     space: &'static Space<S>,
     start: usize,
     bytes: usize,
-    /// How many bytes of it are handed out until the next collection.
+    /// How many bytes of it are handed out until the next collection: as many as the pace allows, or as what is ready is enough for.
     pub(crate) part: usize,
+    /// How many bytes the pace allows. Apart, because an arena that is being made now will soon be there: one collection of half as much was followed by four to come back to 4 MiB.
+    pub(crate) paced: usize,
     /// Where the next gap is looked for.
     next: usize,
     /// Objects that stay.
@@ -66,6 +68,7 @@ impl<S: Source> Nursery<S> {
             start,
             bytes,
             part: bytes,
+            paced: bytes,
             next: start,
             stays: 0,
             queued: 0,

@@ -18,7 +18,7 @@
 //!
 //! Where nobody makes arenas (one processor, no thread, no huge pages) there is nothing to wait for, and collections take what they need.
 
-use super::heap::Heap;
+use super::heap::{Heap, MAX_YOUNG};
 use super::old::Old;
 use super::pacing::{LEAST_PART, MANY};
 use crate::arena::HEAP_PAGE_BYTES;
@@ -29,16 +29,27 @@ use hugeheap_os::Facts;
 /// How long a wait takes: half of what clearing a huge page does.
 const SLICE: Duration = Duration::from_micros(100);
 
+/// Bytes of the nursery that are used at least, however little is ready: two of the largest objects in it. With half of what is ready each time, and no less, the next collection finds what it needs until the
+/// arena comes. With [`LEAST_PART`] it did not where that took 15 to 40 ms, and waited for it in one pause.
+const SCARCE_PART: usize = 16 << 10;
+
+const _: () = assert!(SCARCE_PART >= 2 * MAX_YOUNG && SCARCE_PART < LEAST_PART);
+
 /// How long a collection waits at least for an arena that is being made: what most took for which a hypervisor had to find the memory.
 const PATIENCE: Duration = Duration::from_millis(6);
 
 impl<S: Source> Heap<S> {
-    /// At the end of a pause whose minor collection moved `survived` bytes: sees to it that the next one finds as much, and returns how much of the nursery
-    /// may be used until then, at most `part`.
-    pub(super) fn part_for_ready(&mut self, survived: usize, part: usize) -> usize {
-        let wanted = (2 * survived.max(LEAST_PART)).min(part) as u64;
+    /// At the end of a pause whose minor collection of a part of `used` bytes moved `survived`: sees to it that the next one finds as much, and returns how much of the nursery
+    /// may be used until then.
+    pub(super) fn part_for_ready(&mut self, survived: usize, used: usize) -> usize {
+        let part = self.nursery.paced;
+        // Where little was used because little was ready, little survived.
+        let scarce = used < LEAST_PART;
+        // All of the part may survive, and each size class begins a heap page of its own.
+        let most = part.max(LEAST_PART) + LEAST_PART;
+        let wanted = (2 * survived.max(LEAST_PART)).min(most) as u64;
         self.old.expected = wanted;
-        if !self.old.grows || survived < MANY {
+        if !self.old.grows || survived < MANY && !scarce {
             return part;
         }
         let space = self.old.space();
@@ -48,11 +59,19 @@ impl<S: Source> Heap<S> {
                 arenas.expect_growth(wanted, space);
                 arenas.ready(wanted)
             });
-            if ready.bytes >= wanted || !ready.comes {
+            // One that is being made is not worth a wait yet. But it may be the first that takes long.
+            let scarce = ready.bytes < wanted && (ready.comes || ready.is_made);
+            if !scarce {
                 return part;
             }
-            if self.pacing.has_waited(self.elapsed() + SLICE) || !source.wait_for_arenas(SLICE) {
-                return part.min((ready.bytes / 2) as usize).max(LEAST_PART);
+            let waits = ready.comes && !self.pacing.has_waited(self.elapsed() + SLICE);
+            if !waits || !source.wait_for_arenas(SLICE) {
+                let part = part.min((ready.bytes / 2) as usize).max(SCARCE_PART);
+                if ready.comes {
+                    // It lasts: afterwards more is used by and by.
+                    self.nursery.paced = part.max(LEAST_PART);
+                }
+                return part;
             }
         }
     }
