@@ -24,7 +24,7 @@ use super::layout::HEAP_PAGE_BYTES;
 use super::list::ArenaId;
 use super::record::State;
 use super::supply::{Making, Touched};
-use super::{ARENA_BYTES, Arenas, pages_bytes};
+use super::{ARENA_BYTES, Arenas};
 use core::fmt::Debug;
 use core::time::Duration;
 use hugeheap_os::{AddressRange, Os};
@@ -55,7 +55,7 @@ pub(super) const LATE: u64 = 400_000;
 /// Arenas that are made ahead of a pause at most.
 pub(super) const MOST_EXPECTED: u64 = 2;
 
-/// Arenas with room that are looked at for what is at hand: a cache miss each. Those with the longest free ranges come first.
+/// Empty arenas and arenas with room that are looked at for what is at hand, at most: a cache miss each. Those with the longest free ranges come first.
 const LOOK: usize = 64;
 
 /// What a collector has beside arenas, and needs as soon as it takes one.
@@ -225,16 +225,11 @@ impl<O: Os> Arenas<O> {
 
     /// Resident bytes of empty arenas and of those with room, up to `most`.
     fn at_hand(&self, most: u64) -> u64 {
+        let next = |id: ArenaId| id.is_some().then_some(id);
+        let empty = core::iter::successors(next(self.empty.head), |&id| next(self.arena(id).next));
+        let with_room = self.partial.emptiest(&self.table).chain(self.broken.emptiest(&self.table));
         let mut bytes = 0;
-        let mut empty = self.empty.head;
-        while empty.is_some() && bytes < most {
-            let arena = self.arena(empty);
-            bytes += pages_bytes(arena.touched);
-            empty = arena.next;
-        }
-        let with_room =
-            self.partial.emptiest(&self.table).chain(self.broken.emptiest(&self.table)).take(LOOK);
-        for id in with_room {
+        for id in empty.chain(with_room).take(LOOK) {
             if bytes >= most {
                 break;
             }

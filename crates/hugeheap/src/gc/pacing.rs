@@ -63,7 +63,7 @@ const LEAST_STEP: usize = 256 << 10;
 /// 1.05 and 0.97 of the time with 500 (medians of nine and five, by turns), three percent more of it on a processor.
 const PLACE: u64 = 2000;
 
-/// Places that are no reason for a collection, however short a step may be: what a piece of the nursery brings.
+/// Places that are no reason for a collection, however short a step may be: what a piece of the nursery brings, of objects of 64 bytes.
 const LEAST_PLACES: u64 = 2000;
 
 /// The first major collection does not begin before the old generation has this many nurseries.

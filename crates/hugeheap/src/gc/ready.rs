@@ -44,12 +44,12 @@ impl<S: Source> Heap<S> {
     pub(super) fn part_for_ready(&mut self, survived: usize, used: usize) -> usize {
         let part = self.nursery.paced;
         // Where little was used because little was ready, little survived.
-        let scarce = used < LEAST_PART;
+        let was_scarce = used < LEAST_PART;
         // All of the part may survive, and each size class begins a heap page of its own.
         let most = part.max(LEAST_PART) + LEAST_PART;
         let wanted = (2 * survived.max(LEAST_PART)).min(most) as u64;
         self.old.expected = wanted;
-        if !self.old.grows || survived < MANY && !scarce {
+        if !self.old.grows || survived < MANY && !was_scarce {
             return part;
         }
         let space = self.old.space();
