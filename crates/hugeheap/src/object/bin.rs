@@ -275,7 +275,27 @@ impl Bin {
     }
 
     /// Forgets the blocks whose granules are such: their page leaves the bin, or their window is opened.
-    pub(super) fn forget_if(&mut self, is_such: impl Fn(usize) -> bool) {
+    ///
+    /// Blocks that are freed in their order lie together, and a page whose last one was freed has them on top: these are taken away one by one, and then no other one is such in most cases.
+    pub(super) fn forget_if(&mut self, is_such: impl Fn(u32) -> bool) {
+        let is_remembered_and_such = |granule: u32| granule != NO_BLOCK && is_such(granule);
+        loop {
+            let top = self.end().wrapping_sub(1) % RECENT;
+            if !is_remembered_and_such(self.recent[top]) {
+                break;
+            }
+            self.recent[top] = NO_BLOCK;
+            self.end = top as u32;
+        }
+        let others =
+            self.recent.iter().map(|&granule| u32::from(is_remembered_and_such(granule))).sum::<u32>();
+        if others > 0 {
+            self.forget_among(is_such);
+        }
+    }
+
+    /// The same for those between others.
+    fn forget_among(&mut self, is_such: impl Fn(u32) -> bool) {
         let back = |place: usize| place.wrapping_sub(1) % RECENT;
         // From the one to be taken next to the oldest: what is kept moves towards the end.
         let (mut from, mut to) = (back(self.end()), back(self.end()));
@@ -287,7 +307,7 @@ impl Bin {
             }
             // Each is written, also where it was: nothing that a processor has to foresee.
             self.recent[to] = granule;
-            let is_such = is_such(granule as usize);
+            let is_such = is_such(granule);
             forgotten += usize::from(is_such);
             to = if is_such { to } else { back(to) };
             from = back(from);
@@ -295,6 +315,38 @@ impl Bin {
         for _ in 0..forgotten {
             self.recent[to] = NO_BLOCK;
             to = back(to);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Windows of few granules, so that those of one lie together, at the top, among others, and all over.
+        #[test]
+        fn what_is_forgotten_is_all_of_its_kind_and_nothing_else(
+            frees in prop::collection::vec(0u32..8, 0..40), recalled in 0usize..20, kind in 0u32..4
+        ) {
+            let [mut bin, ..] = Bin::all();
+            frees.iter().for_each(|&granule| bin.note_free(granule as usize));
+            let mut latest: Vec<_> = frees.iter().rev().take(RECENT).copied().collect();
+            for _ in 0..recalled.min(latest.len()) {
+                prop_assert_eq!(bin.recall(), Some(latest.remove(0) as usize));
+            }
+            bin.forget_if(|granule| granule / 2 == kind);
+            latest.retain(|granule| granule / 2 != kind);
+            prop_assert_eq!(bin.latest().collect::<Vec<_>>(), &latest[..]);
+            // The ring goes on.
+            bin.note_free(100);
+            latest.insert(0, 100);
+            latest.truncate(RECENT);
+            for granule in latest {
+                prop_assert_eq!(bin.recall(), Some(granule as usize));
+            }
+            prop_assert_eq!(bin.recall(), None);
         }
     }
 }

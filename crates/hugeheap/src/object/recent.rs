@@ -137,7 +137,7 @@ impl<S: Source> Own<S> {
         let base = self.base + (number << (GRANULE_SHIFT + 6));
         let window = Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base);
         // From now on its free blocks are taken from there.
-        self.bins[class].forget_if(|granule| granule / 64 == number);
+        self.bins[class].forget_if(|granule| granule / 64 == number as u32);
         mark.add_live(window.free().count_ones());
         self.bins[class].current = window;
     }

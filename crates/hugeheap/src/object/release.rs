@@ -177,7 +177,7 @@ impl<S: Source> Own<S> {
         if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.unlink(class, page);
             let left = page.address().wrapping_sub(self.base) / HEAP_PAGE_BYTES;
-            self.bins[class].forget_if(|granule| granule / (64 * WINDOWS) == left);
+            self.bins[class].forget_if(|granule| granule / (64 * WINDOWS as u32) == left as u32);
             self.keep_spare(page);
         }
     }

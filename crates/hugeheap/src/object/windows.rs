@@ -1,7 +1,7 @@
 //! Opening and leaving windows.
 //!
 //! The open window is one of the page at hand, and the page's mark has no bit for it: nobody else has to find it. The bit is back when the bin leaves the
-//! window with free blocks, or when all words of the page are looked at for want of another one: frees only count. With a bit for each free, a free of a block took
+//! window with free blocks, when a block of it is the first one to be freed in a full page, or when all words of the page are looked at for want of another one: other frees only count. With a bit for each free, a free of a block took
 //! four instructions and a branch more, and a look at all words is needed once for all the blocks that were freed meanwhile.
 
 use super::bin::{NO_NUMBER, Window};
@@ -59,6 +59,8 @@ impl<S: Source> Heap<S> {
         let _busy = heap.busy();
         let own = heap.own();
         if let Some(page) = own.space.page(own.base + (granule << GRANULE_SHIFT)) {
+            // Whoever takes the page looks at the other windows. To look at all of them here was in vain where all of the page's blocks are freed before it is.
+            page.mark().add_free(granule / 64 % WINDOWS);
             own.list_or_release(page, class);
         }
     }
