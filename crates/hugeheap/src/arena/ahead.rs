@@ -168,7 +168,8 @@ pub struct Ahead {
 
 impl Ahead {
     /// Has the kernel clear the memory. Without the heap's lock, and without that of the process's mappings: where a hypervisor had to find
-    /// the memory, another thread that mapped and advised an arena meanwhile waited 5 ms behind `populate`, and 0.01 behind a touch.
+    /// the memory, another thread that mapped and advised an arena meanwhile waited 5 ms behind `populate`, and 0.01 behind a touch. In a heap that
+    /// grew it was 5 behind a touch, too, and why is not known: who can wait for this arena should.
     pub fn touch<O: Os>(&mut self, os: &O) {
         self.touched = Some(self.making.touch(os, self.range, true));
         if let Some(beside) = self.beside {

@@ -320,12 +320,11 @@ impl<S: Source> Heap<S> {
                 let took = heap.work();
                 let took = heap.pacing.minor(survived, took);
                 heap.go_on(frame, survived + heap.added);
-                let used = heap.nursery.part;
+                let limited = heap.nursery.part < heap.nursery.paced;
                 heap.set_part(heap.pacing.part(heap.nursery.paced, took));
-                heap.nursery.part = heap.part_for_ready(survived, used);
-                if heap.resize_nursery(survived, all && heap.nursery.part == heap.nursery.bytes()) {
-                    heap.nursery.part = heap.part_for_ready(survived, used);
-                }
+                heap.resize_nursery(survived, all && heap.nursery.paced == heap.nursery.bytes());
+                // Of a nursery that has just grown as well.
+                heap.nursery.part = heap.part_for_ready(survived, limited);
             } else {
                 heap.go_on(frame, survived + heap.added);
                 if heap.nursery.bytes() > heap.nursery_size.least() {
@@ -341,24 +340,23 @@ impl<S: Source> Heap<S> {
 
     /// Makes the nursery as large as what survived asks for. `all`: all of it was used, and may be again.
     #[inline(never)]
-    fn resize_nursery(&mut self, survived: usize, all: bool) -> bool {
+    fn resize_nursery(&mut self, survived: usize, all: bool) {
         let (now, can) = (self.nursery.bytes(), self.pacing.can_survive());
-        let next = self.nursery_size.next(now, survived, all, can);
-        next.is_some_and(|bytes| self.set_nursery(bytes))
+        if let Some(bytes) = self.nursery_size.next(now, survived, all, can) {
+            self.set_nursery(bytes);
+        }
     }
 
     /// Goes on with a nursery of another size, if that can be.
-    fn set_nursery(&mut self, bytes: usize) -> bool {
-        let resized = self.nursery.resize(bytes);
-        if resized {
+    fn set_nursery(&mut self, bytes: usize) {
+        if self.nursery.resize(bytes) {
             self.pacing.nursery = bytes;
             self.set_part(self.pacing.most());
         }
-        resized
     }
 
     /// Uses so much of the nursery, of which what is ready may take away.
-    fn set_part(&mut self, paced: usize) {
+    pub(super) fn set_part(&mut self, paced: usize) {
         (self.nursery.paced, self.nursery.part) = (paced, paced);
     }
 

@@ -13,8 +13,8 @@
 //! 20 where a hypervisor had to find the memory first. The maintenance thread makes arenas ahead, but a program that fills a gigabyte is faster than
 //! such a host. It has to wait for memory in any case: so it waits a little at the end of many pauses, and not long within one.
 //!
-//! Where a collection finds nothing all the same, and an arena is being made, it waits for that one. To make another meanwhile took as long, and before that the
-//! kernel had it wait for the other thread: both change the same mapping where the arenas are neighbours. Such pauses were 9 to 20 ms, those that wait are 3 to 6.
+//! Where a collection finds nothing all the same, and an arena is being made, it waits for that one. To make another meanwhile took as long, and as
+//! much again off the processor: mapping it seems to wait for the other thread's fault. Such pauses were 9 to 20 ms.
 //!
 //! Where nobody makes arenas (one processor, no thread, no huge pages) there is nothing to wait for, and collections take what they need.
 
@@ -29,9 +29,10 @@ use hugeheap_os::Facts;
 /// How long a wait takes: half of what clearing a huge page does.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Bytes of the nursery that are used at least, however little is ready: two of the largest objects in it. With half of what is ready each time, and no less, the next collection finds what it needs until the
-/// arena comes. With [`LEAST_PART`] it did not where that took 15 to 40 ms, and waited for it in one pause.
-const SCARCE_PART: usize = 16 << 10;
+/// Bytes of the nursery that are used at least, however little is ready: two of the largest objects in it. With half of what is ready each time,
+/// and no less, the next collection finds what it needs until the arena comes. With [`LEAST_PART`] it did not where that took 15 to 40 ms, and
+/// waited for it in one pause.
+pub(super) const SCARCE_PART: usize = 16 << 10;
 
 const _: () = assert!(SCARCE_PART >= 2 * MAX_YOUNG && SCARCE_PART < LEAST_PART);
 
@@ -39,17 +40,15 @@ const _: () = assert!(SCARCE_PART >= 2 * MAX_YOUNG && SCARCE_PART < LEAST_PART);
 const PATIENCE: Duration = Duration::from_millis(6);
 
 impl<S: Source> Heap<S> {
-    /// At the end of a pause whose minor collection of a part of `used` bytes moved `survived`: sees to it that the next one finds as much, and returns how much of the nursery
-    /// may be used until then.
-    pub(super) fn part_for_ready(&mut self, survived: usize, used: usize) -> usize {
+    /// At the end of a pause whose minor collection moved `survived` bytes: sees to it that the next one finds as much, and returns how much of the nursery
+    /// may be used until then. `limited`: until now less could be used than the pace allows, so that it says nothing if little survived.
+    pub(super) fn part_for_ready(&mut self, survived: usize, limited: bool) -> usize {
         let part = self.nursery.paced;
-        // Where little was used because little was ready, little survived.
-        let was_scarce = used < LEAST_PART;
         // All of the part may survive, and each size class begins a heap page of its own.
         let most = part.max(LEAST_PART) + LEAST_PART;
         let wanted = (2 * survived.max(LEAST_PART)).min(most) as u64;
         self.old.expected = wanted;
-        if !self.old.grows || survived < MANY && !was_scarce {
+        if !self.old.grows || survived < MANY && !limited {
             return part;
         }
         let space = self.old.space();
@@ -66,12 +65,12 @@ impl<S: Source> Heap<S> {
             }
             let waits = ready.comes && !self.pacing.has_waited(self.elapsed() + SLICE);
             if !waits || !source.wait_for_arenas(SLICE) {
-                let part = part.min((ready.bytes / 2) as usize).max(SCARCE_PART);
+                let enough = ((ready.bytes / 2) as usize).max(SCARCE_PART);
                 if ready.comes {
                     // It lasts: afterwards more is used by and by.
-                    self.nursery.paced = part.max(LEAST_PART);
+                    self.nursery.paced = part.min(enough.max(LEAST_PART));
                 }
-                return part;
+                return part.min(enough);
             }
         }
     }

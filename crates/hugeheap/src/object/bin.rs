@@ -287,9 +287,8 @@ impl Bin {
             self.recent[top] = NO_BLOCK;
             self.end = top as u32;
         }
-        let others =
-            self.recent.iter().map(|&granule| u32::from(is_remembered_and_such(granule))).sum::<u32>();
-        if others > 0 {
+        // No branch for each.
+        if self.recent.iter().fold(false, |any, &granule| any | is_remembered_and_such(granule)) {
             self.forget_among(is_such);
         }
     }

@@ -103,9 +103,9 @@ mod slot {
     #[inline(always)]
     fn offset() -> usize {
         let offset;
-        // SAFETY: the sequence of the x86-64 TLS descriptor ABI, in the exact form that linkers know: it changes rax and flags only. It pushes a return address, so the compiler may
-        // not keep anything below the stack pointer: with `nostack` a function that calls nothing else did, and found that address in its place. Some of the
-        // C library's own resolvers change flags.
+        // It pushes a return address, so the compiler may not keep anything below the stack pointer: with `nostack` a function that calls nothing
+        // else did, and found that address in its place. Some of the C library's own resolvers change flags.
+        // SAFETY: the sequence of the x86-64 TLS descriptor ABI, in the exact form that linkers know: it changes rax and flags only.
         unsafe {
             core::arch::asm!(
                 "lea rax, [rip + hugeheap_thread_heap@TLSDESC]",

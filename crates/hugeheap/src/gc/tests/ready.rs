@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::arena::{ARENA_BYTES, Ahead, HEAP_PAGE_BYTES};
-use crate::gc::pacing::STEP;
+use crate::gc::pacing::{LEAST_PART, STEP};
+use crate::gc::ready::SCARCE_PART;
 use core::cell::RefCell;
 use hugeheap_os::simulated::Call;
 use hugeheap_os::{AddressRange, Facts, Pages};
@@ -129,6 +130,41 @@ fn a_minor_collection_waits_for_the_arena_that_is_being_made() {
     let after = arenas.lock().snapshot();
     let (all, ahead) = (after.arenas - before.arenas, after.arenas_ahead - before.arenas_ahead);
     assert!(all >= 1 && all == ahead, "{ahead} of {all} by the thread");
+    taken.into_iter().for_each(|page| arenas.lock().free(page, 1).expect("live"));
+    test.end();
+}
+
+/// One collection of half as much, where the next arena was nearly there, was followed by four until all of the nursery was used again.
+#[test]
+fn an_arena_that_will_soon_be_there_limits_one_collection_and_one_that_takes_long_the_next_ones() {
+    const MIB: usize = 1 << 20;
+    let mut test = grow(TAKES / 10, None, 64);
+    let World { arenas, kernel, waiting } = test.space.source();
+    let mut taken = Vec::new();
+    let ahead = {
+        let mut arenas = arenas.lock();
+        arenas.expect_growth(0, test.space);
+        let ahead = arenas.begin_ahead().expect("it is due");
+        while arenas.ready(2 * ARENA_BYTES as u64).bytes > 0 {
+            taken.push(arenas.allocate(1).expect("it is at hand").get());
+        }
+        ahead
+    };
+    let heap = &mut test.heap;
+    heap.old.grows = true;
+    heap.set_part(2 * MIB);
+    assert_eq!(heap.part_for_ready(MIB, false), SCARCE_PART);
+    assert_eq!(heap.nursery.paced, 2 * MIB, "it is not even worth a wait");
+    heap.nursery.part = SCARCE_PART;
+    // The rest of the time of a pause, in which it does not come.
+    heap.begin = kernel.now();
+    *waiting.lock() = Some(|world, time| world.kernel.advance(time));
+    kernel.advance(Duration::from_millis(1));
+    assert_eq!(heap.part_for_ready(SCARCE_PART, true), SCARCE_PART, "little survived because little could");
+    assert_eq!(heap.nursery.paced, LEAST_PART);
+    assert!(heap.elapsed() > STEP && heap.elapsed() < 2 * STEP, "{:?}", heap.elapsed());
+    arenas.lock().complete_ahead(ahead);
+    assert_eq!(heap.part_for_ready(SCARCE_PART, true), LEAST_PART, "all that the pace allows");
     taken.into_iter().for_each(|page| arenas.lock().free(page, 1).expect("live"));
     test.end();
 }
