@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fakehost import Host
 
 # The smallest measurement there is.
 SMALL = ["--quick", "--touch", "none", "--runs", "1", "--size", "2M", "--depth", "8"]
@@ -101,6 +102,39 @@ def test_goals_speak_of_longer_pauses_too(bench, tmp_path):
         f"throughput of {name} against boehm{how}" for name in ("binary-trees", "gcbench") for how in ("", ", tuned")
     ]
     assert report["programs"][1]["command"][-2:] == ["--step", "5"]
+
+
+def test_what_a_host_takes_back_at_once_is_not_touched_beforehand(hugeheap, tmp_path):
+    host = Host(tmp_path)
+    small = [word for word in SMALL if word not in ("--touch", "none")]
+
+    def touched(*words):
+        command = ["--root", host.root, "bench", "gc", *small, "--workloads", "gcbench", "--against", "none", *words, "--json"]
+        result = hugeheap(*command, timeout=300)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)["memory_touched_before"]
+
+    assert touched() > 0
+    host.virtio()
+    assert touched() == 0
+    assert touched("--touch", "64M") == 64 << 20, "whoever asks for it gets it"
+
+
+def test_pauses_are_measured_when_the_host_knows_what_was_freed_before(hugeheap, tmp_path):
+    host = Host(tmp_path)
+
+    def waited(workload, *words):
+        command = ["bench", "gc", "--touch", "none", "--runs", "2", "--size", "2M", "--depth", "8", "--against", "none"]
+        result = hugeheap("--root", host.root, *command, "--workloads", workload, *words, "--json", timeout=300)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)["waited_for_host_seconds"]
+
+    assert waited("churn") == 0, "nobody takes it"
+    host.virtio()
+    # Two runs, between which it is told once.
+    assert 2.5 <= waited("churn") < 5
+    assert waited("gcbench") == 0, "over before it is told"
+    assert waited("churn", "--quick") == 0
 
 
 def test_json_on_standard_output_is_data_only(bench):

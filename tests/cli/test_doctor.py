@@ -109,6 +109,7 @@ HOSTS = {
     "HH-CGROUP-TIGHT": tight,
     "HH-SYS-READ-ONLY": lambda host: host.write("proc/self/mountinfo", "24 1 0:22 / /sys ro,nosuid - sysfs sysfs ro"),
     "HH-CAPABILITY-MISSING": lambda host: host.write("proc/self/status", "CapEff:\t00000000a80425fb"),
+    "HH-FREE-PAGE-REPORTING": lambda host: host.virtio(),
     "HH-NESTED-PAGING": lambda host: host.write("proc/cpuinfo", "model name : Test CPU\nflags : fpu hypervisor"),
 }
 # What else is true of a host that has the finding.
@@ -121,6 +122,17 @@ ALONG = {
 
 
 def test_a_healthy_host_has_no_findings(doctor, host):
+    assert doctor(root=host.root) == {}
+
+
+@pytest.mark.parametrize("features", ["1111101111", "11111", ""])
+def test_a_balloon_that_does_not_report_is_no_finding(doctor, host, features):
+    host.virtio(features=features)
+    assert doctor(root=host.root) == {}
+
+
+def test_another_device_with_the_same_bit_is_no_finding(doctor, host):
+    host.virtio(device="0x0002")
     assert doctor(root=host.root) == {}
 
 

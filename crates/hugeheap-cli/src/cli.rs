@@ -281,7 +281,8 @@ pub(crate) struct ReportArguments {
     /// A first look, smaller and with fewer runs, and less memory touched beforehand. Not for conclusions.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// How much free memory to touch once before measuring: bytes with suffix, all, or none.
+    /// How much free memory to touch once before measuring: bytes with suffix, all, or none. Default: all, and none where the host takes
+    /// free memory back at once.
     #[arg(long, value_name = "BYTES", value_parser = Touch::parse)]
     pub(crate) touch: Option<Touch>,
     /// Write all runs, host facts and results as JSON to FILE; without FILE, to standard output instead of the tables.

@@ -1,5 +1,7 @@
 //! Facts about this host for reports: without them a measurement cannot be judged or repeated.
 
+use crate::status::facts::free_page_reporting;
+use hugeheap_os::linux::Linux;
 use hugeheap_os::{Facts, Result};
 use serde_json::{Value, json};
 use std::fs;
@@ -14,6 +16,7 @@ pub fn facts(facts: &impl Facts) -> Value {
         "cpu": cpu(),
         "cpus": std::thread::available_parallelism().map(usize::from).ok(),
         "virtualised": virtualised(),
+        "free_page_reporting": free_page_reporting(&Linux::new().knobs()),
         "memory": said(facts.total_memory(), |bytes| bytes.into()),
         "memory_available": said(facts.available_memory(), |bytes| bytes.into()),
         "os_page": pages.os,

@@ -34,6 +34,7 @@ mod list;
 pub mod measuring;
 mod obmalloc;
 mod observed;
+mod page_reporting;
 mod peers;
 mod plot;
 mod process;

@@ -69,6 +69,7 @@ codes! {
     CapabilityMissing "HH-CAPABILITY-MISSING" Notice;
     AddressLimit "HH-ADDRESS-LIMIT" Notice;
     NestedPaging "HH-NESTED-PAGING" Notice;
+    FreePageReporting "HH-FREE-PAGE-REPORTING" Notice;
     CountersMissing "HH-COUNTERS-MISSING" Notice;
     CountersDenied "HH-COUNTERS-DENIED" Notice;
     ShellThpOff "HH-SHELL-THP-OFF" Warning;

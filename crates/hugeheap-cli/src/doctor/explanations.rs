@@ -130,6 +130,10 @@ explanations! {
         "With nested paging each address is translated by the guest's and by the host's tables. The TLB holds a 2 MiB entry only where both have a huge page. With OS pages on the host the gain is in shorter walks, and in fewer faults.",
         "on the host: grep AnonHugePages /proc/PID-OF-QEMU/smaps_rollup",
         "Start the virtual machine without the backing again.";
+    FreePageReporting:
+        "Free blocks of 2 MiB are reported to the hypervisor two seconds after they were freed, and their memory goes back to it. Touching it again waits until the hypervisor has found other memory: twenty times as long and more. While it takes memory, programs in this machine stand still for up to tens of milliseconds.",
+        "where /sys/bus/virtio/devices/virtio*/device is 0x0005, the sixth character of features beside it is 1",
+        "Start the virtual machine with free page reporting again.";
     CountersMissing:
         "Most virtual machines have no counters for TLB misses. hugeheap bench then says 'not supported' in that column and tells faults, coverage and page tables.",
         "perf stat -e dTLB-load-misses true",

@@ -371,6 +371,14 @@ fn machine(situation: &Situation, found: &mut Vec<Finding>) {
             "huge pages for the machine's memory on the host (QEMU: hugepages backing, or THP always or madvise there)",
         );
     }
+    if situation.free_page_reporting == Some(true) {
+        add(
+            found,
+            Code::FreePageReporting,
+            "this machine gives free memory back to its host after two seconds (free page reporting): touching it again is slow",
+            "nothing, where machines share a host's memory; else start it without (QEMU: virtio-balloon-pci,free-page-reporting=off)",
+        );
+    }
     if !situation.calls.hardware_counters {
         let may = situation.capabilities.is_some_and(|bits| bits & (CAP_PERFMON | CAP_SYS_ADMIN) != 0);
         if situation.paranoid.is_some_and(|level| level > PARANOID) && !may {
@@ -450,6 +458,7 @@ pub(super) mod tests {
             },
             paranoid: Some(2),
             virtualised: Some(false),
+            free_page_reporting: Some(false),
             switch: Some(ThpDisabled::No),
             address_limit: None,
             process: None,
@@ -500,6 +509,7 @@ pub(super) mod tests {
             host.capabilities = None;
             host.switch = None;
             host.virtualised = None;
+            host.free_page_reporting = None;
             host.huge_page = None;
         });
         assert_eq!(unknown, []);

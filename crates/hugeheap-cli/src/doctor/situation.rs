@@ -44,6 +44,8 @@ pub(crate) struct Situation {
     pub(crate) calls: Capabilities,
     pub(crate) paranoid: Option<i64>,
     pub(crate) virtualised: Option<bool>,
+    /// Whether a hypervisor is told what memory is free.
+    pub(crate) free_page_reporting: Option<bool>,
     /// The switch that commands started here inherit.
     pub(crate) switch: Option<ThpDisabled>,
     /// The limit on the address space, in bytes.
@@ -113,6 +115,7 @@ impl Situation {
             calls: linux.capabilities(),
             paranoid: text("/proc/sys/kernel/perf_event_paranoid").trim().parse().ok(),
             virtualised: facts::virtualised(&text("/proc/cpuinfo")),
+            free_page_reporting: facts::free_page_reporting(&knobs),
             switch: linux.thp_disabled().ok(),
             address_limit: linux.address_space_limit().map(|limit| limit.limit),
             process: None,

@@ -111,6 +111,28 @@ pub(crate) fn virtualised(cpuinfo_text: &str) -> Option<bool> {
     Some(cpuinfo(cpuinfo_text, "flags")?.split_whitespace().any(|flag| flag == "hypervisor"))
 }
 
+/// Devices of the virtio bus.
+const VIRTIO: &str = "/sys/bus/virtio/devices";
+/// The memory balloon's number, as its file says it (Virtio 1.2, 5.5).
+const BALLOON: &str = "0x0005";
+/// The bit of its features that says that free pages are reported (`VIRTIO_BALLOON_F_REPORTING`).
+const REPORTING: usize = 5;
+
+/// Whether this kernel tells a hypervisor which memory is free, so that it takes it: a virtio balloon for which both agreed to. `None` where
+/// the devices may not be looked at. Other hypervisors' balloons do not say.
+pub(crate) fn free_page_reporting(knobs: &Knobs) -> Option<bool> {
+    let devices = match knobs.list(VIRTIO) {
+        Err(error) if error.code == libc::ENOENT => Vec::new(),
+        devices => devices.ok()?,
+    };
+    let text =
+        |device: &str, file: &str| knobs.text(&format!("{VIRTIO}/{device}/{file}")).unwrap_or_default();
+    // A character for each bit, the lowest first.
+    let reports = |device: &String| text(device, "features").as_bytes().get(REPORTING) == Some(&b'1');
+    let is_balloon = |device: &&String| text(device, "device").trim() == BALLOON;
+    Some(devices.iter().filter(is_balloon).any(reports))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,7 @@ pub(crate) mod worker;
 pub(crate) mod workload;
 
 use super::charge::Group;
+use super::page_reporting::PageReporting;
 use super::process;
 use super::report::{self, Circumstances, conclude, ended, writable};
 use super::subject::{self, Absent, Found, Subject, Workshop};
@@ -93,6 +94,8 @@ struct Plan {
     runs: u32,
     /// Milliseconds in which only the clock is read.
     idle: u32,
+    /// Where the host takes back what is freed, and there is time to wait for that.
+    reporting: Option<PageReporting>,
 }
 
 /// What was measured.
@@ -100,6 +103,8 @@ struct Results {
     /// By task and program.
     trials: Vec<Vec<Trial<Told>>>,
     no_charge: Option<String>,
+    /// How long the host was waited for, in all.
+    waited: Duration,
 }
 
 /// Runs the experiment.
@@ -113,7 +118,11 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
     let mut plan = plan(context, arguments, &workshop)?;
     writable(options.files())?;
     let circumstances = Circumstances::without_python(context, options);
-    let mut results = Results { trials: Vec::new(), no_charge: Group::create().err() };
+    let no_charge = Group::create().err();
+    let mut results = Results { trials: Vec::new(), no_charge, waited: Duration::ZERO };
+    let waited = Cell::new(Duration::ZERO);
+    // Bytes that were freed last, by the first touch or by the run before.
+    let freed = Cell::new(circumstances.touched);
     for task in &plan.tasks {
         let able = |subject: &Subject| task.workload != Workload::Pinned || subject.name != "ocaml";
         let places: Vec<_> = (0..plan.subjects.len()).filter(|&place| able(&plan.subjects[place])).collect();
@@ -125,9 +134,17 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
             let idle = (place == OURS).then_some(plan.idle);
             // Before memory is touched, so that the workload begins right afterwards.
             let before = idle.map(|idle| look(Duration::from_millis(idle.into())));
+            let at_hand = match plan.reporting.filter(|_| task.workload.is_about_pauses()) {
+                Some(reporting) => {
+                    waited.set(waited.get() + reporting.settle(freed.take(), out));
+                    task.size
+                }
+                None => task.peak(),
+            };
             // Refused when memory is short: the run shows it then.
-            let _ = touch::touch_and_free(touch::need(task.peak()));
+            let _ = touch::touch_and_free(touch::need(at_hand));
             let mut told = run_once(&plan.subjects[place], *task, idle)?;
+            freed.set(told.memory.peak_rss.max(touch::need(at_hand)));
             if let (Some(before), Some(host)) = (before, &mut told.host) {
                 host.idle = before.and(&host.idle);
             }
@@ -148,6 +165,7 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
         results.trials.push(row);
     }
     plan.tasks.truncate(results.trials.len());
+    results.waited = waited.get();
     let goals = goals::goals(&plan, &results);
     let text = text::text(&plan, &results, &goals);
     let figures = text::figures(&plan, &results);
@@ -244,7 +262,8 @@ fn plan(context: &Context, arguments: &GcArguments, workshop: &Workshop) -> Resu
     subjects.extend(peers.subjects);
     let runs = options.runs.unwrap_or(if options.quick { QUICK_RUNS } else { RUNS });
     let idle = if options.quick { QUICK_IDLE } else { IDLE };
-    Ok(Plan { tasks, subjects, absent: peers.absent, runs, idle })
+    let reporting = PageReporting::of(&context.facts).filter(|_| !options.quick);
+    Ok(Plan { tasks, subjects, absent: peers.absent, runs, idle, reporting })
 }
 
 /// Our collector with longer steps.
@@ -338,6 +357,7 @@ fn particular(plan: &Plan, results: &Results) -> Value {
     json!({
         "runs_planned": plan.runs,
         "charge_unavailable": results.no_charge,
+        "waited_for_host_seconds": results.waited.as_secs_f64(),
         "programs": plan.subjects.iter().map(Subject::json).collect::<Vec<_>>(),
         "absent": plan.absent.iter().map(Absent::json).collect::<Vec<_>>(),
         "workloads": workloads.collect::<Vec<_>>(),
@@ -389,8 +409,10 @@ mod tests {
             absent: Vec::new(),
             runs: 3,
             idle: 1000,
+            reporting: None,
         };
-        (plan, Results { trials: tasks.iter().map(|_| row()).collect(), no_charge: None })
+        let trials = tasks.iter().map(|_| row()).collect();
+        (plan, Results { trials, no_charge: None, waited: Duration::ZERO })
     }
 
     #[test]

@@ -81,6 +81,11 @@ impl Workload {
         Self::ALL.into_iter().find(|workload| workload.name() == text)
     }
 
+    /// Whether what it shows is how long it waits for its collector: of programs that run for seconds with much that lives.
+    pub(crate) const fn is_about_pauses(self) -> bool {
+        matches!(self, Self::Churn | Self::Lru | Self::WideArrays)
+    }
+
     /// Whether its size is a depth of trees; else it is bytes.
     pub(crate) const fn is_trees(self) -> bool {
         matches!(self, Self::BinaryTrees | Self::GcBench)
