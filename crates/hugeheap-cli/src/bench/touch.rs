@@ -30,9 +30,14 @@ pub fn need(peak: u64) -> u64 {
 
 /// Touches `len` bytes and frees them. Fails without harm when there is not that much.
 pub fn touch_and_free(len: u64) -> io::Result<()> {
+    touched(len).map(drop)
+}
+
+/// The same, but that who gets them frees them.
+pub(super) fn touched(len: u64) -> io::Result<Memory> {
     let memory = Memory::map(len)?;
     memory.touch(0, len);
-    Ok(())
+    Ok(memory)
 }
 
 /// How much of the free memory may be touched at once without getting in anyone's way.
@@ -118,7 +123,7 @@ fn pipe() -> io::Result<(fs::File, fs::File)> {
 }
 
 /// Memory of no other use, freed when dropped.
-struct Memory {
+pub(super) struct Memory {
     start: *mut u8,
     len: usize,
 }

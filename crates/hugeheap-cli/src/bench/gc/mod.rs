@@ -134,17 +134,17 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
             let idle = (place == OURS).then_some(plan.idle);
             // Before memory is touched, so that the workload begins right afterwards.
             let before = idle.map(|idle| look(Duration::from_millis(idle.into())));
-            let at_hand = match plan.reporting.filter(|_| task.workload.is_about_pauses()) {
+            // Refused when memory is short: the run shows it then.
+            let _ = match plan.reporting.filter(|_| task.workload.is_about_pauses()) {
                 Some(reporting) => {
                     waited.set(waited.get() + reporting.settle(freed.take(), out));
-                    task.size
+                    // What lives it has within two seconds, and soon afterwards.
+                    reporting.have_at_hand(task.size)
                 }
-                None => task.peak(),
+                None => touch::touch_and_free(touch::need(task.peak())),
             };
-            // Refused when memory is short: the run shows it then.
-            let _ = touch::touch_and_free(touch::need(at_hand));
             let mut told = run_once(&plan.subjects[place], *task, idle)?;
-            freed.set(told.memory.peak_rss.max(touch::need(at_hand)));
+            freed.set(told.memory.peak_rss);
             if let (Some(before), Some(host)) = (before, &mut told.host) {
                 host.idle = before.and(&host.idle);
             }
