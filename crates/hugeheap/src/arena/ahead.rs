@@ -202,14 +202,11 @@ impl<O: Os> Arenas<O> {
     /// Retained bytes are not the answer: the end of a large block is retained, too, and nobody else can have it. A heap with a table of 128 MiB took these 224 KiB for what its
     /// next collection would find, and made arenas in its pauses.
     pub(crate) fn ready(&self, wanted: u64) -> Ready {
-        let Growth { begun, begun_at, due, .. } = self.growth;
-        let is_made = begun > 0;
-        // The one under way may be the first that takes long.
-        let late = is_made && self.now().saturating_sub(begun_at) >= LATE;
+        let is_made = self.growth.begun > 0;
         Ready {
             bytes: self.at_hand(wanted),
             is_made,
-            comes: late || self.shows() && (is_made || due),
+            comes: self.is_late() || self.shows() && (is_made || self.growth.due),
             takes: Duration::from_nanos(self.latency.average()),
         }
     }
@@ -221,7 +218,13 @@ impl<O: Os> Arenas<O> {
 
     /// Whether the next arena for a heap page has to be made, for which a pause had better not be longer.
     pub(super) fn would_make(&self) -> bool {
-        self.shows() && !self.empty.head.is_some() && self.partial.is_empty() && self.broken.is_empty()
+        let takes_long = self.shows() || self.is_late();
+        takes_long && !self.empty.head.is_some() && self.partial.is_empty() && self.broken.is_empty()
+    }
+
+    /// Whether an arena is being made for so long that it is one of those that take long: perhaps the first, of which the average does not tell.
+    fn is_late(&self) -> bool {
+        self.growth.begun > 0 && self.now().saturating_sub(self.growth.begun_at) >= LATE
     }
 
     /// Resident bytes of empty arenas and of those with room, up to `most`.
