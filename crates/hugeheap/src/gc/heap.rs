@@ -342,7 +342,8 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn resize_nursery(&mut self, survived: usize, all: bool) {
         let (now, can) = (self.nursery.bytes(), self.pacing.can_survive());
-        if let Some(bytes) = self.nursery_size.next(now, survived, all, can) {
+        let next = self.nursery_size.next(now, survived, all, can);
+        if let Some(bytes) = next.filter(|&bytes| bytes < now || self.has_time_for(bytes)) {
             self.set_nursery(bytes);
         }
     }

@@ -141,15 +141,27 @@ impl<S: Source> Nursery<S> {
 
     /// Goes on in a block of another size, if nothing stays in this one. Directly after [`empty`](Self::empty). Says no when it goes on in the same.
     ///
-    /// Another block, and not more or less of this one: what the arenas get back they keep or give to the system by their rules, also where it is in pages of a
-    /// pool.
+    /// A smaller one is the beginning of this one: in another block the kernel found memory for two huge pages in the pause, 11 ms where a hypervisor was slow. A larger one
+    /// is another block, within the limits of one. What the arenas get back they keep or give to the system by their rules, also where it is in pages of a pool.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         if self.stays > 0 || !self.before.is_empty() {
             return false;
         }
-        let Ok(start) = Self::block(self.space, bytes) else { return false };
-        let freed = self.space.source().with(|arenas| arenas.free_large(self.start));
-        debug_assert!(freed.is_ok(), "a nursery is a large block");
+        let source = self.space.source();
+        let start = if bytes < self.bytes {
+            let whole = bytes.next_multiple_of(ARENA_BYTES);
+            let resized = source.with(|arenas| arenas.resize_large(self.start, whole));
+            debug_assert!(resized.is_ok(), "a nursery is a large block");
+            resized.ok().flatten().map(|start| start.get())
+        } else {
+            let start = Self::block(self.space, bytes).ok();
+            if start.is_some() {
+                let freed = source.with(|arenas| arenas.free_large(self.start));
+                debug_assert!(freed.is_ok(), "a nursery is a large block");
+            }
+            start
+        };
+        let Some(start) = start else { return false };
         (self.start, self.next, self.bytes) = (start, start, bytes);
         true
     }

@@ -211,6 +211,11 @@ impl Pacing {
         took >= self.step + self.step / 2
     }
 
+    /// Whether a pause may take this long.
+    pub(crate) fn may_take(&self, time: Duration) -> bool {
+        time <= 2 * self.step
+    }
+
     /// Whether looking into so many places takes as long as a pause may.
     pub(crate) fn is_scattered(&self, places: usize) -> bool {
         places as u64 >= ((2 * self.step).as_nanos() as u64 / PLACE).max(LEAST_PLACES)

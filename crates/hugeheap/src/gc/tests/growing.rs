@@ -1,7 +1,8 @@
 //! A nursery that grows and shrinks.
 
+use super::ready::makes;
 use super::*;
-use crate::arena::ARENA_BYTES;
+use crate::arena::{ARENA_BYTES, HEAP_PAGES};
 use crate::gc::pacing::STEP;
 use hugeheap_os::simulated::Call;
 
@@ -59,6 +60,23 @@ fn a_nursery_grows_while_many_survive_and_is_given_back_when_few_do() {
     test.end();
 }
 
+/// It was another block, whose memory the kernel had to find in the pause.
+#[test]
+fn a_smaller_nursery_is_the_beginning_of_the_one_before() {
+    let (mut test, least, grown) = grown();
+    let World { arenas, kernel, .. } = test.space.source();
+    let start = test.heap.nursery.start();
+    let (faults, snapshot) = (kernel.calls(Call::HugeFault), arenas.lock().snapshot());
+    test.run(|scope, _| scope.collect());
+    assert_eq!((test.heap.nursery.start(), test.heap.nursery_bytes()), (start, least));
+    assert_eq!(kernel.calls(Call::HugeFault), faults);
+    let now = arenas.lock().snapshot();
+    assert_eq!(now.large + (grown - least) as u64, snapshot.large);
+    // It goes on in it.
+    fill(&mut test, 4 * least, 8);
+    test.end();
+}
+
 #[test]
 fn a_nursery_of_which_all_survives_stays_as_it_is() {
     let mut test = heap(5 * STEP);
@@ -106,6 +124,30 @@ fn a_nursery_does_not_grow_beyond_what_may_survive_within_a_pause() {
     let (now, can) = (test.heap.nursery_bytes(), test.heap.pacing.can_survive());
     assert!(least < now && now <= can && can < 2 * now, "{now} of {least}, where {can} can survive");
     test.end();
+}
+
+/// The thread makes arenas, so that pauses are short; the larger nursery was made in one, of as many times what an arena takes.
+#[test]
+fn a_nursery_does_not_grow_where_its_memory_takes_longer_to_find_than_a_pause_may() {
+    for (takes, resident, grows) in
+        [(2 * STEP, false, false), (2 * STEP, true, true), (STEP / 40, false, true), (STEP / 40, true, true)]
+    {
+        let space = space();
+        let World { arenas, kernel, waiting } = space.source();
+        kernel.set_cost(Call::HugeFault, takes);
+        *waiting.lock() = Some(makes);
+        let mut test = Test::as_set(space, Settings { nursery: None, ..Settings::default() });
+        let least = test.heap.nursery_bytes();
+        if resident {
+            let blocks: Vec<_> =
+                (0..64).map(|_| arenas.lock().allocate(HEAP_PAGES).expect("memory").get()).collect();
+            blocks.into_iter().for_each(|block| arenas.lock().free(block, HEAP_PAGES).expect("live"));
+        }
+        fill(&mut test, 64 * least, 4);
+        let now = test.heap.nursery_bytes();
+        assert_eq!(now > least, grows, "{takes:?}, resident: {resident}: {now} of {least}");
+        test.end();
+    }
 }
 
 #[test]

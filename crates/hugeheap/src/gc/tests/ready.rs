@@ -43,7 +43,7 @@ fn grow_in(space: &'static Space<World>, waiting: Option<Waiting>, arenas: usize
 }
 
 /// The maintenance thread makes what is due; the program sees as much time pass.
-fn makes(world: &World, _: Duration) {
+pub(super) fn makes(world: &World, _: Duration) {
     let mut arenas = world.arenas.lock();
     while let Some(mut ahead) = arenas.begin_ahead() {
         ahead.touch(&world.kernel);
