@@ -41,15 +41,21 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A machine that tells its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageReporting {
-    /// Bytes that are free while nothing is measured.
+    /// Bytes that are free while nothing is measured, in blocks that are told of.
     free: u64,
 }
 
 impl PageReporting {
     /// `None`: on a machine that does not, as far as it says.
     pub(crate) fn of(linux: &Linux) -> Option<Self> {
-        let active = facts::free_page_reporting(&linux.knobs()) == Some(true);
-        active.then(|| Self { free: linux.available_memory().unwrap_or(0) })
+        let knobs = linux.knobs();
+        let active = facts::free_page_reporting(&knobs) == Some(true);
+        let pages = linux.page_sizes();
+        let huge_page = pages.huge?;
+        active.then(|| {
+            let zones = facts::zones(&knobs.text("/proc/buddyinfo").unwrap_or_default());
+            Self { free: facts::free(zones.iter(), pages.os as u64, huge_page as u64).huge }
+        })
     }
 
     /// How long it takes until the host has been told of `freed` bytes.
@@ -110,6 +116,13 @@ mod tests {
         assert_eq!([0, 1, 1 << 30, (1 << 30) + 1, 5 << 29].map(passes), [0, 1, 1, 2, 3]);
         assert_eq!(passes(u64::MAX), 16, "then everything has been told");
         assert_eq!(PageReporting { free: 0 }.time_for(1 << 40), PASS * 16);
+    }
+
+    #[test]
+    fn what_is_had_at_hand_is_held_until_a_pass_is_over() {
+        let begin = Instant::now();
+        PageReporting { free: 1 << 30 }.have_at_hand(1 << 20).expect("memory");
+        assert!(begin.elapsed() >= PASS);
     }
 
     #[test]

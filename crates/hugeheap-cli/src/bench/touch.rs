@@ -7,9 +7,9 @@
 //! pages meets them at random, depending on how long the run before it lasted, and one on small pages does not: a measurement without care
 //! punishes exactly what it wants to measure.
 //!
-//! Hence two rules. Nearly all free memory is touched once at the start, but for guests that [report](super::page_reporting) it. And right before *every* timed run, of every variant, as
-//! much memory as the run will need is touched and freed again: the run then finds it at hand, well within the
-//! two seconds in which it was not yet reported.
+//! Hence two rules. Nearly all free memory is touched once at the start, but for guests that [report](super::page_reporting) it. And right before
+//! *every* timed run, of every variant, as much memory as the run will need is touched and freed again: the run then finds it at hand, well within
+//! the two seconds in which it was not yet reported.
 
 use crate::output::{Output, bytes};
 use hugeheap_os::Facts;

@@ -134,17 +134,19 @@ fn measured(context: &Context, arguments: &GcArguments) -> Result<u8, Refusal> {
             let idle = (place == OURS).then_some(plan.idle);
             // Before memory is touched, so that the workload begins right afterwards.
             let before = idle.map(|idle| look(Duration::from_millis(idle.into())));
+            let reporting = plan.reporting.filter(|_| task.workload.is_about_pauses());
+            // What lives it has within two seconds, or it has ended by then.
+            let touched = if reporting.is_some() { task.size } else { touch::need(task.peak()) };
             // Refused when memory is short: the run shows it then.
-            let _ = match plan.reporting.filter(|_| task.workload.is_about_pauses()) {
+            let _ = match reporting {
                 Some(reporting) => {
                     waited.set(waited.get() + reporting.settle(freed.take(), out));
-                    // What lives it has within two seconds, and soon afterwards.
-                    reporting.have_at_hand(task.size)
+                    reporting.have_at_hand(touched)
                 }
-                None => touch::touch_and_free(touch::need(task.peak())),
+                None => touch::touch_and_free(touched),
             };
             let mut told = run_once(&plan.subjects[place], *task, idle)?;
-            freed.set(told.memory.peak_rss);
+            freed.set(told.memory.peak_rss.max(touched));
             if let (Some(before), Some(host)) = (before, &mut told.host) {
                 host.idle = before.and(&host.idle);
             }

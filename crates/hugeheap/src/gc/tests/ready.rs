@@ -134,22 +134,39 @@ fn a_minor_collection_waits_for_the_arena_that_is_being_made() {
     test.end();
 }
 
+/// An arena that is being made, and all heap pages that were at hand, taken.
+fn under_way(test: &Test) -> (Ahead, Vec<usize>) {
+    let mut arenas = test.space.source().arenas.lock();
+    arenas.expect_growth(0, test.space);
+    let ahead = arenas.begin_ahead().expect("it is due");
+    let mut taken = Vec::new();
+    while arenas.ready(2 * ARENA_BYTES as u64).bytes > 0 {
+        taken.push(arenas.allocate(1).expect("it is at hand").get());
+    }
+    (ahead, taken)
+}
+
+/// The average does not tell of the first arena that takes long.
+#[test]
+fn while_the_first_arena_that_takes_long_is_made_there_is_no_time_for_a_larger_nursery() {
+    let test = grow(TAKES / 10, None, 64);
+    let World { arenas, kernel, .. } = test.space.source();
+    let (ahead, taken) = under_way(&test);
+    assert!(test.heap.has_time_for(2 * ARENA_BYTES));
+    kernel.advance(Duration::from_millis(1));
+    assert!(!test.heap.has_time_for(2 * ARENA_BYTES));
+    arenas.lock().complete_ahead(ahead);
+    taken.into_iter().for_each(|page| arenas.lock().free(page, 1).expect("live"));
+    test.end();
+}
+
 /// One collection of half as much, where the next arena was nearly there, was followed by four until all of the nursery was used again.
 #[test]
 fn an_arena_that_will_soon_be_there_limits_one_collection_and_one_that_takes_long_the_next_ones() {
     const MIB: usize = 1 << 20;
     let mut test = grow(TAKES / 10, None, 64);
     let World { arenas, kernel, waiting } = test.space.source();
-    let mut taken = Vec::new();
-    let ahead = {
-        let mut arenas = arenas.lock();
-        arenas.expect_growth(0, test.space);
-        let ahead = arenas.begin_ahead().expect("it is due");
-        while arenas.ready(2 * ARENA_BYTES as u64).bytes > 0 {
-            taken.push(arenas.allocate(1).expect("it is at hand").get());
-        }
-        ahead
-    };
+    let (ahead, taken) = under_way(&test);
     let heap = &mut test.heap;
     heap.old.grows = true;
     heap.set_part(2 * MIB);
