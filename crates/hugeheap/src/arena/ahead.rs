@@ -150,8 +150,10 @@ pub(crate) struct Ready {
     pub(crate) is_made: bool,
     /// It does, or will, and that takes so long that a pause had better end with waiting for it.
     pub(crate) comes: bool,
-    /// How long making one took lately.
+    /// How long making one took lately, on average.
     pub(crate) takes: Duration,
+    /// How long it may take: as long as that, or as the last one.
+    pub(crate) may_take: Duration,
 }
 
 /// An arena that is being made ahead: begun by [`Arenas::begin_ahead`], touched without the heap's lock, and handed to
@@ -208,6 +210,7 @@ impl<O: Os> Arenas<O> {
             is_made,
             comes: self.is_late() || self.shows() && (is_made || self.growth.due),
             takes: Duration::from_nanos(self.latency.average()),
+            may_take: Duration::from_nanos(self.latency.most()),
         }
     }
 

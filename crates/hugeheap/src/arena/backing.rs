@@ -182,15 +182,18 @@ pub(crate) fn advised(host: &Host, heap: Situation) -> Choice {
 pub(crate) struct Latency {
     /// Moving average over about eight arenas, in nanoseconds.
     average: u64,
+    /// The last one, which the average follows slowly: of the first that take long it tells nothing.
+    last: u64,
     slow_until: u64,
 }
 
 impl Latency {
-    pub(crate) const NEW: Self = Self { average: 0, slow_until: 0 };
+    pub(crate) const NEW: Self = Self { average: 0, last: 0, slow_until: 0 };
 
     /// The first touch of an advised arena took `took` of a processor's time and ended at `now`.
     pub(crate) fn record(&mut self, now: u64, took: u64) {
         self.average = self.average - self.average / 8 + took / 8;
+        self.last = took;
         if self.average > SLOW {
             self.slow_until = now + SLOW_PAUSE;
             self.average = 0;
@@ -200,6 +203,11 @@ impl Latency {
     /// How long finding one takes on average, in nanoseconds.
     pub(crate) const fn average(&self) -> u64 {
         self.average
+    }
+
+    /// How long it may take the next time, in nanoseconds: as on average, or as the last one.
+    pub(crate) fn most(&self) -> u64 {
+        self.average.max(self.last)
     }
 
     pub(crate) const fn is_slow(&self, now: u64) -> bool {
@@ -310,6 +318,9 @@ mod tests {
         let mut latency = Latency::NEW;
         latency.record(0, 50_000_000);
         assert!(!latency.is_slow(0));
+        assert_eq!((latency.average(), latency.most()), (6_250_000, 50_000_000));
+        latency.record(0, 0);
+        assert_eq!(latency.most(), latency.average());
         for step in 0..20 {
             latency.record(step, 50_000_000);
         }

@@ -304,7 +304,7 @@ impl<S: Source> Heap<S> {
         // Who asks for a whole collection wants memory back: of 100 MiB that live a nursery of 16 is a sixth. It grows again in a few collections.
         let least = self.nursery_size.least();
         if self.nursery.bytes() > least {
-            self.set_nursery(least);
+            self.set_nursery(least, |nursery| nursery.shrink(least));
         }
     }
 
@@ -342,18 +342,26 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn resize_nursery(&mut self, survived: usize, all: bool) {
         let (now, can) = (self.nursery.bytes(), self.pacing.can_survive());
-        let next = self.nursery_size.next(now, survived, all, can);
-        if let Some(bytes) = next.filter(|&bytes| bytes < now || self.has_time_for(bytes)) {
-            self.set_nursery(bytes);
+        let Some(bytes) = self.nursery_size.next(now, survived, all, can) else { return };
+        if bytes < now {
+            self.set_nursery(bytes, |nursery| nursery.shrink(bytes));
+            return;
+        }
+        let limited = !self.has_time_to_find(bytes - now);
+        let extended = self.set_nursery(bytes, |nursery| nursery.extend(bytes, limited));
+        if !extended && self.has_time_for(bytes) {
+            self.set_nursery(bytes, |nursery| nursery.replace(bytes));
         }
     }
 
-    /// Goes on with a nursery of another size, if that can be.
-    fn set_nursery(&mut self, bytes: usize) {
-        if self.nursery.resize(bytes) {
+    /// Goes on with a nursery of another size, if that can be. Says whether it can.
+    fn set_nursery(&mut self, bytes: usize, resize: impl FnOnce(&mut Nursery<S>) -> bool) -> bool {
+        let resized = resize(&mut self.nursery);
+        if resized {
             self.pacing.nursery = bytes;
             self.set_part(self.pacing.most());
         }
+        resized
     }
 
     /// Uses so much of the nursery, of which what is ready may take away.

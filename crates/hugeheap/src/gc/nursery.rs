@@ -139,29 +139,56 @@ impl<S: Source> Nursery<S> {
         opened
     }
 
-    /// Goes on in a block of another size, if nothing stays in this one. Directly after [`empty`](Self::empty). Says no when it goes on in the same.
+    /// Goes on in the beginning of its block, if nothing stays in it. Directly after [`empty`](Self::empty). Says no when it goes on in all of it.
     ///
-    /// A smaller one is the beginning of this one: in another block the kernel found memory for two huge pages in the pause, 11 ms where a hypervisor was slow. A larger one
-    /// is another block, within the limits of one. What the arenas get back they keep or give to the system by their rules, also where it is in pages of a pool.
-    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
+    /// In another block the kernel found memory for two huge pages in the pause, 11 ms where a hypervisor was slow. What the arenas get back they keep or give to the system by
+    /// their rules, also where it is in pages of a pool.
+    pub(crate) fn shrink(&mut self, bytes: usize) -> bool {
+        let (start, whole) = (self.start, bytes.next_multiple_of(ARENA_BYTES));
+        self.resize(bytes, |space| {
+            let resized = space.source().with(|arenas| arenas.resize_large(start, whole));
+            debug_assert!(resized.is_ok(), "a nursery is a large block");
+            resized.ok().flatten().map(|start| start.get())
+        })
+    }
+
+    /// Goes on in a longer block that begins where this one does, if nothing stays in it and there is room behind it. Directly after [`empty`](Self::empty). `limited`: it may have
+    /// what is resident, and nothing else. Says no when it goes on in the same.
+    ///
+    /// So the kernel finds memory in the pause for what is added only. In another block it did for all of it, and what this one had stayed resident: two of five huge pages of what
+    /// grew from 2 to 8 MiB.
+    pub(crate) fn extend(&mut self, bytes: usize, limited: bool) -> bool {
+        let (start, whole) = (self.start, bytes.next_multiple_of(ARENA_BYTES));
+        let before = self.bytes.next_multiple_of(ARENA_BYTES);
+        self.resize(bytes, |space| {
+            if !room::extend(space, start, whole, limited) {
+                return None;
+            }
+            let ready = space.pages_or_add(start, whole).is_some();
+            if !ready {
+                let _ = space.source().with(|arenas| arenas.resize_large(start, before));
+            }
+            ready.then_some(start)
+        })
+    }
+
+    /// Goes on in another block, within the limits of one, if nothing stays in this one. Directly after [`empty`](Self::empty). Says no when it goes on in the same.
+    pub(crate) fn replace(&mut self, bytes: usize) -> bool {
+        let before = self.start;
+        self.resize(bytes, |space| {
+            let start = Self::block(space, bytes).ok()?;
+            let freed = space.source().with(|arenas| arenas.free_large(before));
+            debug_assert!(freed.is_ok(), "a nursery is a large block");
+            Some(start)
+        })
+    }
+
+    /// Goes on with so many bytes from the address that `take` answers on, if nothing stays in this nursery and no other one takes turns with it.
+    fn resize(&mut self, bytes: usize, take: impl FnOnce(&'static Space<S>) -> Option<usize>) -> bool {
         if self.stays > 0 || !self.before.is_empty() {
             return false;
         }
-        let source = self.space.source();
-        let start = if bytes < self.bytes {
-            let whole = bytes.next_multiple_of(ARENA_BYTES);
-            let resized = source.with(|arenas| arenas.resize_large(self.start, whole));
-            debug_assert!(resized.is_ok(), "a nursery is a large block");
-            resized.ok().flatten().map(|start| start.get())
-        } else {
-            let start = Self::block(self.space, bytes).ok();
-            if start.is_some() {
-                let freed = source.with(|arenas| arenas.free_large(self.start));
-                debug_assert!(freed.is_ok(), "a nursery is a large block");
-            }
-            start
-        };
-        let Some(start) = start else { return false };
+        let Some(start) = take(self.space) else { return false };
         (self.start, self.next, self.bytes) = (start, start, bytes);
         true
     }

@@ -100,6 +100,21 @@ pub(super) fn take<S: Source>(
     taken.ok_or(now)
 }
 
+/// Makes the large block of a nursery longer where it is, if there is room for that: behind it, and in what is left. `limited`: nothing but what is resident is taken. Says whether it
+/// is. Nothing is given back for it: another block may do.
+pub(super) fn extend<S: Source>(
+    space: &'static Space<S>,
+    address: usize,
+    bytes: usize,
+    limited: bool,
+) -> bool {
+    let source = space.source();
+    let left = if limited { 0 } else { left_for_nursery(source.os()).saturating_add(left_in_pool(source)) };
+    let extended = source.with(|arenas| arenas.extend_large_within(address, bytes, left));
+    debug_assert!(extended.is_ok(), "a nursery is a large block");
+    extended == Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

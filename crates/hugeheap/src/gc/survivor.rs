@@ -10,7 +10,7 @@
 
 use super::barrier::Remembered;
 use super::header::{FORWARDED, HEADER_BYTES, Header, OBJECT_ALIGN, STAYS, TRACKED};
-use super::map::each_mapped;
+use super::map::each_mapped_word;
 use super::minor::{Minor, remember};
 use super::prefetch::prefetch;
 use super::types::{Descriptor, Types};
@@ -132,20 +132,21 @@ impl<S: Source> Minor<'_, S> {
         let (mut copied, mut last): (usize, Option<Copied<'_>>) = (self.copied, None);
         let mut bytes = 0;
         loop {
-            let copy = match last.take() {
-                Some(copy) => copy,
+            let (copy, from) = match last.take() {
+                Some(copy) => (copy, copy.object),
                 None if copied != 0 => {
                     let object = copied;
                     // SAFETY: in the list are objects that were copied.
-                    unsafe {
+                    let copy = unsafe {
                         copied = next_copied(object).read();
                         Copied::of(types, object)
-                    }
+                    };
+                    (copy, copy.target)
                 }
                 None => break,
             };
             // SAFETY: the length was looked at when it was copied.
-            let Some(map) = (unsafe { copy.ty.map_of(copy.target) }) else {
+            let Some(map) = (unsafe { copy.ty.map_of(from) }) else {
                 self.copied = copied;
                 if self.look_into_any(remembered, copy.object, copy.target) {
                     copied = self.copied;
@@ -158,9 +159,10 @@ impl<S: Source> Minor<'_, S> {
                 (self.object, self.marked) = (copy.target, self.old.black);
             }
             let mut young = false;
-            each_mapped(map, copy.target, |slot| {
+            each_mapped_word(map, |index| {
+                let slot = (copy.target as *mut usize).wrapping_add(index);
                 // SAFETY: slots of a live object can be read and written.
-                let word = unsafe { slot.read() };
+                let word = unsafe { (from as *const usize).wrapping_add(index).read() };
                 if !nursery.contains(word) {
                     if LOOKS && word != 0 {
                         self.look_at(slot, word);
@@ -188,8 +190,11 @@ impl<S: Source> Minor<'_, S> {
                                     // It waits, and what it leads to comes meanwhile: a tenth to a sixth of the time of all pauses of `gcbench`.
                                     // SAFETY: slots of a live object can be read.
                                     unsafe {
-                                        let map = copy.ty.map_of(copy.target).unwrap_or(0);
-                                        each_mapped(map, copy.target, |slot| prefetch(slot.read()));
+                                        let map = copy.ty.map_of(copy.object).unwrap_or(0);
+                                        let slots = copy.object as *const usize;
+                                        each_mapped_word(map, |index| {
+                                            prefetch(slots.wrapping_add(index).read())
+                                        });
                                     }
                                     // SAFETY: an object that was copied has room for a word behind the header.
                                     unsafe { next_copied(copy.object).write(copied) };

@@ -21,6 +21,7 @@ use crate::arena::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use crate::arena::{ArenaId, Arenas, BadFree, MAX_REGION_ARENAS, State, pages_bytes};
 use crate::telemetry::Fallback;
 use core::num::NonZeroUsize;
+use core::ops::Range;
 use hugeheap_os::Os;
 
 /// Blocks of at least this many bytes are rounded up to huge pages: the waste is at most an eighth.
@@ -79,7 +80,7 @@ impl<O: Os> Arenas<O> {
     ) -> Option<LargeBlock> {
         let count = self.count_arenas_for(bytes)?;
         let first = self.find_large_span(count, if growing { with_room(count) } else { count })?;
-        if bytes as u64 > room && self.missing(first, count, bytes) > room {
+        if bytes as u64 > room && self.missing(first, 0..count, bytes) > room {
             return None;
         }
         let zeroed = self.occupy(first, 0, count, bytes, growing)?;
@@ -125,25 +126,57 @@ impl<O: Os> Arenas<O> {
             (arena.large_bytes as usize, arena.large_arenas)
         };
         let Some(count) = self.count_arenas_for(bytes) else { return Ok(None) };
-        let growing = bytes > old_bytes;
         if count <= old_count || self.is_room_behind(first, old_count, count) {
-            if count > old_count {
-                // It will be full: the next one may be the guess.
-                self.end_guess(self.nth(first, old_count - 1));
-                if self.occupy(first, old_count, count, bytes, growing).is_none() {
-                    return Ok(None);
-                }
-            }
-            if count < old_count {
-                self.vacate(first, count, old_count);
-            }
-            self.relabel(first, count.min(old_count), bytes);
-            let arena = self.table.arena_mut(first);
-            arena.large_bytes = bytes as u64;
-            arena.large_arenas = count;
-            return Ok(NonZeroUsize::new(address));
+            let resized = self.resize_in_place(first, old_count, count, bytes, bytes > old_bytes);
+            return Ok(NonZeroUsize::new(address).filter(|_| resized));
         }
         Ok(self.move_large(first, old_count, count, bytes))
+    }
+
+    /// Makes the large block at `address` `bytes` bytes long where it is, not less than it has, if no more than `room` bytes have to come from the system for that. Says
+    /// whether it is: not when the arenas behind it are in use, or the system has no memory, and nothing is changed then.
+    ///
+    /// # Errors
+    /// When no large block begins there.
+    pub(crate) fn extend_large_within(
+        &mut self,
+        address: usize,
+        bytes: usize,
+        room: u64,
+    ) -> Result<bool, BadFree> {
+        let first = self.large_at(address)?;
+        let old_count = self.table.arena(first).large_arenas;
+        let Some(count) = self.count_arenas_for(bytes) else { return Ok(false) };
+        // Of the last arena it has, the end may be missing as well.
+        let fits = self.is_room_behind(first, old_count, count)
+            && self.missing(first, old_count - 1..count, bytes) <= room;
+        Ok(fits && self.resize_in_place(first, old_count, count, bytes, true))
+    }
+
+    /// Gives a block of `old_count` arenas `count`, of which those behind it are idle, and `bytes` bytes. Says no, with nothing changed, when the system has no memory.
+    fn resize_in_place(
+        &mut self,
+        first: ArenaId,
+        old_count: u32,
+        count: u32,
+        bytes: usize,
+        growing: bool,
+    ) -> bool {
+        if count > old_count {
+            // It will be full: the next one may be the guess.
+            self.end_guess(self.nth(first, old_count - 1));
+            if self.occupy(first, old_count, count, bytes, growing).is_none() {
+                return false;
+            }
+        }
+        if count < old_count {
+            self.vacate(first, count, old_count);
+        }
+        self.relabel(first, count.min(old_count), bytes);
+        let arena = self.table.arena_mut(first);
+        arena.large_bytes = bytes as u64;
+        arena.large_arenas = count;
+        true
     }
 
     fn large_at(&self, address: usize) -> Result<ArenaId, BadFree> {
@@ -238,10 +271,10 @@ impl<O: Os> Arenas<O> {
         Some(zeroed)
     }
 
-    /// Bytes of a block of `count` idle arenas that are not resident.
-    fn missing(&self, first: ArenaId, count: u32, bytes: usize) -> u64 {
+    /// Bytes that are not resident of some arenas of a block, or of idle ones that it is to have.
+    fn missing(&self, first: ArenaId, arenas: Range<u32>, bytes: usize) -> u64 {
         let missing = |index| used_pages(bytes, index) & !self.table.arena(self.nth(first, index)).touched;
-        (0..count).map(|index| pages_bytes(missing(index))).sum()
+        arenas.map(|index| pages_bytes(missing(index))).sum()
     }
 
     fn may_guess(&self) -> bool {

@@ -123,6 +123,32 @@ fn a_block_grows_in_place_where_there_is_room() {
 }
 
 #[test]
+fn a_block_is_extended_where_it_is_or_stays_as_it_is() {
+    let mut world = world(Policy::Thp);
+    let block = take(&mut world, 2 * ARENA_BYTES, true);
+    let extend = |world: &mut World, block: usize, arenas: usize, room: u64| {
+        let extended = world.heap.extend_large_within(block, arenas * ARENA_BYTES, room).expect("it is live");
+        world.check();
+        (extended, world.heap.large_bytes(block).expect("it is live") / ARENA_BYTES)
+    };
+    assert_eq!(extend(&mut world, block, 3, ARENA - 1), (false, 2), "an arena has to come from the system");
+    assert_eq!(extend(&mut world, block, 3, ARENA), (true, 3));
+    world.check_contents(block, 2 * ARENA_BYTES);
+    assert_eq!(extend(&mut world, block, 3, 0), (true, 3));
+    resize(&mut world, block, 2 * ARENA_BYTES);
+    assert_eq!(extend(&mut world, block, 3, 0), (true, 3), "what was its own is resident");
+    assert_eq!(world.heap.snapshot().large, 3 * ARENA);
+    let end = world.heap.extend_large_within(block + ARENA_BYTES, ARENA_BYTES, 0);
+    assert_eq!(end, Err(BadFree::Interior));
+    let mut world = self::world(Policy::Thp);
+    let above = take(&mut world, ARENA_BYTES, false);
+    let below = take(&mut world, ARENA_BYTES, false);
+    assert_eq!(below + ARENA_BYTES, above);
+    assert_eq!(extend(&mut world, below, 2, u64::MAX), (false, 1), "what lies behind it is in use");
+    assert_eq!(world.heap.snapshot().large, 2 * ARENA);
+}
+
+#[test]
 fn a_block_without_room_moves_without_copying_and_stays_huge() {
     let mut world = world(Policy::Thp);
     let first = take(&mut world, 4 * ARENA_BYTES, false);

@@ -77,6 +77,58 @@ fn a_smaller_nursery_is_the_beginning_of_the_one_before() {
     test.end();
 }
 
+/// It was another block each time: what it had stayed resident beside it, and all of the new one was found in the pause.
+#[test]
+fn a_larger_nursery_begins_where_the_one_before_did() {
+    let mut test = heap(5 * STEP);
+    let World { arenas, .. } = test.space.source();
+    let start = test.heap.nursery.start();
+    let resident = |test: &Test| {
+        let snapshot = arenas.lock().snapshot();
+        (snapshot.live + snapshot.retained) as usize - test.heap.old.held()
+    };
+    let before = resident(&test);
+    let least = test.heap.nursery_bytes();
+    fill(&mut test, 3 * least, 2);
+    let now = test.heap.nursery_bytes();
+    assert!(now > least);
+    assert_eq!(test.heap.nursery.start(), start);
+    // One more than what it grew by, of what is at hand of the old generation's last arena.
+    assert!(resident(&test) <= before + now - least + ARENA_BYTES, "{} {before} {now}", resident(&test));
+    test.end();
+}
+
+/// Takes what lies behind the nursery, and all else from the upper end of the region to there.
+fn enclose(test: &Test) -> Vec<usize> {
+    let mut arenas = test.space.source().arenas.lock();
+    let behind = test.heap.nursery.start() + ARENA_BYTES;
+    let mut take = || arenas.allocate_large(ARENA_BYTES, false).expect("memory").address.get();
+    let mut blocks = vec![take()];
+    while blocks.last() != Some(&behind) {
+        blocks.push(take());
+    }
+    blocks
+}
+
+fn free_large(test: &Test, blocks: Vec<usize>) {
+    let mut arenas = test.space.source().arenas.lock();
+    for block in blocks {
+        arenas.free_large(block).expect("live");
+    }
+}
+
+#[test]
+fn a_nursery_with_a_block_behind_it_grows_in_another_place() {
+    let mut test = heap(5 * STEP);
+    let (start, least) = (test.heap.nursery.start(), test.heap.nursery_bytes());
+    let blocks = enclose(&test);
+    fill(&mut test, 16 * least, 2);
+    assert!(test.heap.nursery_bytes() > least);
+    assert_ne!(test.heap.nursery.start(), start);
+    free_large(&test, blocks);
+    test.end();
+}
+
 #[test]
 fn a_nursery_of_which_all_survives_stays_as_it_is() {
     let mut test = heap(5 * STEP);
@@ -130,7 +182,7 @@ fn a_nursery_does_not_grow_beyond_what_may_survive_within_a_pause() {
 #[test]
 fn a_nursery_does_not_grow_where_its_memory_takes_longer_to_find_than_a_pause_may() {
     for (takes, resident, grows) in
-        [(2 * STEP, false, false), (2 * STEP, true, true), (STEP / 40, false, true), (STEP / 40, true, true)]
+        [(3 * STEP, false, false), (3 * STEP, true, true), (STEP / 40, false, true), (STEP / 40, true, true)]
     {
         let space = space();
         let World { arenas, kernel, waiting } = space.source();
@@ -179,14 +231,16 @@ fn nurseries_that_take_turns_keep_their_size() {
 
 #[test]
 fn without_room_for_a_larger_one_a_nursery_stays_as_it_is() {
-    let space = space_with(4 * ARENA_BYTES);
+    let space = space_with(5 * ARENA_BYTES);
     let mut test = Test::as_set(space, Settings { step: Some(5 * STEP), ..Settings::default() });
     let least = test.heap.nursery_bytes();
     // The region there is, and no other.
     fill(&mut test, ARENA_BYTES, 2);
+    let blocks = enclose(&test);
     space.source().kernel.fail_every(Call::Reserve, 1, OUT_OF_MEMORY);
     fill(&mut test, 10 * least, 4);
     assert!(space.source().kernel.failures(Call::Reserve) > 0, "it did not try");
     assert!(test.heap.nursery_bytes() <= ARENA_BYTES, "{}", test.heap.nursery_bytes());
+    free_large(&test, blocks);
     test.end();
 }

@@ -149,14 +149,36 @@ fn under_way(test: &Test) -> (Ahead, Vec<usize>) {
 /// The average does not tell of the first arena that takes long.
 #[test]
 fn while_the_first_arena_that_takes_long_is_made_there_is_no_time_for_a_larger_nursery() {
-    let test = grow(TAKES / 10, None, 64);
+    let mut test = grow(TAKES / 10, None, 64);
     let World { arenas, kernel, .. } = test.space.source();
     let (ahead, taken) = under_way(&test);
+    test.heap.begin = kernel.now();
     assert!(test.heap.has_time_for(2 * ARENA_BYTES));
     kernel.advance(Duration::from_millis(1));
     assert!(!test.heap.has_time_for(2 * ARENA_BYTES));
     arenas.lock().complete_ahead(ahead);
     taken.into_iter().for_each(|page| arenas.lock().free(page, 1).expect("live"));
+    test.end();
+}
+
+/// The average told little of it: 8 MiB were found in 22 ms then.
+#[test]
+fn one_arena_that_took_long_is_enough_to_know_and_a_pause_has_what_is_left_of_it() {
+    let mut test = grow(TAKES / 10, None, 16);
+    let World { arenas, kernel, .. } = test.space.source();
+    let free = arenas.lock().snapshot().retained as usize;
+    kernel.advance(10 * STEP);
+    let has_time = |test: &mut Test, spent: Duration, arenas: usize| {
+        test.heap.begin = kernel.now() - spent;
+        test.heap.has_time_to_find(arenas * ARENA_BYTES)
+    };
+    assert!(has_time(&mut test, Duration::ZERO, 8));
+    assert!(has_time(&mut test, STEP, 8) && !has_time(&mut test, 2 * STEP, 8));
+    kernel.set_cost(Call::HugeFault, STEP / 2);
+    let block = arenas.lock().allocate_large(free + ARENA_BYTES, false).expect("memory").address.get();
+    assert!(has_time(&mut test, Duration::ZERO, 4) && !has_time(&mut test, Duration::ZERO, 5));
+    assert!(has_time(&mut test, STEP, 2) && !has_time(&mut test, STEP, 3));
+    arenas.lock().free_large(block).expect("live");
     test.end();
 }
 
