@@ -583,7 +583,7 @@ typedef struct hh_gc_stats_t {
     uint64_t steps;           /* steps of marking and sweeping */
     uint64_t major;           /* major collections that ended */
     uint64_t survivors;       /* objects that minor collections moved to the old generation */
-    uint64_t survived_bytes;  /* bytes of these */
+    uint64_t survived_bytes;  /* bytes of their blocks */
     uint64_t nursery_bytes;   /* bytes that were used of the nursery up to the last collection */
     uint64_t old_bytes;       /* bytes allocated in the old generation at once */
     uint64_t not_moved;       /* objects that had to stay in the nursery because the old generation had no room */

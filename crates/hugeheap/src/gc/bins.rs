@@ -54,6 +54,25 @@ impl Free {
     }
 }
 
+/// How much was handed out of windows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HandedOut {
+    pub(super) blocks: u64,
+    /// Of these.
+    pub(super) bytes: usize,
+}
+
+impl HandedOut {
+    /// A window of a class is taken no more. Returns the bytes that were handed out of it.
+    fn add(&mut self, class: Class, window: &Free) -> usize {
+        let blocks = window.handed_out();
+        let bytes = blocks * SHAPES[class].bytes as usize;
+        self.blocks += blocks as u64;
+        self.bytes += bytes;
+        bytes
+    }
+}
+
 /// All pages of a class.
 pub(super) struct Bin {
     /// The window of the page, and what is free in it while it is settled.
@@ -111,9 +130,7 @@ impl<S: Source> Old<S> {
             classes &= classes - 1;
             let bin = &mut self.bins[class];
             let free = &mut self.free[class];
-            let blocks = free.handed_out();
-            self.used += blocks * SHAPES[class].bytes as usize;
-            self.handed_out += blocks as u64;
+            self.used += self.handed_out.add(class, free);
             bin.rest = free.bits;
             (free.bits, free.taken) = (0, 0);
             let Some(page) = bin.page.filter(|_| bin.rest != 0) else { continue };
@@ -132,9 +149,7 @@ impl<S: Source> Old<S> {
         let mut tries = 0;
         let free = &mut self.free[class];
         if free.taken != 0 {
-            let blocks = free.handed_out();
-            self.used += blocks * SHAPES[class].bytes as usize;
-            self.handed_out += blocks as u64;
+            self.used += self.handed_out.add(class, free);
             free.taken = 0;
         }
         loop {

@@ -63,7 +63,6 @@ pub(super) struct Minor<'a, S: Source> {
     pub(super) noted: &'a mut Noted,
     /// It refers to an object that stays in the nursery.
     pub(super) young: bool,
-    pub(super) bytes: usize,
     pub(super) not_moved: u64,
 }
 
@@ -235,7 +234,6 @@ impl<S: Source> Heap<S> {
             has_weak: false,
             noted,
             young: false,
-            bytes: 0,
             not_moved: 0,
         };
         roots.each_young(frame, &mut minor, |minor, word| minor.is_young(word));
@@ -264,8 +262,9 @@ impl<S: Source> Heap<S> {
             cleared += minor.clear(remembered);
         }
         minor.old.settle();
-        let survivors = minor.old.handed_out - before;
-        let (bytes, not_moved) = (minor.bytes, minor.not_moved);
+        let after = minor.old.handed_out;
+        let (survivors, bytes) = (after.blocks - before.blocks, after.bytes - before.bytes);
+        let not_moved = minor.not_moved;
         self.statistics.minor += 1;
         self.statistics.survivors += survivors;
         self.statistics.survived_bytes += bytes as u64;

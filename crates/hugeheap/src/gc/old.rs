@@ -15,7 +15,7 @@
 //! The *cycle* bit of a page says after which marking its bitmap was swept last. When marking ends the heap's bit is turned, which makes all
 //! pages unswept at once: in an unswept page what is marked is alive, whatever `vacant` says.
 
-use super::bins::{Bin, FREES, Free};
+use super::bins::{Bin, FREES, Free, HandedOut};
 use super::depart::Survey;
 use super::header::OBJECT_ALIGN;
 use super::lists::List;
@@ -80,8 +80,8 @@ pub(crate) struct Old<S: Source> {
     pub(super) held: usize,
     /// Bytes of objects: live ones, and dead ones that are not swept yet. Without those in taken windows.
     pub(super) used: usize,
-    /// Blocks that were ever handed out, but for those of taken windows: who wants to know how many survived need not count them one by one.
-    pub(super) handed_out: u64,
+    /// What was ever handed out, but for what is in taken windows: who wants to know what survived need not count objects one by one.
+    pub(super) handed_out: HandedOut,
     /// Arenas that are evacuated, in order, with their pages, once these are swept.
     pub(super) leaving: Vec<Leaving>,
     /// Pages that nothing may be copied to, because they are in these arenas.
@@ -117,7 +117,7 @@ impl<S: Source> Old<S> {
             batch: 1,
             held: 0,
             used: 0,
-            handed_out: 0,
+            handed_out: HandedOut::default(),
             leaving: Vec::new(),
             aside: Vec::new(),
             survey: None,

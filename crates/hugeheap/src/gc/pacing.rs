@@ -48,6 +48,10 @@ pub(super) const LEAST_PART: usize = 128 << 10;
 /// Part of the difference by which the cost falls, as a divisor: so a collection with a new huge page in it is remembered for ten without.
 const FORGET: u64 = 8;
 
+/// Part of a step as a divisor: a collection that took less raises the cost by so much less than what it says. An interrupt of 50 µs in one of 256 KiB made each of its survivors look as if
+/// it took twice as long, and trees had 3 MiB of nursery in place of 8 for the next ten collections. What takes so little time is not what a pause fails by.
+const TELLS_PART: u32 = 4;
+
 /// Bytes of the nursery that are used until the first collection: of a larger part nobody knows yet what its survivors cost.
 const FIRST_PART: usize = 1 << 20;
 
@@ -149,7 +153,7 @@ impl Pacing {
 
     /// A minor collection of `survived` bytes took this long. Answers how much of that depends on the part of the nursery that is used.
     ///
-    /// The cost follows at once when it rises, and slowly when it falls: one collection that is longer than it should be is one too many. What
+    /// The cost follows at once when it rises in a collection that takes some time, and slowly when it falls: one collection that is longer than it should be is one too many. What
     /// does not depend on survivors, with a million roots 3 ms, is no reason for a smaller part, after which it comes again the sooner: twenty million
     /// dead objects took 13 s that way, in 4,882 collections, and take 0.3.
     pub(crate) fn minor(&mut self, survived: usize, took: Duration) -> Duration {
@@ -167,7 +171,13 @@ impl Pacing {
         // Roots may have become fewer since; if not, the next collection with few survivors tells.
         self.fixed -= self.fixed / FORGET as u32;
         let now = cost_of(survived, depends);
-        self.cost = if now > self.cost { now } else { self.cost - (self.cost - now) / FORGET };
+        if now > self.cost {
+            let tells = (self.step / TELLS_PART).as_nanos() as u64;
+            let part = (depends.as_nanos() as u64).min(tells);
+            self.cost += ((now - self.cost) as u128 * u128::from(part) / u128::from(tells.max(1))) as u64;
+        } else {
+            self.cost -= (self.cost - now) / FORGET;
+        }
         depends
     }
 
@@ -330,6 +340,30 @@ mod tests {
         assert!(pacing.most() > 3 << 20);
         pacing.minor(1 << 20, 1000 * STEP);
         assert_eq!(pacing.most(), LEAST_PART);
+    }
+
+    /// It counted as one of a second does.
+    #[test]
+    fn a_short_collection_says_little_of_what_a_long_one_takes() {
+        let known = || {
+            let mut pacing = Pacing::new(200, 64 << 20, usize::MAX, STEP);
+            pacing.minor(2 << 20, STEP);
+            pacing
+        };
+        let before = known().can_survive();
+        // Of 128 KiB, twice as long as it should take: an eighth of a step. It says half of what one of a quarter does.
+        let mut pacing = known();
+        pacing.minor(128 << 10, STEP / 8);
+        let now = pacing.can_survive();
+        assert!((before * 65 / 100..before * 68 / 100).contains(&now), "{now} of {before}");
+        let mut pacing = known();
+        pacing.minor(256 << 10, STEP / 4);
+        let now = pacing.can_survive();
+        assert!((before * 49 / 100..before * 51 / 100).contains(&now), "{now} of {before}");
+        // Where survivors are dear from now on, it is known after a few.
+        let mut pacing = known();
+        (0..8).for_each(|_| drop(pacing.minor(128 << 10, STEP / 8)));
+        assert!(pacing.can_survive() < before * 51 / 100, "{}", pacing.can_survive());
     }
 
     #[test]

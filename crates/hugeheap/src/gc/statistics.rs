@@ -42,7 +42,7 @@ pub struct Statistics {
     pub major: u64,
     /// Objects that minor collections moved to the old generation.
     pub survivors: u64,
-    /// Bytes of these.
+    /// Bytes of their blocks.
     pub survived_bytes: u64,
     /// Bytes that were used of the nursery.
     pub nursery_bytes: u64,
