@@ -534,7 +534,7 @@ typedef struct hh_gc_event {
     uint64_t old;         /* bytes of objects in it; minor, step */
     uint64_t nursery;     /* minor: bytes that were used of the nursery */
     uint64_t survivors;   /* minor: objects that moved to the old generation */
-    uint64_t survived;    /* minor: bytes of these */
+    uint64_t survived;    /* minor: bytes of their blocks */
     uint64_t staying;     /* minor: objects that stay in the nursery */
     uint64_t not_moved;   /* minor: of these, those for which there was no room */
     uint64_t from, to;    /* step: what was done and what comes next, enum hh_gc_phase */

@@ -109,6 +109,10 @@ pub(super) fn extend<S: Source>(
     limited: bool,
 ) -> bool {
     let source = space.source();
+    // Before files are read: what is in the way stays there for many collections.
+    if !source.with(|arenas| arenas.has_room_behind(address, bytes)) {
+        return false;
+    }
     let left = if limited { 0 } else { left_for_nursery(source.os()).saturating_add(left_in_pool(source)) };
     let extended = source.with(|arenas| arenas.extend_large_within(address, bytes, left));
     debug_assert!(extended.is_ok(), "a nursery is a large block");

@@ -153,6 +153,13 @@ impl<O: Os> Arenas<O> {
         Ok(fits && self.resize_in_place(first, old_count, count, bytes, true))
     }
 
+    /// Whether the large block at `address` can have `bytes` bytes where it is, as far as what lies behind it goes.
+    pub(crate) fn has_room_behind(&self, address: usize, bytes: usize) -> bool {
+        let Ok(first) = self.large_at(address) else { return false };
+        let have = self.table.arena(first).large_arenas;
+        arenas_for(bytes).is_some_and(|count| self.is_room_behind(first, have, count))
+    }
+
     /// Gives a block of `old_count` arenas `count`, of which those behind it are idle, and `bytes` bytes. Says no, with nothing changed, when the system has no memory.
     fn resize_in_place(
         &mut self,

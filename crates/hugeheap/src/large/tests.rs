@@ -144,6 +144,8 @@ fn a_block_is_extended_where_it_is_or_stays_as_it_is() {
     let above = take(&mut world, ARENA_BYTES, false);
     let below = take(&mut world, ARENA_BYTES, false);
     assert_eq!(below + ARENA_BYTES, above);
+    assert!(world.heap.has_room_behind(below, ARENA_BYTES));
+    assert!(!world.heap.has_room_behind(below, 2 * ARENA_BYTES));
     assert_eq!(extend(&mut world, below, 2, u64::MAX), (false, 1), "what lies behind it is in use");
     assert_eq!(world.heap.snapshot().large, 2 * ARENA);
 }

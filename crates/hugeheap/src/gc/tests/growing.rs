@@ -129,6 +129,22 @@ fn a_nursery_with_a_block_behind_it_grows_in_another_place() {
     test.end();
 }
 
+/// Each collection read the files that say what is left, for an extension that what lies behind the nursery did not allow.
+#[test]
+fn a_nursery_that_something_is_behind_asks_for_no_memory_in_vain() {
+    let mut test = heap(STEP);
+    let kernel = &test.space.source().kernel;
+    let blocks = enclose(&test);
+    let (bytes, before) = (test.heap.nursery_bytes() + ARENA_BYTES, kernel.calls(Call::AvailableMemory));
+    assert!(!test.heap.nursery.extend(bytes, false));
+    assert_eq!(kernel.calls(Call::AvailableMemory), before);
+    free_large(&test, blocks);
+    assert!(test.heap.nursery.extend(bytes, false));
+    assert!(kernel.calls(Call::AvailableMemory) > before);
+    test.heap.nursery.empty();
+    test.end();
+}
+
 #[test]
 fn a_nursery_of_which_all_survives_stays_as_it_is() {
     let mut test = heap(5 * STEP);
