@@ -155,7 +155,7 @@ impl<S: Source> Nursery<S> {
     /// Goes on in a longer block that begins where this one does, if nothing stays in it and there is room behind it. Directly after [`empty`](Self::empty). `limited`: it may have
     /// what is resident, and nothing else. Says no when it goes on in the same.
     ///
-    /// So the kernel finds memory in the pause for what is added only. In another block it did for all of it, and what this one had stayed resident: two of five huge pages of what
+    /// So the kernel finds memory in the pause for what is added only. In another block it did for all of it, and what this one had stayed resident: three of seven huge pages of what
     /// grew from 2 to 8 MiB.
     pub(crate) fn extend(&mut self, bytes: usize, limited: bool) -> bool {
         let (start, whole) = (self.start, bytes.next_multiple_of(ARENA_BYTES));

@@ -144,6 +144,14 @@ fn a_block_is_extended_where_it_is_or_stays_as_it_is() {
     let above = take(&mut world, ARENA_BYTES, false);
     let below = take(&mut world, ARENA_BYTES, false);
     assert_eq!(below + ARENA_BYTES, above);
+    let half = take(&mut world, ARENA_BYTES / 2, false);
+    assert_eq!(
+        world.heap.extend_large_within(half, ARENA_BYTES, ARENA / 2 - 1),
+        Ok(false),
+        "the rest of its arena"
+    );
+    assert_eq!(world.heap.extend_large_within(half, ARENA_BYTES, ARENA / 2), Ok(true));
+    world.heap.free_large(half).expect("live");
     assert!(world.heap.has_room_behind(below, ARENA_BYTES));
     assert!(!world.heap.has_room_behind(below, 2 * ARENA_BYTES));
     assert_eq!(extend(&mut world, below, 2, u64::MAX), (false, 1), "what lies behind it is in use");

@@ -145,6 +145,23 @@ fn a_nursery_that_something_is_behind_asks_for_no_memory_in_vain() {
     test.end();
 }
 
+/// Metadata of sixteen arenas is made writable at once: the extension needs that of some more.
+#[test]
+fn a_nursery_without_memory_for_its_metadata_is_not_extended() {
+    let space = space_with(64 * ARENA_BYTES);
+    let bytes = 30 * ARENA_BYTES;
+    let mut test = Test::over(space, Settings { nursery: Some(bytes), ..Settings::default() });
+    let World { arenas, kernel, .. } = space.source();
+    let before = arenas.lock().snapshot().large;
+    kernel.fail_every(Call::Protect, 1, OUT_OF_MEMORY);
+    assert!(!test.heap.nursery.extend(bytes + 16 * ARENA_BYTES, false));
+    assert!(kernel.failures(Call::Protect) > 0);
+    assert_eq!((test.heap.nursery_bytes(), arenas.lock().snapshot().large), (bytes, before));
+    kernel.fail_every(Call::Protect, 0, 0);
+    assert!(test.heap.nursery.extend(bytes + 16 * ARENA_BYTES, false));
+    test.end();
+}
+
 #[test]
 fn a_nursery_of_which_all_survives_stays_as_it_is() {
     let mut test = heap(5 * STEP);
@@ -197,8 +214,10 @@ fn a_nursery_does_not_grow_beyond_what_may_survive_within_a_pause() {
 /// The thread makes arenas, so that pauses are short; the larger nursery was made in one, of as many times what an arena takes.
 #[test]
 fn a_nursery_does_not_grow_where_its_memory_takes_longer_to_find_than_a_pause_may() {
+    // One arena is added, for which a pause has all of its time.
+    let too_long = 2 * STEP + Duration::from_micros(1);
     for (takes, resident, grows) in
-        [(3 * STEP, false, false), (3 * STEP, true, true), (STEP / 40, false, true), (STEP / 40, true, true)]
+        [(too_long, false, false), (too_long, true, true), (STEP / 40, false, true), (STEP / 40, true, true)]
     {
         let space = space();
         let World { arenas, kernel, waiting } = space.source();
