@@ -76,3 +76,25 @@ fn a_tree_lies_in_the_order_in_which_it_is_walked() {
     });
     test.end();
 }
+
+/// The list of copies lies in the first word behind the header of what is left of them.
+#[test]
+fn a_first_slot_right_behind_the_header_is_not_what_the_list_of_copies_wrote_there() {
+    let mut test = Test::checked();
+    let node = test.heap.register(Layout::fixed(24).slots(&[8, 16])).expect("right");
+    test.run(|scope, _| {
+        let root = tree(scope, &|scope| (scope.allocate(node, 0).expect("memory"), [8, 16]), LEVELS);
+        scope.collect_minor();
+        let mut met = BTreeSet::new();
+        let mut level = vec![scope.object(root)];
+        for _ in 0..LEVELS {
+            met.extend(level.iter().copied());
+            // SAFETY: live objects, or what is wrong of the collection.
+            let slots =
+                level.iter().flat_map(|&at| [8, 16].map(|slot| unsafe { *((at + slot) as *const usize) }));
+            level = slots.filter(|&child| child != 0).collect();
+        }
+        assert_eq!((met.len(), level.len()), ((1 << LEVELS) - 1, 0));
+    });
+    test.end();
+}
