@@ -15,8 +15,8 @@
 
 use super::layout::Layout;
 
-/// Words of an object that a map covers.
-const WORDS: usize = u64::BITS as usize;
+/// Words of an object that a map covers: more than the slots that it can name.
+pub(super) const WORDS: usize = u64::BITS as usize;
 
 /// The slots of a type, where its objects may be mapped.
 #[derive(Clone, Copy, Debug)]

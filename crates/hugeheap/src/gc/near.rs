@@ -1,7 +1,7 @@
 //! The heap page in which an object was marked last: the next one is there, too, more often than not.
 //!
 //! So the page and its class are looked up once for many objects. Forgotten when a step ends: the next time it may be another's. An object with heap pages
-//! of its own is one granule, which begins where its first page does.
+//! of its own is marked at the first granule of its first page, which is where it begins.
 
 use super::header::OBJECT_ALIGN;
 use super::nursery::Nursery;
@@ -17,7 +17,6 @@ use core::sync::atomic::Ordering::Relaxed;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Near {
     page: usize,
-    shift: u32,
     marks: &'static Bitmap,
 }
 
@@ -29,7 +28,7 @@ static NO_MARKS: Bitmap = [const { AtomicU64::new(u64::MAX) }; WINDOWS];
 
 impl Near {
     /// No page is there.
-    pub(super) const NONE: Self = Self { page: NOWHERE, shift: GRANULE_SHIFT, marks: &NO_MARKS };
+    pub(super) const NONE: Self = Self { page: NOWHERE, marks: &NO_MARKS };
 
     /// The page of the object of the old generation that a word may refer to.
     #[inline(never)]
@@ -37,11 +36,7 @@ impl Near {
         if nursery.contains(word) {
             return Self::NONE;
         }
-        old.page_at(word).map_or(Self::NONE, |(page, shift)| Self {
-            page: page.address(),
-            shift,
-            marks: page.remote(),
-        })
+        old.page_at(word).map_or(Self::NONE, |page| Self { page: page.address(), marks: page.remote() })
     }
 
     /// Marks what a word refers to, if that is an object of the old generation, and says whether it was not marked.
@@ -60,7 +55,7 @@ impl Near {
             }
         }
         let offset = word.wrapping_sub(self.page);
-        offset % OBJECT_ALIGN == 0 && mark_in(self.marks, offset >> self.shift)
+        offset % OBJECT_ALIGN == 0 && mark_in(self.marks, offset >> GRANULE_SHIFT)
     }
 }
 
@@ -83,7 +78,7 @@ mod tests {
     #[test]
     fn nothing_is_marked_where_there_is_no_page() {
         for offset in 0..HEAP_PAGE_BYTES {
-            assert!(!mark_in(Near::NONE.marks, offset >> Near::NONE.shift));
+            assert!(!mark_in(Near::NONE.marks, offset >> GRANULE_SHIFT));
         }
     }
 

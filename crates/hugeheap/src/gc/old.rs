@@ -235,14 +235,10 @@ impl<S: Source> Old<S> {
         Some((page, granule / 64, 1 << (granule % 64)))
     }
 
-    /// The heap page of this heap at an address, and the granule there as a power of two: of a large object, which begins where its first page does,
-    /// all of it.
-    pub(super) fn page_at(&self, address: usize) -> Option<(Page, u32)> {
+    /// The heap page of this heap at an address.
+    pub(super) fn page_at(&self, address: usize) -> Option<Page> {
         let page = self.space.page(address)?;
-        let tag = page.mark().tag.load(Relaxed);
-        let class = class_in(tag);
-        let shift = if class == LARGE { HEAP_PAGE_BYTES.trailing_zeros() } else { GRANULE_SHIFT };
-        (tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT).then_some((page, shift))
+        (page.mark().tag.load(Relaxed) >> HEAP_SHIFT == self.tag >> HEAP_SHIFT).then_some(page)
     }
 
     /// Lets the cache fetch the tag of the page at an address, and the mark there, if blocks are small.

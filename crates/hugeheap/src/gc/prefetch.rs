@@ -7,8 +7,9 @@
 
 use super::stack::Top;
 
-/// Objects that are popped before the first of them is looked into.
-const AHEAD: usize = 8;
+/// Objects that are popped before the first of them is looked into. With 8, marking half a million objects in a shuffled table took 21 ns for each and takes 18, two million 27 and 22; trees
+/// in the order of their copies took 8.9 and take 9.1.
+const AHEAD: usize = 16;
 
 /// Lets the cache fetch what is at an address, where that can be said. Reads nothing: any address will do.
 #[inline(always)]
@@ -87,7 +88,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_pushed_is_looked_into_once(pushes in prop::collection::vec(0usize..4, 1..200)) {
-            let (mut ahead, mut stack) = (Ahead::default(), vec![1]);
+            let (mut ahead, mut stack) = (Ahead::default(), Vec::with_capacity(1000));
+            stack.push(1);
             let (mut pushed, mut seen) = (1, Vec::new());
             // Each object leads to as many others as the list says, and then to none.
             let mut leads = pushes.into_iter();
@@ -96,9 +98,9 @@ mod tests {
                 seen.push(object);
                 for _ in 0..leads.next().unwrap_or(0) {
                     pushed += 1;
-                    // SAFETY: the stack is the one it was made of.
-                    let fits = unsafe { top.push(&mut stack, usize::MAX, pushed) };
-                    prop_assert!(fits);
+                    prop_assert!(top.has_room(1));
+                    // SAFETY: there is room.
+                    unsafe { top.push(pushed) };
                 }
             }
             seen.sort_unstable();
