@@ -29,7 +29,7 @@ const SWEEP_TRIES: usize = 16;
 /// Classes with a place for free blocks: a power of two, so that a class needs no comparison.
 pub(super) const FREES: usize = 64;
 
-const _: () = assert!(CLASSES <= FREES);
+const _: () = assert!(CLASSES <= FREES && FREES * size_of::<Free>() <= u16::MAX as usize);
 
 /// Free blocks of the taken window of a class.
 #[derive(Clone, Copy)]
@@ -47,6 +47,19 @@ const _: () = assert!(size_of::<Free>() == 32, "found by a shift");
 
 impl Free {
     pub(super) const NONE: Self = Self { bits: 0, start: 0, taken: 0 };
+
+    /// How many bytes after that of class 0 the one of a class is.
+    pub(super) const fn place_of(class: Class) -> u16 {
+        (class * size_of::<Self>()) as u16
+    }
+
+    /// A block, if one is left.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> Option<usize> {
+        let bits = core::num::NonZero::new(self.bits)?;
+        self.bits &= self.bits - 1;
+        Some(self.start + ((bits.trailing_zeros() as usize) << GRANULE_SHIFT))
+    }
 
     /// How many blocks were handed out.
     fn handed_out(&self) -> usize {
@@ -116,10 +129,13 @@ impl<S: Source> Old<S> {
         if self.free[class % FREES].bits == 0 && !self.next_window(class) {
             return None;
         }
-        let free = &mut self.free[class % FREES];
-        let granule = free.bits.trailing_zeros() as usize;
-        free.bits &= free.bits - 1;
-        Some(free.start + (granule << GRANULE_SHIFT))
+        self.free[class % FREES].take()
+    }
+
+    /// The first of the free blocks of all classes. Only until something else is done with this generation.
+    #[inline(always)]
+    pub(super) fn places(&mut self) -> *mut Free {
+        self.free.as_mut_ptr()
     }
 
     /// What was not handed out of the taken windows is free again.

@@ -48,6 +48,17 @@ impl Map {
         }
     }
 
+    /// Whether all objects of the type have the same map.
+    pub(super) fn is_fixed(self) -> bool {
+        self.row == 0
+    }
+
+    /// The one that they have then.
+    #[inline(always)]
+    pub(super) fn fixed(self) -> u64 {
+        self.slots
+    }
+
     /// The map of an object of the type. `None` where it is not mapped. `length` is asked for where there are items.
     #[inline(always)]
     pub(super) fn for_length(self, length: impl FnOnce() -> usize) -> Option<u64> {

@@ -19,7 +19,7 @@
 //! | `old`, `bins`, `lists`, `large`, `sweep` | where objects end: blocks, where the next one is, lists of pages, large objects, what becomes free |
 //! | `roots`, `globals` | what is alive without being referred to; handles that outlive scopes |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
-//! | `minor`, `dirty`, `survivor`, `noted`, `lost` | what a minor collection looks into; dirty cards; moving survivors; weak slots and finalizers meanwhile; when nobody knows what was written |
+//! | `minor`, `dirty`, `survivor`, `latest`, `noted`, `lost` | what a minor collection looks into; dirty cards; moving survivors; copies that wait; weak slots and finalizers meanwhile; when nobody knows what was written |
 //! | `mark`, `stack`, `near`, `prefetch`, `cycle` | marking in steps: what is to be looked into, where marks are, what the cache is asked for; a major collection from step to step |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
@@ -64,6 +64,7 @@ mod header;
 mod heap;
 mod identity;
 mod large;
+mod latest;
 mod layout;
 mod length;
 mod lists;

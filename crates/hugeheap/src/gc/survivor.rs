@@ -5,15 +5,14 @@
 //!   afterwards ├ new address, FORWARDED ┼ next copied object of the nursery ┤
 //! ```
 //!
-//! Copies whose slots are still to be looked into are in a list, the last one first: a subtree is copied before its neighbour, so that what is reached
-//! together lies together. That is the subtree of the first slot, because slots are looked into from the last to the first ([`map`](super::map)). The list ends when everything that survivors lead to was moved.
+//! Copies whose slots are still to be looked into wait, most of them in a list; the last one is next ([`latest`](super::latest)): a subtree is copied before its neighbour, so that what is reached
+//! together lies together. That is the subtree of the first slot, because slots are looked into from the last to the first ([`map`](super::map)). When none waits, everything that survivors lead to was moved.
 
 use super::barrier::Remembered;
-use super::header::{FORWARDED, HEADER_BYTES, Header, OBJECT_ALIGN, STAYS, TRACKED};
+use super::header::{FORWARDED, Header, OBJECT_ALIGN, STAYS, TRACKED};
+use super::latest::{Copied, Latest, NOT_MAPPED, next_copied, target_of};
 use super::map::each_mapped_word;
 use super::minor::{Minor, remember};
-use super::prefetch::prefetch;
-use super::types::{Descriptor, Types};
 use crate::object::Source;
 
 impl<S: Source> Minor<'_, S> {
@@ -113,58 +112,58 @@ impl<S: Source> Minor<'_, S> {
     fn drain_one(&mut self, remembered: &mut Remembered) {
         let object = self.copied;
         // SAFETY: in the list are objects that were copied.
-        let (next, copy) = unsafe { (next_copied(object).read(), Copied::of(self.types, object)) };
+        let (next, target) = unsafe { (next_copied(object).read(), target_of(object)) };
         self.copied = next;
-        self.look_into_any(remembered, object, copy.target);
+        self.look_into_any(remembered, object, target);
     }
 
     /// Looks into copies until there is none left, or an ephemeron waits for a key. `LOOKS`: marking or an evacuation wants to know of old
     /// objects that copies refer to.
     ///
     /// This loop is what a survivor costs. What it needs is in locals, and what is rare in functions of its own, so that the compiler keeps
-    /// everything in registers: through `self` it was read again after each write into an object. The copy that was made last is looked into
-    /// next without having been in the list; what others lead to is asked for when they are put there. For a node of a tree it was 142 instructions, and then 107.
-    ///
-    /// Slots of that one are read where it was: the list has not written there yet. From the copy, the next address was known only after the word with the free blocks, the type and the class, and
-    /// after the copy came back from the store buffer: 17 to 21 ns for a node, and 12 to 15 now.
+    /// everything in registers: through `self` it was read again after each write into an object. Which copy is next, and where its slots are read, is up to [`Latest`].
     #[inline(never)]
     fn drain_mapped<const LOOKS: bool>(&mut self, remembered: &mut Remembered) {
         let types = self.types;
         let nursery = Range { start: self.start, granules: self.granules };
-        let (mut copied, mut last): (usize, Option<Copied<'_>>) = (self.copied, None);
+        let mut places = self.old.places();
+        let mut latest = Latest::NONE;
         loop {
-            let (copy, from) = match last.take() {
-                Some(copy) => (copy, copy.object),
-                None if copied != 0 => {
-                    let object = copied;
-                    // SAFETY: in the list are objects that were copied.
-                    let copy = unsafe {
-                        copied = next_copied(object).read();
-                        Copied::of(types, object)
-                    };
-                    (copy, copy.target)
-                }
-                None => break,
+            let (from, copy) = if let Some(copy) = latest.pop() {
+                (copy.object, copy)
+            } else if self.copied != 0 {
+                let object = self.copied;
+                // SAFETY: in the list are objects that were copied; the length was looked at then.
+                let (target, map) = unsafe {
+                    self.copied = next_copied(object).read();
+                    let target = target_of(object);
+                    (target, types.of(target).map_of(target).unwrap_or(NOT_MAPPED))
+                };
+                (target, Copied { object, target, map })
+            } else {
+                break;
             };
-            // SAFETY: the length was looked at when it was copied.
-            let Some(map) = (unsafe { copy.ty.map_of(from) }) else {
-                self.copied = copied;
-                if self.look_into_any(remembered, copy.object, copy.target) {
-                    copied = self.copied;
-                    continue;
+            if copy.map == NOT_MAPPED {
+                // SAFETY: what was copied has room for a word behind the header.
+                self.copied = unsafe { latest.leave(self.copied) };
+                if !self.look_into_any(remembered, copy.object, copy.target) {
+                    return;
                 }
-                return;
-            };
+                places = self.old.places();
+                continue;
+            }
             if LOOKS {
                 (self.object, self.marked) = (copy.target, self.old.black);
             }
-            each_mapped_word(map, |index| {
+            let waiting = latest.count();
+            each_mapped_word(copy.map, |index| {
                 let slot = (copy.target as *mut usize).wrapping_add(index);
                 // SAFETY: slots of a live object can be read and written.
                 let word = unsafe { (from as *const usize).wrapping_add(index).read() };
                 if !nursery.contains(word) {
                     if LOOKS && word != 0 {
                         self.look_at(slot, word);
+                        places = self.old.places();
                     }
                     return;
                 }
@@ -174,40 +173,35 @@ impl<S: Source> Minor<'_, S> {
                     header.target()
                 } else {
                     // SAFETY: as above.
-                    let (ty, size, class) = unsafe {
-                        let ty = types.of(word);
-                        let (size, class) = ty.block(word);
-                        (ty, size, class)
-                    };
-                    match self.old.take(class).map(|target| (size, target)) {
-                        Some((size, target)) => {
+                    let ty = unsafe { types.of(word) };
+                    // SAFETY: a type has the place of its class, and nobody else uses it meanwhile.
+                    let block = unsafe { (*places.byte_add(ty.place.into())).take() };
+                    let (target, map) = match block {
+                        Some(target) => {
                             // SAFETY: the block has room for the object, is new, and so apart from it.
-                            unsafe { move_to(word, header, target, size) };
-                            if !ty.is_leaf() {
-                                if let Some(copy) = last.replace(Copied { object: word, target, ty }) {
-                                    // It waits, and what it leads to comes meanwhile: a tenth to a sixth of the time of all pauses of `gcbench`.
-                                    // SAFETY: slots of a live object can be read.
-                                    unsafe {
-                                        let map = copy.ty.map_of(copy.object).unwrap_or(0);
-                                        let slots = copy.object as *const usize;
-                                        each_mapped_word(map, |index| {
-                                            prefetch(slots.wrapping_add(index).read())
-                                        });
-                                    }
-                                    // SAFETY: an object that was copied has room for a word behind the header.
-                                    unsafe { next_copied(copy.object).write(copied) };
-                                    copied = copy.object;
-                                }
-                            }
-                            Some(target)
+                            unsafe { move_to(word, header, target, ty.fixed_bytes()) };
+                            (target, ty.fixed_map())
                         }
                         None => {
-                            self.copied = copied;
-                            let moved = self.move_any(word);
-                            copied = self.copied;
+                            let moved = self.move_other(word);
+                            places = self.old.places();
                             moved
                         }
+                    };
+                    if map != 0 {
+                        if latest.is_full() {
+                            // SAFETY: as above.
+                            self.copied = unsafe { latest.leave(self.copied) };
+                        }
+                        // SAFETY: there is room now, and the last one is a copy where there is one more than before.
+                        unsafe {
+                            if latest.count() > waiting {
+                                latest.fetch();
+                            }
+                            latest.push(Copied { object: word, target, map });
+                        }
                     }
+                    (target != 0).then_some(target)
                 };
                 match moved {
                     // SAFETY: as above.
@@ -217,14 +211,22 @@ impl<S: Source> Minor<'_, S> {
             });
         }
         self.marked = false;
-        self.copied = 0;
     }
 
-    /// Moves an object of a type whose objects differ in size, or for which there may be no room; nothing: it stays.
+    /// Moves an object of a type whose objects are not all alike, or for which no block is at hand. Answers where it is, 0: it stays, and its map, [`NOT_MAPPED`] if it has none.
     #[inline(never)]
-    fn move_any(&mut self, object: usize) -> Option<usize> {
-        let target = self.move_out(object);
-        (target != object).then_some(target)
+    fn move_other(&mut self, object: usize) -> (usize, u64) {
+        // SAFETY: it is a live object of the nursery that did not move yet.
+        unsafe {
+            let (header, ty) = (Header::of(object), self.types.of(object));
+            let (bytes, class) = ty.block(object);
+            let Some(target) = self.old.take(class) else {
+                self.keep(object);
+                return (0, 0);
+            };
+            move_to(object, header, target, bytes);
+            (target, ty.map_of(target).unwrap_or(NOT_MAPPED))
+        }
     }
 
     /// Looks into a copy of any type. Says no when an ephemeron waits since then.
@@ -245,30 +247,6 @@ fn remember_copy(remembered: &mut Remembered, copy: usize) {
     // SAFETY: it is a live object of the old generation.
     if unsafe { Header::of(copy) }.has(TRACKED) {
         remember(remembered, copy);
-    }
-}
-
-/// A copy whose slots have to be looked into.
-#[derive(Clone, Copy)]
-struct Copied<'a> {
-    /// Where it was in the nursery.
-    object: usize,
-    target: usize,
-    ty: &'a Descriptor,
-}
-
-impl<'a> Copied<'a> {
-    /// # Safety
-    /// What is left of an object that was copied begins there.
-    #[inline(always)]
-    unsafe fn of(types: &'a Types, object: usize) -> Self {
-        // SAFETY: by the contract; a copy is a live object of this heap.
-        unsafe {
-            let Some(target) = Header::of(object).target() else {
-                unreachable!("in the list are objects that were copied")
-            };
-            Self { object, target, ty: types.of(target) }
-        }
     }
 }
 
@@ -326,9 +304,4 @@ unsafe fn copy(from: usize, to: usize, bytes: usize) {
             core::ptr::copy_nonoverlapping((from + 64) as *const u64, (to + 64) as *mut u64, bytes / 8 - 8);
         }
     }
-}
-
-/// The next object of the list of copies.
-fn next_copied(object: usize) -> *mut usize {
-    (object + HEADER_BYTES) as *mut usize
 }

@@ -10,6 +10,7 @@
 //! which the collector leaves alone (a small integer with a tag). Where slots are is said by offsets, or by a *trace function*.
 //! A *leaf* has none.
 
+use super::bins::Free;
 use super::header::{Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN};
 use super::layout::{BadLayout, Layout};
 use super::map::{Map, each_mapped};
@@ -48,6 +49,8 @@ pub(crate) struct Descriptor {
     pub(crate) finalized: bool,
     /// Class of the block of a fixed object in the old generation; 0: it is variable, or has none.
     class: u8,
+    /// [Where](Free::place_of) blocks of a fixed and mapped object are taken from; 0, where there are none: it is another one.
+    pub(super) place: u16,
     /// The length from which on an object of variable size is too large for a block; 0: any, as without a length.
     pub(super) too_long: u32,
     pub(crate) bytes: usize,
@@ -175,6 +178,12 @@ impl Descriptor {
             // SAFETY: as above.
             None => unsafe { self.each_slot_listed(object, visit) },
         }
+    }
+
+    /// The map of a fixed and mapped object.
+    #[inline(always)]
+    pub(super) fn fixed_map(&self) -> u64 {
+        self.map.fixed()
     }
 
     /// A bit for each slot of an object, for [`each_mapped`]. `None` where it is not mapped, and so for all that have cards.
@@ -324,6 +333,7 @@ impl Types {
         let leaf = slots.is_empty() && item_slots.is_empty() && weak.is_empty() && trace.is_none();
         let fixed = if item_bytes == 0 { bytes.max(MIN_OBJECT).next_multiple_of(OBJECT_ALIGN) } else { 0 };
         let class = if (1..=MAX_BLOCK).contains(&fixed) { class_of(fixed) as u8 } else { 0 };
+        let place = if map.is_fixed() { Free::place_of(class.into()) } else { 0 };
         let longest = MAX_BLOCK.checked_sub(bytes).and_then(|items| items.checked_div(item_bytes));
         let too_long = longest.map_or(0, |longest| longest as u32 + 1);
         let weak = (!weak.is_empty()).then(|| Box::new(weak));
@@ -332,6 +342,7 @@ impl Types {
             leaf,
             finalized,
             class,
+            place,
             too_long,
             bytes,
             fixed,

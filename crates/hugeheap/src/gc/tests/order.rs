@@ -98,3 +98,40 @@ fn a_first_slot_right_behind_the_header_is_not_what_the_list_of_copies_wrote_the
     });
     test.end();
 }
+
+/// More than wait by themselves: most of them are in the list by then, and found there by what is left of them.
+#[test]
+fn copies_that_wait_are_looked_into_from_the_last_to_the_first_however_many_there_are() {
+    const DEPTH: usize = 200;
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        // One handle for all of them: what has one is a root, and does not wait.
+        let spine = pair(scope, types, 1);
+        for _ in 0..DEPTH {
+            scope.scope(|scope| {
+                let above = pair(scope, types, 1);
+                let (right, child) = (pair(scope, types, 1), pair(scope, types, 1));
+                scope.set(right, RIGHT, Some(child));
+                scope.set(above, LEFT, Some(spine));
+                scope.set(above, RIGHT, Some(right));
+                scope.assign(spine, above);
+            });
+        }
+        scope.collect_minor();
+        let mut children = Vec::new();
+        for _ in 0..DEPTH {
+            scope.scope(|scope| {
+                let right = scope.get(spine, RIGHT).expect("memory").expect("was set");
+                let child = scope.get(right, RIGHT).expect("memory").expect("was set");
+                children.push(scope.object(child));
+                let below = scope.get(spine, LEFT).expect("memory").expect("was set");
+                scope.assign(spine, below);
+            });
+        }
+        children.reverse();
+        let next = children.windows(2).filter(|pair| pair[1] > pair[0] && pair[1] - pair[0] <= LINE).count();
+        // Not where a window or a page ends.
+        assert!(next * 10 > DEPTH * 9, "{next} of {DEPTH}");
+    });
+    test.end();
+}
