@@ -247,10 +247,8 @@ impl Marker {
         ahead: &mut Ahead,
         mut budget: usize,
     ) -> (usize, Option<usize>) {
-        if self.stack.len() + WORDS <= self.most {
-            // Without memory objects come back one by one, and those that find no room are found again.
-            _ = self.stack.try_reserve(WORDS);
-        }
+        // Without memory, or with as many entries as are allowed, objects come back one by one, and those that find no room are found again.
+        _ = self.stack.try_reserve(WORDS);
         let (mut near, mut top) = (self.near, Top::of(&mut self.stack, self.most));
         let mut next = core::mem::take(ahead);
         let mut other = None;

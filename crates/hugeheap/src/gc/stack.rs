@@ -61,6 +61,7 @@ impl Top {
     /// There is room.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, object: usize) {
+        debug_assert!(self.has_room(1));
         // SAFETY: by the contract.
         unsafe {
             self.top.write(object);

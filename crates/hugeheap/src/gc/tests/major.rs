@@ -284,3 +284,41 @@ fn types_with_a_trace_function_are_traced() {
     test.heap.return_window(window);
     test.end();
 }
+
+/// An array of `slots` arrays of so many, and so on: each makes the stack longer by more than it has room for.
+fn arrays<'s>(scope: &mut Scope<'s, World>, types: Types3, slots: usize, levels: u32) -> Local<'s> {
+    scope
+        .scope_for(|scope| -> Result<_, Exhausted> {
+            let array = scope.allocate(types.array, if levels == 0 { 0 } else { slots })?;
+            for index in 0..scope.length(array) {
+                let item = scope.item(array, index);
+                scope.scope(|scope| {
+                    let child = arrays(scope, types, slots, levels - 1);
+                    scope.set(array, item, Some(child));
+                });
+            }
+            Ok(array)
+        })
+        .expect("memory")
+}
+
+#[test]
+fn objects_with_many_slots_are_marked_with_all_that_they_refer_to() {
+    // As many as a mapped object can have, and more.
+    for slots in [62, 63] {
+        let mut test = Test::checked();
+        test.run(|scope, types| {
+            let root = arrays(scope, types, slots, 2);
+            scope.collect();
+            let bytes = |length: usize| (16 + 8 * length).next_multiple_of(16);
+            let live = (1 + slots) * bytes(slots) + slots * slots * bytes(0);
+            assert!(scope.heap().old_bytes() >= live, "{} of {live}", scope.heap().old_bytes());
+            for _ in 0..2 {
+                scope.collect();
+                assert_eq!(scope.verify(), Ok(()));
+            }
+            assert_eq!(scope.length(root), slots);
+        });
+        test.end();
+    }
+}

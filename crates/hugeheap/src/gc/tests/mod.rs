@@ -2,6 +2,7 @@
 
 mod ahead;
 mod checks;
+mod copies;
 mod depart;
 mod evacuate;
 mod events;
