@@ -31,8 +31,8 @@ COLLECTION = 890
 
 # Instructions of an object of two slots that is allocated, survives and refers to another one that does: a tenth above 129. A call for each slot, a
 # list of offsets instead of a map, and two bitmaps changed for each block made it 290; everything read from memory after each write, 170. With a length before the
-# slots it was 255 while only objects of a fixed size had a map, and is 192, which the others pay with 9: 139, and 135 since bytes are counted by windows.
-SURVIVORS = {"survive": 138, "survive-row": 205}
+# slots it was 255 while only objects of a fixed size had a map, and is 201, ten more than when the others paid with 9 for it: 139, 135 since bytes are counted by windows, and 131 since copies wait with their maps.
+SURVIVORS = {"survive": 134, "survive-row": 205}
 
 
 @pytest.mark.parametrize("kind", SURVIVORS)
@@ -40,6 +40,18 @@ def test_a_survivor_costs_no_more_than_when_it_was_measured(window, kind):
     cost = window.each(kind, 50_000, 250_000)
     print(f"a survivor, {kind}: {cost:.1f} instructions")
     assert 50 < cost <= SURVIVORS[kind]
+
+
+# Old objects of two slots, MARKED of the example, each marked and looked into, and their pages swept; what a whole collection does besides is four of it. 109 were counted. In a list whose objects have another child
+# hardly any are ahead of the one that is looked into: where these were searched for in their ring it was 145.
+MARKED = 200_000
+MARK = 112
+
+
+def test_marking_an_object_costs_no_more_than_when_it_was_measured(window):
+    cost = window.each("mark", 2, 6) / MARKED
+    print(f"an object that is marked: {cost:.1f} instructions")
+    assert 40 < cost <= MARK
 
 
 def test_a_minor_collection_costs_what_survives_and_not_what_the_nursery_is(window):

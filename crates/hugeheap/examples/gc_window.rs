@@ -2,7 +2,7 @@
 //!
 //! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with one survivor each, `collect-large` the
 //! same with a nursery of 64 MiB instead of 4, `collect-handles` with handles of old objects, and after many more that were released; `survive` moves COUNT objects of two slots, each of which refers to the one before, `survive-row`
-//! objects of variable size that have as many. Two objects are kept alive at any time, so that the loop cannot be
+//! objects of variable size that have as many; `mark` makes COUNT whole collections of 200,000 old ones, of which every second one is the second child of its parent. Two objects are kept alive at any time, so that the loop cannot be
 //! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
 //! is its frame of roots.
 
@@ -118,10 +118,41 @@ fn survive<const ROW: bool>(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [
     frame
 }
 
+/// Old objects that are marked again and again.
+const MARKED: u64 = 200_000;
+
+/// Whole collections of a list each of whose objects has another child.
+#[inline(never)]
+fn mark(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
+    let mut window = heap.take_window();
+    let mut frame = [0; 2];
+    // SAFETY: as in `allocate`; both slots are written before the next allocation.
+    unsafe {
+        for number in 0..MARKED {
+            let object = heap.allocate_slow(&mut window, ty, 0, &mut frame).expect("memory");
+            let [first, second] = if number % 2 == 0 { [0, 0] } else { [frame[0], frame[1]] };
+            object.cast::<usize>().add(1).write(first);
+            object.cast::<usize>().add(2).write(second);
+            // A child waits for its parent, which has the list so far, too.
+            frame = if number % 2 == 0 {
+                [frame[0], object.as_ptr() as usize]
+            } else {
+                [object.as_ptr() as usize, 0]
+            };
+        }
+        for _ in 0..count {
+            heap.collect(&mut window, &mut frame);
+        }
+    }
+    heap.return_window(window);
+    frame
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let kind = arguments.get(1).map(String::as_str);
-    let kinds = ["plain", "field", "collect", "collect-large", "collect-handles", "survive", "survive-row"];
+    let kinds =
+        ["plain", "field", "collect", "collect-large", "collect-handles", "survive", "survive-row", "mark"];
     let (Some(kind), Some(count)) = (
         kind.filter(|kind| kinds.contains(kind)),
         arguments.get(2).and_then(|text| text.parse::<u64>().ok()),
@@ -143,6 +174,11 @@ fn main() {
             let node = Layout::fixed(NODE).slots(&[8, 16]);
             let node = heap.register(node).expect("a header and two slots");
             survive::<false>(&mut heap, node, count)
+        }
+        "mark" => {
+            let node = Layout::fixed(NODE).slots(&[8, 16]);
+            let node = heap.register(node).expect("a header and two slots");
+            mark(&mut heap, node, count)
         }
         "survive-row" => {
             let row = Layout::variable(16, 8).item_slots(&[0]);

@@ -129,6 +129,14 @@ impl<S: Source> Old<S> {
         if self.free[class % FREES].bits == 0 && !self.next_window(class) {
             return None;
         }
+        // SAFETY: it has one, or the window that was just taken has.
+        unsafe { core::hint::assert_unchecked(self.free[class % FREES].bits != 0) };
+        self.take_at_hand(class)
+    }
+
+    /// The same where one is left of the window that is taken.
+    #[inline(always)]
+    pub(super) fn take_at_hand(&mut self, class: Class) -> Option<usize> {
         self.free[class % FREES].take()
     }
 

@@ -83,7 +83,6 @@ impl<S: Source> Heap<S> {
             staying = nursery.next_staying(object + OBJECT_ALIGN);
         }
         let shaded = shading.shaded;
-        marker.forget_near();
         shaded
     }
 

@@ -24,7 +24,7 @@ use super::depart::Departure;
 use super::ephemeron::Waiting;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::map::{WORDS, each_mapped};
-use super::near::Near;
+use super::marks::Marks;
 use super::nursery::Nursery;
 use super::old::Old;
 use super::prefetch::Ahead;
@@ -85,7 +85,7 @@ pub(crate) struct Marker {
     /// Ephemerons in marked objects, whose key is not marked.
     pub(super) waiting: Waiting,
     stack: Vec<usize>,
-    near: Near,
+    marks: Marks,
     /// Large arrays, and up to where they were looked into.
     parts: Vec<(usize, usize)>,
     /// Heap pages whose marked objects are looked into again. None is freed during a marking; objects in new ones are looked into by the minor
@@ -109,7 +109,7 @@ impl Default for Marker {
             weak: Vec::new(),
             waiting: Waiting::default(),
             stack: Vec::new(),
-            near: Near::NONE,
+            marks: Marks::UNKNOWN,
             parts: Vec::new(),
             again: Vec::new(),
             written: Vec::new(),
@@ -157,6 +157,7 @@ impl Marker {
         old: &Old<S>,
         mut budget: usize,
     ) -> usize {
+        self.marks = Marks::of(old);
         let mut ahead = Ahead::default();
         while budget > 0 {
             // What was found before the next part: the stack holds a part of an array, not all of it.
@@ -191,13 +192,7 @@ impl Marker {
             // Others may have taken their room.
             self.overflowed |= !push(&mut self.stack, object, self.most);
         }
-        self.forget_near();
         budget
-    }
-
-    /// Pages may be another class's from now on.
-    pub(super) fn forget_near(&mut self) {
-        self.near = Near::NONE;
     }
 
     /// Looks into what is on the stack until `budget` bytes were looked into, or nothing is left there.
@@ -214,7 +209,7 @@ impl Marker {
             let alone = !self.departure.is_under_way() && self.waiting.is_empty();
             let next = if alone {
                 let next;
-                (budget, next) = self.enter_mapped(types, nursery, old, ahead, budget);
+                (budget, next) = self.enter_mapped(types, old, ahead, budget);
                 next
             } else {
                 self.next(ahead)
@@ -235,21 +230,20 @@ impl Marker {
 
     /// The same, until an object is met that is not mapped, or for whose slots the stack has no room: that one comes back with what is left of the budget, and is not looked into.
     ///
-    /// Where objects are mapped this loop is what marking costs. What it needs is in registers: the near page, the top of the stack, the objects that are ahead. With a call for each
+    /// Where objects are mapped this loop is what marking costs. What it needs is in registers: where marks are, the top of the stack, the objects that are ahead. With a call for each
     /// object a node of a tree took 166 instructions. With a stack that grew in the loop, and what is not mapped looked into there, it was 115, but the compiler had the top of the
     /// stack in memory, so that each push and pop waited for the one before: nodes took 12 ns and take 9, objects in a shuffled table 35 and take 24.
     #[inline(never)]
     fn enter_mapped<S: Source>(
         &mut self,
         types: &Types,
-        nursery: &Nursery<S>,
         old: &Old<S>,
         ahead: &mut Ahead,
         mut budget: usize,
     ) -> (usize, Option<usize>) {
         // Without memory, or with as many entries as are allowed, objects come back one by one, and those that find no room are found again.
         _ = self.stack.try_reserve(WORDS);
-        let (mut near, mut top) = (self.near, Top::of(&mut self.stack, self.most));
+        let (marks, mut top) = (self.marks, Top::of(&mut self.stack, self.most));
         let mut next = core::mem::take(ahead);
         let mut other = None;
         while budget > 0 {
@@ -266,7 +260,7 @@ impl Marker {
             each_mapped(map, object, |slot| {
                 // SAFETY: slots of a live object can be read.
                 let word = unsafe { slot.read() };
-                if near.mark(nursery, old, word) {
+                if marks.mark(old, word) {
                     // SAFETY: there was room for as many as a map can name.
                     unsafe { top.push(word) };
                 }
@@ -275,7 +269,7 @@ impl Marker {
         }
         // SAFETY: the stack is the one it was made of.
         unsafe { top.leave(&mut self.stack) };
-        (self.near, *ahead) = (near, next);
+        *ahead = next;
         (budget, other)
     }
 
@@ -297,7 +291,7 @@ impl Marker {
             each_mapped(map, object, |slot| {
                 // SAFETY: slots of a live object can be read.
                 let word = unsafe { slot.read() };
-                if self.near.mark(nursery, old, word) {
+                if self.marks.mark(old, word) {
                     self.overflowed |= !push(&mut self.stack, word, self.most);
                 }
                 if holds {
@@ -481,7 +475,7 @@ impl<S: Source> Visit for Shading<'_, S> {
     fn slot(&mut self, slot: *mut usize) {
         // SAFETY: visited slots can be read.
         let word = unsafe { slot.read() };
-        if self.marker.near.mark(self.nursery, self.old, word) {
+        if self.marker.marks.mark(self.old, word) {
             self.marker.overflowed |= !push(&mut self.marker.stack, word, self.marker.most);
             self.shaded = true;
         }

@@ -20,7 +20,7 @@
 //! | `roots`, `globals` | what is alive without being referred to; handles that outlive scopes |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `dirty`, `survivor`, `latest`, `noted`, `lost` | what a minor collection looks into; dirty cards; moving survivors; copies that wait; weak slots and finalizers meanwhile; when nobody knows what was written |
-//! | `mark`, `stack`, `near`, `prefetch`, `cycle` | marking in steps: what is to be looked into, where marks are, what the cache is asked for; a major collection from step to step |
+//! | `mark`, `stack`, `marks`, `prefetch`, `cycle` | marking in steps: what is to be looked into, where marks are, what the cache is asked for; a major collection from step to step |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
@@ -72,9 +72,9 @@ mod log;
 mod lost;
 mod map;
 mod mark;
+mod marks;
 mod metadata;
 mod minor;
-mod near;
 mod noted;
 mod nursery;
 mod nursery_size;

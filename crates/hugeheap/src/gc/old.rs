@@ -235,10 +235,10 @@ impl<S: Source> Old<S> {
         Some((page, granule / 64, 1 << (granule % 64)))
     }
 
-    /// The heap page of this heap at an address.
-    pub(super) fn page_at(&self, address: usize) -> Option<Page> {
-        let page = self.space.page(address)?;
-        (page.mark().tag.load(Relaxed) >> HEAP_SHIFT == self.tag >> HEAP_SHIFT).then_some(page)
+    /// Whether a tag is one of a heap with these tags.
+    #[inline(always)]
+    pub(super) fn is_of(tag: u32, heap: u32) -> bool {
+        (tag ^ heap) >> HEAP_SHIFT == 0
     }
 
     /// Lets the cache fetch the tag of the page at an address, and the mark there, if blocks are small.

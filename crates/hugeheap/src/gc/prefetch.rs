@@ -28,10 +28,10 @@ pub(super) fn prefetch(address: usize) {
 /// In the order of the stack alone the object that was pushed last is looked into next, before any cache could have it.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// A ring; 0: no object.
+    /// A ring.
     objects: [usize; AHEAD],
-    /// Where the last one is.
-    at: usize,
+    /// Where the one that was popped first is.
+    first: usize,
     count: usize,
 }
 
@@ -42,26 +42,27 @@ impl Ahead {
         while let Some(object) = stack.pop() {
             if self.count == AHEAD {
                 prefetch(object);
-                return Some(core::mem::replace(self.following(), object));
+                let next = core::mem::replace(&mut self.objects[self.first], object);
+                self.first = (self.first + 1) % AHEAD;
+                return Some(next);
             }
             if self.count == 0 && stack.is_empty() {
                 return Some(object);
             }
             prefetch(object);
-            let next = core::mem::replace(self.following(), object);
-            if next != 0 {
-                return Some(next);
-            }
+            self.objects[(self.first + self.count) % AHEAD] = object;
             self.count += 1;
         }
-        while self.count > 0 {
-            let next = core::mem::take(self.following());
-            if next != 0 {
-                self.count -= 1;
-                return Some(next);
-            }
-        }
-        None
+        self.pop()
+    }
+
+    /// The one that was popped first.
+    #[inline(always)]
+    fn pop(&mut self) -> Option<usize> {
+        self.count = self.count.checked_sub(1)?;
+        let next = self.objects[self.first];
+        self.first = (self.first + 1) % AHEAD;
+        Some(next)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,14 +70,8 @@ impl Ahead {
     }
 
     /// The objects that were popped and not looked into, when a step ends before them.
-    pub(super) fn left(self) -> impl Iterator<Item = usize> {
-        self.objects.into_iter().filter(|&object| object != 0)
-    }
-
-    #[inline(always)]
-    fn following(&mut self) -> &mut usize {
-        self.at = (self.at + 1) % AHEAD;
-        &mut self.objects[self.at]
+    pub(super) fn left(mut self) -> impl Iterator<Item = usize> {
+        core::iter::from_fn(move || self.pop())
     }
 }
 
