@@ -82,8 +82,7 @@ impl<S: Source> Heap<S> {
             unsafe { types.of(object).each_slot(object, &mut shading) };
             staying = nursery.next_staying(object + OBJECT_ALIGN);
         }
-        let shaded = shading.shaded;
-        shaded
+        shading.shaded
     }
 
     fn mark_step(&mut self, frame: &mut [usize], mut budget: usize) {

@@ -1,6 +1,7 @@
 //! Major collections: in steps, with what the program writes between them; what becomes free.
 
 use super::*;
+use crate::gc::marks::Marks;
 use crate::gc::pacing::STEP;
 use hugeheap_os::simulated::Call;
 
@@ -320,5 +321,46 @@ fn objects_with_many_slots_are_marked_with_all_that_they_refer_to() {
             assert_eq!(scope.length(root), slots);
         });
         test.end();
+    }
+}
+
+/// In the first region and in others: nothing but objects of the heap's own old generation.
+#[test]
+fn marks_are_found_from_the_address_alone() {
+    let space = space_with(8 << 20);
+    let mut tests = [(); 2].map(|()| Test::over(space, Settings::default()));
+    let texts = tests.each_mut().map(|test| {
+        let text = test.text;
+        test.run(|scope, types| {
+            let mut found = Vec::new();
+            for _ in 0..2000 {
+                let local = scope.allocate_old(types.pair, 0).expect("memory");
+                found.push(scope.object(local));
+                // Some with heap pages of their own, and so many that there is more than one region.
+                let bytes = if found.len() % 8 == 0 { 40_000 } else { 5000 };
+                let local = scope.allocate_old(text, bytes).expect("memory");
+                found.push(scope.object(local));
+            }
+            found
+        })
+    });
+    let [own, other] = texts;
+    assert!(space.regions().len() > 1);
+    let nursery = tests[0].heap.nursery.start();
+    let old = &tests[0].heap.old;
+    let marks = Marks::of(old);
+    for word in [0, 1, 8, usize::MAX, usize::MAX & !15, nursery, nursery + 16, nursery + 4096] {
+        assert!(!marks.mark(old, word), "{word:#x}");
+    }
+    for &word in &other {
+        assert!(!marks.mark(old, word) && !tests[1].heap.old.is_marked(word));
+    }
+    for &word in &own {
+        assert!((1..16).all(|offset| !marks.mark(old, word + offset)) && !old.is_marked(word));
+        assert!(marks.mark(old, word) && old.is_marked(word) && !marks.mark(old, word));
+    }
+    for &word in &own {
+        // Not of its neighbours.
+        assert!(!marks.mark(old, word));
     }
 }
