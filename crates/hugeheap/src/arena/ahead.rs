@@ -148,6 +148,8 @@ pub(crate) struct Ready {
     pub(crate) bytes: u64,
     /// The maintenance thread makes an arena.
     pub(crate) is_made: bool,
+    /// It will: it has, since the heap grows.
+    pub(crate) is_due: bool,
     /// It does, or will, and that takes so long that a pause had better end with waiting for it.
     pub(crate) comes: bool,
     /// How long making one took lately, on average.
@@ -208,6 +210,7 @@ impl<O: Os> Arenas<O> {
         Ready {
             bytes: self.at_hand(wanted),
             is_made,
+            is_due: self.growth.due && self.growth.made,
             comes: self.is_late() || self.shows() && (is_made || self.growth.due),
             takes: Duration::from_nanos(self.latency.average()),
             may_take: Duration::from_nanos(self.latency.most()),

@@ -58,10 +58,13 @@ impl<S: Source> Heap<S> {
                 arenas.expect_growth(wanted, space);
                 arenas.ready(wanted)
             });
-            // One that is being made is not worth a wait yet. But it may be the first that takes long.
-            let scarce = ready.bytes < wanted && (ready.comes || ready.is_made);
-            if !scarce {
+            // One that is being made is not worth a wait yet. But it may be the first that takes long. So may one that the thread has not begun yet: as much of the nursery as there is memory for is used until then.
+            // With all of it a collection of 4 MiB had 2, and waited 4 ms for the other two.
+            if ready.bytes >= wanted || !(ready.comes || ready.is_made || ready.is_due) {
                 return part;
+            }
+            if !(ready.comes || ready.is_made) {
+                return part.min((ready.bytes as usize).saturating_sub(LEAST_PART).max(SCARCE_PART));
             }
             let waits = ready.comes && !self.pacing.has_waited(self.elapsed() + SLICE);
             if !waits || !source.wait_for_arenas(SLICE) {

@@ -208,6 +208,32 @@ fn an_arena_that_will_soon_be_there_limits_one_collection_and_one_that_takes_lon
     test.end();
 }
 
+/// Of the first that takes long nobody knows before the thread has begun to make it: a collection of 4 MiB waited for it in a pause of 6 ms.
+#[test]
+fn before_an_arena_is_begun_no_more_of_the_nursery_is_used_than_there_is_memory_for() {
+    const PART: usize = 2 * ARENA_BYTES;
+    let mut test = grow(TAKES / 10, None, 64);
+    let World { arenas, kernel, .. } = test.space.source();
+    test.heap.old.grows = true;
+    test.heap.set_part(PART);
+    assert_eq!(test.heap.part_for_ready(PART, false), PART, "none was made: there is nobody who will");
+    makes(test.space.source(), Duration::ZERO);
+    assert_eq!(test.heap.part_for_ready(PART, false), PART);
+    // One of them is used.
+    let mut taken = Vec::new();
+    let left = (ARENA_BYTES + LEAST_PART) as u64;
+    while arenas.lock().ready(PART as u64).bytes > left {
+        taken.push(arenas.lock().allocate(1).expect("it is at hand").get());
+    }
+    let before = kernel.now();
+    assert_eq!(test.heap.part_for_ready(PART, false), ARENA_BYTES);
+    assert_eq!((test.heap.nursery.paced, kernel.now()), (PART, before), "for once, and without a wait");
+    makes(test.space.source(), Duration::ZERO);
+    assert_eq!(test.heap.part_for_ready(ARENA_BYTES, false), PART);
+    taken.into_iter().for_each(|page| arenas.lock().free(page, 1).expect("live"));
+    test.end();
+}
+
 #[test]
 fn a_pause_that_waits_ends_in_time_though_no_arena_comes() {
     let test = grow(TAKES, Some(|world, time| world.kernel.advance(time)), 16);
