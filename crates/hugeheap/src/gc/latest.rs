@@ -1,7 +1,7 @@
 //! Copies whose slots are still to be looked into: the latest ones by themselves, the others in a list.
 //!
 //! ```text
-//!   list     ├ old place: new address, next ┼─▶┼ … ┤        in the nursery: needs no memory, ends nowhere
+//!   list     ├ old place: new address, next ┼─▶┼ … ┤        in the nursery: needs no memory, however long
 //!   latest   ├ old place, new one, map ┼ … ┤◀── pushed, popped          [`LATEST`] at most: full, they go to the list
 //! ```
 //!

@@ -220,6 +220,7 @@ impl Marker {
         budget
     }
 
+    /// The next object to look into, where others may push meanwhile.
     fn next(&mut self, ahead: &mut Ahead) -> Option<usize> {
         let mut top = Top::of(&mut self.stack, self.most);
         let next = ahead.next(&mut top);
@@ -228,7 +229,7 @@ impl Marker {
         next
     }
 
-    /// The same, until an object is met that is not mapped, or for whose slots the stack has no room: that one comes back with what is left of the budget, and is not looked into.
+    /// As [`enter_all`](Self::enter_all), until an object is met that is not mapped, or for whose slots the stack has no room: that one comes back with what is left of the budget, and is not looked into.
     ///
     /// Where objects are mapped this loop is what marking costs. What it needs is in registers: where marks are, the top of the stack, the objects that are ahead. With a call for each
     /// object a node of a tree took 166 instructions. With a stack that grew in the loop, and what is not mapped looked into there, it was 115, but the compiler had the top of the

@@ -12,7 +12,7 @@
 //! ([`prefetch`](super::prefetch)), and so from several pages by turns: of a tree every second one was another, for 35 instructions each, and in a shuffled table all were.
 
 use super::header::OBJECT_ALIGN;
-use super::old::Old;
+use super::old::{Old, is_of_heap};
 use crate::object::Source;
 use crate::object::class::{GRANULE_SHIFT, WINDOWS};
 use crate::object::mark::Mark;
@@ -63,7 +63,7 @@ impl Marks {
         // SAFETY: the granule lies in the region, each page of which has a mark, of four bytes for each window, and each window of which a word.
         let (page, marks) =
             unsafe { (&*self.pages.byte_add((window & !(WINDOWS - 1)) * 4), &*self.bitmaps.add(window)) };
-        if !Old::<S>::is_of(page.tag.load(Relaxed), self.tag) {
+        if !is_of_heap(page.tag.load(Relaxed), self.tag) {
             return false;
         }
         let (bit, before) = (1 << (granule % 64), marks.load(Relaxed));

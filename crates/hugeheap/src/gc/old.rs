@@ -152,7 +152,7 @@ impl<S: Source> Old<S> {
     #[inline(always)]
     pub(super) fn is_leaving(&self, page: Page) -> bool {
         let tag = page.mark().tag.load(Relaxed);
-        tag & LEAVING != 0 && tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT
+        tag & LEAVING != 0 && is_of_heap(tag, self.tag)
     }
 
     /// Marks an object of this generation; says whether it was not.
@@ -199,14 +199,14 @@ impl<S: Source> Old<S> {
     /// Whether an address is in a heap page of blocks of this heap, or in the first one of a large object.
     pub(super) fn has_page(&self, address: usize) -> bool {
         let tag = self.space.page(address).map_or(0, |page| page.mark().tag.load(Relaxed));
-        tag >> HEAP_SHIFT == self.tag >> HEAP_SHIFT
+        is_of_heap(tag, self.tag)
     }
 
     /// The live object that contains an address: of blocks, or in the first heap page of a large one.
     pub(crate) fn containing(&self, address: usize) -> Option<usize> {
         let page = self.space.page(address)?;
         let tag = page.mark().tag.load(Relaxed);
-        if tag >> HEAP_SHIFT != self.tag >> HEAP_SHIFT {
+        if !is_of_heap(tag, self.tag) {
             return None;
         }
         let class = class_in(tag);
@@ -224,7 +224,7 @@ impl<S: Source> Old<S> {
     fn place(&self, object: usize) -> Option<(Page, usize, u64)> {
         let page = self.space.page(object)?;
         let tag = page.mark().tag.load(Relaxed);
-        if tag >> HEAP_SHIFT != self.tag >> HEAP_SHIFT {
+        if !is_of_heap(tag, self.tag) {
             return None;
         }
         let class = class_in(tag);
@@ -233,12 +233,6 @@ impl<S: Source> Old<S> {
         }
         let granule = (object % HEAP_PAGE_BYTES) >> GRANULE_SHIFT;
         Some((page, granule / 64, 1 << (granule % 64)))
-    }
-
-    /// Whether a tag is one of a heap with these tags.
-    #[inline(always)]
-    pub(super) fn is_of(tag: u32, heap: u32) -> bool {
-        (tag ^ heap) >> HEAP_SHIFT == 0
     }
 
     /// Lets the cache fetch the tag of the page at an address, and the mark there, if blocks are small.
@@ -372,6 +366,12 @@ impl<S: Source> Old<S> {
             None => Ok(()),
         }
     }
+}
+
+/// Whether two tags are of one heap.
+#[inline(always)]
+pub(super) fn is_of_heap(tag: u32, other: u32) -> bool {
+    (tag ^ other) >> HEAP_SHIFT == 0
 }
 
 pub(super) fn class_in(tag: u32) -> Class {

@@ -32,16 +32,13 @@ impl<S: Source> Minor<'_, S> {
         }
         let types = self.types;
         // SAFETY: as above.
-        let (bytes, class, leaf) = unsafe {
-            let ty = types.of(object);
-            let (bytes, class) = ty.block(object);
-            (bytes, class, ty.is_leaf())
+        let ty = unsafe { types.of(object) };
+        // SAFETY: as above, and it did not move yet.
+        let Some(target) = (unsafe { self.move_to_block(object, header, ty) }) else {
+            return self.keep(object);
         };
-        let Some(target) = self.old.take(class) else { return self.keep(object) };
-        // SAFETY: the block has room for the object, is new, and so apart from it.
-        unsafe { move_to(object, header, target, bytes) };
         // An ephemeron whose key it is and that is met later finds it moved.
-        if !leaf || !self.noted.waiting.is_empty() {
+        if !ty.is_leaf() || !self.noted.waiting.is_empty() {
             // SAFETY: as above.
             unsafe { next_copied(object).write(self.copied) };
             self.copied = object;
@@ -237,15 +234,28 @@ impl<S: Source> Minor<'_, S> {
     /// It is a live object of the nursery, with this header and of this type, that did not move yet.
     #[inline(never)]
     unsafe fn move_or_keep(&mut self, object: usize, header: Header, ty: &Descriptor) -> (usize, u64) {
-        // SAFETY: by the contract; a block has room for it, is new, and so apart from it.
+        // SAFETY: by the contract.
         unsafe {
-            let (bytes, class) = ty.block(object);
-            let Some(target) = self.old.take(class) else {
+            let Some(target) = self.move_to_block(object, header, ty) else {
                 self.keep(object);
                 return (0, 0);
             };
-            move_to(object, header, target, bytes);
             (target, ty.map_of(target).unwrap_or(NOT_MAPPED))
+        }
+    }
+
+    /// Moves an object to a block of its class, if there is one.
+    ///
+    /// # Safety
+    /// As in [`move_or_keep`](Self::move_or_keep).
+    #[inline(always)]
+    unsafe fn move_to_block(&mut self, object: usize, header: Header, ty: &Descriptor) -> Option<usize> {
+        // SAFETY: by the contract; a block has room for the object, is new, and so apart from it.
+        unsafe {
+            let (bytes, class) = ty.block(object);
+            let target = self.old.take(class)?;
+            move_to(object, header, target, bytes);
+            Some(target)
         }
     }
 

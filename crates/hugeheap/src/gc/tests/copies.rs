@@ -3,11 +3,18 @@
 use super::*;
 use crate::arena::HEAP_PAGE_BYTES;
 
-/// A number, references further away than a map names them, and one more near by.
+/// Bytes of an object with a slot that is further away than a map names it.
 const FAR: usize = 80 * 8;
 
 /// Makes objects of one kind, each with the one before in a slot; the slot.
 type Make<'m> = dyn for<'i> Fn(&mut Scope<'i, World>, u64) -> (Local<'i>, usize) + 'm;
+
+/// An object of a fixed type with its number.
+fn numbered<'s>(scope: &mut Scope<'s, World>, ty: TypeId, number: u64) -> Local<'s> {
+    let local = scope.allocate(ty, 0).expect("memory");
+    scope.write(local, NUMBER, number);
+    local
+}
 
 /// A chain of objects whose kinds take turns, from the last one on.
 fn chain(scope: &mut Scope<'_, World>, kinds: &[&Make<'_>], count: u64, head: Local<'_>) {
@@ -34,16 +41,8 @@ fn what_copies_of_all_kinds_lead_to_survives() {
         let [far, weak, row] = [far, weak, row].map(|layout| test.heap.register(layout).expect("right"));
         let Types3 { pair: pairs, text, .. } = test.types();
         let kinds: [&Make<'_>; 6] = [
-            &|scope, number| {
-                let local = scope.allocate(pairs, 0).expect("memory");
-                scope.write(local, NUMBER, number);
-                (local, LEFT)
-            },
-            &|scope, number| {
-                let local = scope.allocate(far, 0).expect("memory");
-                scope.write(local, NUMBER, number);
-                (local, CHILD)
-            },
+            &|scope, number| (numbered(scope, pairs, number), LEFT),
+            &|scope, number| (numbered(scope, far, number), CHILD),
             &|scope, number| {
                 let local = scope.allocate(row, 1).expect("memory");
                 let leaf = scope.allocate(text, number as usize).expect("memory");
@@ -52,24 +51,15 @@ fn what_copies_of_all_kinds_lead_to_survives() {
                 scope.set(local, item, Some(leaf));
                 (local, 16)
             },
+            &|scope, number| (numbered(scope, pairs, number), RIGHT),
             &|scope, number| {
-                let local = scope.allocate(pairs, 0).expect("memory");
-                scope.write(local, NUMBER, number);
-                (local, RIGHT)
-            },
-            &|scope, number| {
-                let local = scope.allocate(weak, 0).expect("memory");
-                scope.write(local, NUMBER, number);
+                let local = numbered(scope, weak, number);
                 // It is its own, so it stays as long as the object does.
                 scope.set(local, 24, Some(local));
                 (local, 16)
             },
             // Two in a row that the loop over mapped copies does not look into itself.
-            &|scope, number| {
-                let local = scope.allocate(far, 0).expect("memory");
-                scope.write(local, NUMBER, number);
-                (local, 16)
-            },
+            &|scope, number| (numbered(scope, far, number), 16),
         ];
         test.run(|scope, types| {
             if marking {
