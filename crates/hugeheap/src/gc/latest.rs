@@ -8,8 +8,8 @@
 //! The last one is taken first, wherever it is: the latest are all younger than what is in the list.
 //!
 //! Of the latest everything is known that is needed of them, and their slots are read where they were: the list has not written there. From the list it is found again by the new
-//! address, its header and its type; and slots are read from a copy that may not have left the store buffer. With the very last copy alone kept out of the list a node of a tree was 123 instructions, and is 107; 12.2 ns in the
-//! median of the collections of `binary-trees`, and 10.7.
+//! address, its header and its type; and slots are read from a copy that may not have left the store buffer. With the very last copy alone kept out of the list a node of a tree was 123 instructions, and is 107; 12.4 ns in the
+//! median of the collections of `binary-trees`, and 10.5.
 
 use super::header::{HEADER_BYTES, Header};
 use super::prefetch::prefetch;
