@@ -85,13 +85,12 @@ impl<O: Os> Arenas<O> {
                     self.file(before);
                 }
                 self.unfile(id);
-                self.table.arena_mut(id).changed(now);
                 at_hand = Some(id);
             }
             let arena = self.table.arena_mut(id);
-            let others = !(1 << page);
-            arena.in_use &= others;
-            arena.starts &= others;
+            arena.in_use &= !(1 << page);
+            arena.starts &= !(1 << page);
+            arena.changed(now);
             freed += 1;
         }
         let bytes = freed * HEAP_PAGE_BYTES as u64;
@@ -110,11 +109,8 @@ impl<O: Os> Arenas<O> {
     fn single_page(&self, address: usize) -> Result<(ArenaId, u32), BadFree> {
         let id = self.table.find(address).ok_or(BadFree::Foreign)?;
         let page = self.check_run(id, address)?;
-        let arena = self.table.arena(id);
-        if arena.is_single(page) {
-            return Ok((id, page));
-        }
-        match arena.run_length(page) {
+        match self.table.arena(id).run_length(page) {
+            Some(1) => Ok((id, page)),
             Some(length) => Err(BadFree::WrongSize { actual: length as usize * HEAP_PAGE_BYTES }),
             None => Err(BadFree::NotLive),
         }
@@ -158,28 +154,6 @@ mod tests {
         world.heap.verify().expect("consistent");
         assert_eq!(world.heap.snapshot().live, 0);
         assert_eq!(world.heap.free_pages(&pages[100..]), Err((pages[100], BadFree::NotLive)));
-        world.heap.verify().expect("consistent");
-    }
-
-    #[test]
-    fn a_batch_has_runs_of_one_page_only() {
-        let mut world = World::new(Policy::Thp, Config::default());
-        // The last page of an arena and what is before it.
-        let mut pages = [0; HEAP_PAGES as usize];
-        assert_eq!(world.heap.allocate_pages(&mut pages, 0), pages.len());
-        assert_eq!(world.heap.free_pages(&pages[120..127]), Ok(()));
-        let run = world.take(2);
-        let single = world.take(1);
-        for (page, bad) in [
-            (run, BadFree::WrongSize { actual: 2 * HEAP_PAGE_BYTES }),
-            (run + HEAP_PAGE_BYTES, BadFree::Interior),
-            (pages[0] + 16, BadFree::Interior),
-        ] {
-            assert_eq!(world.heap.free_pages(&[page]), Err((page, bad)));
-        }
-        assert_eq!(world.heap.free_pages(&[single, pages[127]]), Ok(()));
-        assert_eq!(world.heap.free_pages(&[pages[127]]), Err((pages[127], BadFree::NotLive)));
-        world.free(run, 2);
         world.heap.verify().expect("consistent");
     }
 

@@ -141,10 +141,4 @@ impl Arena {
         let until_next = later_starts.trailing_zeros();
         Some(if until_free < until_next { until_free } else { until_next })
     }
-
-    /// Whether the run that begins at a page has no other page: what is asked of each page of a batch, for which the length is not needed.
-    pub(crate) const fn is_single(&self, page: u32) -> bool {
-        let continues = self.in_use & !self.starts;
-        (continues >> 1 >> page) & 1 == 0
-    }
 }

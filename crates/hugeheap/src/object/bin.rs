@@ -47,10 +47,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// sizes at random opened so many windows that they took a sixth longer; 32, on two lines, made no difference.
 pub(super) const RECENT: usize = 16;
 
-/// Blocks gathered at once: half of what a bin remembers, so that those freed meanwhile do not overwrite them. With 16, all, programs that take and free blocks in
-/// their order had more branches that were not foreseen, and no program had fewer.
-pub(super) const GATHERED: usize = RECENT / 2;
-
 /// In place of a granule: no block is remembered there.
 pub(super) const NO_BLOCK: u32 = u32::MAX;
 
@@ -269,45 +265,20 @@ impl Bin {
         core::mem::replace(&mut self.since, Since::Nothing) == Since::Freed
     }
 
-    /// Where blocks that are gathered are remembered: from the end to the beginning, the first of them to be taken first. None is remembered now.
-    ///
-    /// Written there at once: with a list of them that was remembered afterwards, the last of them first, gathering eight blocks took three times as many instructions.
-    #[inline(always)]
-    pub(super) fn room(&mut self) -> &mut [u32; GATHERED] {
+    /// Remembers the blocks of these granules, the first of them to be taken first; none was remembered before.
+    pub(super) fn remember(&mut self, granules: &[u32]) {
         debug_assert!(self.count() == 0);
-        let (room, _) = self.recent.split_first_chunk_mut().expect("half of it");
-        room
-    }
-
-    /// Remembers the first blocks of a page in which none is live, of so many: their granules are `step` apart.
-    #[inline(always)]
-    pub(super) fn gather_in_row(&mut self, first: u32, step: u32, blocks: usize) {
-        let left = GATHERED - blocks.min(GATHERED);
-        let mut granule = first;
-        for place in self.room()[left..].iter_mut().rev() {
-            *place = granule;
-            granule = granule.wrapping_add(step);
+        for &granule in granules.iter().rev() {
+            self.push(granule);
         }
-        self.gathered(left);
-    }
-
-    /// All but the first `left` places of that [room](Self::room) were written.
-    #[inline(always)]
-    pub(super) fn gathered(&mut self, left: usize) {
-        self.end = GATHERED as u32;
-        self.since = if left == GATHERED { Since::Nothing } else { Since::Gathered };
+        self.since = if granules.is_empty() { Since::Nothing } else { Since::Gathered };
     }
 
     /// Forgets the blocks whose granules are such: their page leaves the bin, or their window is opened.
     ///
-    /// Blocks that are freed in their order lie together: a page whose last one was freed has them on top, or there are no others. So these two are asked for first, and only then one by one.
+    /// Blocks that are freed in their order lie together, and a page whose last one was freed has them on top: these are taken away one by one, and then no other one is such in most cases.
     pub(super) fn forget_if(&mut self, is_such: impl Fn(u32) -> bool) {
         let is_remembered_and_such = |granule: u32| granule != NO_BLOCK && is_such(granule);
-        // No branch for each.
-        if !self.recent.iter().fold(false, |any, &granule| any | (granule != NO_BLOCK && !is_such(granule))) {
-            self.recent = [NO_BLOCK; RECENT];
-            return;
-        }
         loop {
             let top = self.end().wrapping_sub(1) % RECENT;
             if !is_remembered_and_such(self.recent[top]) {

@@ -12,7 +12,7 @@
 //!
 //! Invariants, for a page with a heap and a class in its tag:
 //! * A bit of `vacant` is 0 exactly where a live block begins, but for blocks freed by other threads that were not collected yet.
-//! * `free` of its mark has bits of windows that may have a free block. Others may have one, too: when no bit is left, all words are looked at.
+//! * `free` of its mark has a bit for each window with a free block, but for the open window; and perhaps for some without.
 //! * What its bin remembers is free, and not in the open window.
 //! * `live` of its mark counts its live blocks, those that other threads freed included, and the free ones of the open window.
 //! * It has a live block, or is the page of its bin, or another thread freed in it.

@@ -7,7 +7,6 @@ use super::bin::Window;
 use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Own, SPARES, Shared};
 use super::lists::Listed;
-use super::recent::FEW;
 use super::space::{Page, Source};
 use super::tag::{self, SPARE};
 use crate::arena::HEAP_PAGES;
@@ -34,16 +33,10 @@ impl<S: Source> Own<S> {
         }
         // Full, so nothing is written back.
         self.bins[class].current = Window::NONE;
-        // Who gathers, or looks for a window, has looked there.
-        let near = self.page_near(class);
-        debug_assert!(near.is_none_or(|page| self.windows_near(page, class) == 0));
-        let mut exhausted = near.is_some();
         loop {
-            let taken = if exhausted { None } else { self.take_at_hand(class) };
-            if taken.is_some() {
-                return taken;
+            if self.next_window(class) {
+                return self.bins[class].current.take();
             }
-            exhausted = false;
             // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in no list, and with it left only
             // afterwards nobody found them again.
             self.leave_page(class);
@@ -60,21 +53,6 @@ impl<S: Source> Own<S> {
                 return None;
             }
         }
-    }
-
-    /// Takes a block of the current page. Where its windows have few blocks and none of them is live, the bin remembers the next ones at once.
-    ///
-    /// Not those of any page: where a class needs a block now and then its pages came and went otherwise, and `rptest` had an arena more.
-    #[inline(always)]
-    fn take_at_hand(&mut self, class: Class) -> Option<usize> {
-        let page = self.current_page(class)?;
-        if class >= FEW && page.mark().live() == 0 {
-            // It may lie where blocks are not remembered.
-            if let Some(block) = self.gather(class) {
-                return Some(block.as_ptr() as usize);
-            }
-        }
-        if self.next_window(class) { self.bins[class].current.take() } else { None }
     }
 
     /// Opens the next window with a free block in the current page.

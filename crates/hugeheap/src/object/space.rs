@@ -143,8 +143,7 @@ impl Page {
 
     /// Whether it has no live block.
     pub(crate) fn is_empty(self) -> bool {
-        // No branch for each: nearly always it is.
-        self.vacant().iter().fold(u64::MAX, |all, word| all & word.load(Ordering::Relaxed)) == u64::MAX
+        self.vacant().iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
     }
 }
 

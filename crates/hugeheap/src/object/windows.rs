@@ -91,7 +91,6 @@ impl<S: Source> Own<S> {
         // SAFETY: the page lies in the first region.
         let mark = unsafe { &*self.marks.add(page) };
         match mark.free() {
-            0 if is_full(mark, class) => 0,
             // SAFETY: as above; each page has a bitmap.
             0 => look_for_windows(mark, unsafe { &*self.vacant.add(page * WINDOWS).cast::<Bitmap>() }, class),
             windows => windows,
@@ -101,7 +100,6 @@ impl<S: Source> Own<S> {
     /// The same of any page of this heap.
     pub(super) fn windows_of(&self, page: Page, class: Class) -> u16 {
         match page.mark().free() {
-            0 if is_full(page.mark(), class) => 0,
             0 => look_for_windows(page.mark(), page.vacant(), class),
             windows => windows,
         }
@@ -159,12 +157,6 @@ impl<S: Source> Own<S> {
             self.list_or_release(page, class);
         }
     }
-}
-
-/// Whether no block of a page is free, by how many are live: so a page of which all were taken is not looked at. No window of it is open with a free block.
-#[inline(always)]
-fn is_full(mark: &Mark, class: Class) -> bool {
-    mark.live() == u32::from(SHAPES[class].blocks)
 }
 
 /// Notes the windows with free blocks of a page, and returns them.
