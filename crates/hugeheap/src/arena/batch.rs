@@ -13,6 +13,11 @@ use hugeheap_os::Os;
 /// faults more than with its blocks on the huge page from here on (`hugeheap bench obmalloc --level objects`, faults of `startup`).
 const GROWING: usize = 8;
 
+/// Heap pages that are taken back at once: a bit of a word for each.
+const BATCH: usize = 64;
+
+const HEAP_PAGE_SHIFT: u32 = HEAP_PAGE_BYTES.trailing_zeros();
+
 impl<O: Os> Arenas<O> {
     /// Takes single heap pages, as many as `to` has room for, and writes their addresses there. Returns how many there are: less when the system has no
     /// more memory, or would have to make an arena for the rest, and that takes a millisecond or more. Contents are undefined, as with [`allocate`](Self::allocate).
@@ -64,53 +69,56 @@ impl<O: Os> Arenas<O> {
     /// Takes single heap pages back.
     ///
     /// # Errors
-    /// The first address that is not a live run of one page; those before it were taken back.
+    /// An address that is not a live run of one page. Others may have been taken back, each of them whole.
     pub fn free_pages(&mut self, pages: &[usize]) -> Result<(), (usize, BadFree)> {
         let now = self.now();
         let mut freed = 0;
-        let mut result = Ok(());
-        // The arena at hand is out of its list.
-        let mut at_hand: Option<ArenaId> = None;
-        for &address in pages {
-            let found = self.single_page(address);
-            let (id, page) = match found {
-                Ok(found) => found,
-                Err(bad) => {
-                    result = Err((address, bad));
-                    break;
-                }
-            };
-            if at_hand != Some(id) {
-                if let Some(before) = at_hand {
-                    self.file(before);
-                }
-                self.unfile(id);
-                at_hand = Some(id);
-            }
-            let arena = self.table.arena_mut(id);
-            arena.in_use &= !(1 << page);
-            arena.starts &= !(1 << page);
-            arena.changed(now);
-            freed += 1;
-        }
+        let result = pages.chunks(BATCH).try_for_each(|pages| self.free_batch(pages, now, &mut freed));
         let bytes = freed * HEAP_PAGE_BYTES as u64;
         self.counters.retained += bytes;
         self.counters.live -= bytes;
         self.counters.frees += freed;
-        if let Some(id) = at_hand {
-            self.file(id);
-        }
         let live = self.counters.live;
         self.demand.record(now, live);
         result
     }
 
-    /// The arena and number of a live run of one page.
-    fn single_page(&self, address: usize) -> Result<(ArenaId, u32), BadFree> {
+    /// The same for at most [`BATCH`], by arena: each of them is looked at, and filed, once.
+    fn free_batch(&mut self, pages: &[usize], now: u64, freed: &mut u64) -> Result<(), (usize, BadFree)> {
+        let mut left = u64::MAX >> (BATCH - pages.len());
+        while left != 0 {
+            let first = pages[left.trailing_zeros() as usize];
+            let id = self.single_page(first).map_err(|bad| (first, bad))?;
+            let singles = self.table.arena(id).singles();
+            let start = self.table.range(id).start;
+            let mut taken = 0u128;
+            let mut others = left;
+            while others != 0 {
+                let index = others.trailing_zeros();
+                others &= others - 1;
+                // Of an address that begins no page a number that is too large.
+                let page = (pages[index as usize].wrapping_sub(start)).rotate_right(HEAP_PAGE_SHIFT);
+                let bit = if page < HEAP_PAGES as usize { singles & !taken & 1 << page } else { 0 };
+                taken |= bit;
+                left &= !(u64::from(bit != 0) << index);
+            }
+            self.unfile(id);
+            let arena = self.table.arena_mut(id);
+            arena.in_use &= !taken;
+            arena.starts &= !taken;
+            arena.changed(now);
+            self.file(id);
+            *freed += u64::from(taken.count_ones());
+        }
+        Ok(())
+    }
+
+    /// The arena of a live run of one page.
+    fn single_page(&self, address: usize) -> Result<ArenaId, BadFree> {
         let id = self.table.find(address).ok_or(BadFree::Foreign)?;
         let page = self.check_run(id, address)?;
         match self.table.arena(id).run_length(page) {
-            Some(1) => Ok((id, page)),
+            Some(1) => Ok(id),
             Some(length) => Err(BadFree::WrongSize { actual: length as usize * HEAP_PAGE_BYTES }),
             None => Err(BadFree::NotLive),
         }
@@ -155,6 +163,44 @@ mod tests {
         assert_eq!(world.heap.snapshot().live, 0);
         assert_eq!(world.heap.free_pages(&pages[100..]), Err((pages[100], BadFree::NotLive)));
         world.heap.verify().expect("consistent");
+    }
+
+    #[test]
+    fn a_batch_has_runs_of_one_page_only() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        // The last page of an arena and what is before it.
+        let mut pages = [0; HEAP_PAGES as usize];
+        assert_eq!(world.heap.allocate_pages(&mut pages, 0), pages.len());
+        assert_eq!(world.heap.free_pages(&pages[120..127]), Ok(()));
+        let run = world.take(2);
+        let single = world.take(1);
+        for (page, bad) in [
+            (run, BadFree::WrongSize { actual: 2 * HEAP_PAGE_BYTES }),
+            (run + HEAP_PAGE_BYTES, BadFree::Interior),
+            (pages[0] + 16, BadFree::Interior),
+        ] {
+            assert_eq!(world.heap.free_pages(&[page]), Err((page, bad)));
+        }
+        assert_eq!(world.heap.free_pages(&[single, pages[127]]), Ok(()));
+        assert_eq!(world.heap.free_pages(&[pages[127]]), Err((pages[127], BadFree::NotLive)));
+        world.free(run, 2);
+        world.heap.verify().expect("consistent");
+    }
+
+    #[test]
+    fn a_batch_of_several_arenas_is_taken_back_whole() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let mut pages = [0; 3 * HEAP_PAGES as usize];
+        assert_eq!(world.heap.allocate_pages(&mut pages, 0), pages.len());
+        // By turns from each.
+        let mixed: Vec<_> =
+            (0..pages.len()).map(|index| pages[index % 3 * HEAP_PAGES as usize + index / 3]).collect();
+        for (batch, live) in mixed.chunks(100).zip([284, 184, 84, 0]) {
+            assert_eq!(world.heap.free_pages(batch), Ok(()));
+            world.heap.verify().expect("consistent");
+            assert_eq!(world.heap.snapshot().live, live * PAGE);
+        }
+        assert_eq!(world.heap.free_pages(&[]), Ok(()));
     }
 
     #[test]

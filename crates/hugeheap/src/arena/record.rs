@@ -141,4 +141,10 @@ impl Arena {
         let until_next = later_starts.trailing_zeros();
         Some(if until_free < until_next { until_free } else { until_next })
     }
+
+    /// First heap pages of the live runs of one page.
+    pub(crate) const fn singles(&self) -> u128 {
+        let continued = (self.in_use & !self.starts) >> 1;
+        self.starts & !continued
+    }
 }

@@ -68,6 +68,14 @@ impl<S: Source> Own<S> {
         }
     }
 
+    /// The same for a class of which no page waits in its queue. Says no, with nothing changed, where one does or it is time to collect everything.
+    #[inline(always)]
+    pub(super) fn pass_queue(&mut self, class: Class) -> bool {
+        let passes = self.pending.queues[class].first == 0 && self.pending.patience > 1;
+        self.pending.patience -= u32::from(passes);
+        passes
+    }
+
     /// Moves the pages of the inbox to the queues of their classes.
     fn sort_inbox(&mut self, shared: &Shared) {
         // The page that was announced last is the first: turned round.

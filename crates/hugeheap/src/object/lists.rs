@@ -5,9 +5,11 @@
 //! first was tried: refilling and then walking half a million objects took a fifth longer. What was freed last is still reused first, by
 //! the bin's recent windows.
 
-use super::class::Class;
+use super::class::{Class, WINDOWS};
 use super::heap::Own;
+use super::mark::Mark;
 use super::space::{Page, Source};
+use crate::arena::HEAP_PAGE_BYTES;
 use core::sync::atomic::Ordering;
 
 /// Which list a page is in.
@@ -46,38 +48,49 @@ impl<S: Source> Own<S> {
         if list == Listed::Sparse as usize { &mut lists.sparse } else { &mut lists.partial }
     }
 
-    /// Puts a page at the end of a list.
-    pub(super) fn link(&mut self, class: Class, page: Page, list: Listed) {
-        let ends = self.list(class, list as usize);
-        let previous = core::mem::replace(&mut ends.last, page.address());
-        if previous == 0 {
-            ends.first = page.address();
+    /// The mark of the page that begins at an address; `None` for 0.
+    #[inline(always)]
+    pub(super) fn mark_at(&self, address: usize) -> Option<&'static Mark> {
+        let page = address.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
+        if page < self.all_granules / (64 * WINDOWS) {
+            // SAFETY: the page lies in the first region, which has a mark for each.
+            return Some(unsafe { &*self.marks.add(page) });
         }
-        let links = page.links();
-        links.next.store(0, Ordering::Relaxed);
-        links.previous.store(previous, Ordering::Relaxed);
-        page.mark().set_listed(list as usize);
-        if let Some(previous) = self.space.page(previous) {
-            previous.links().next.store(page.address(), Ordering::Relaxed);
+        self.space.page(address).map(Page::mark)
+    }
+
+    /// Puts the page that begins at an address at the end of a list.
+    pub(super) fn link(&mut self, class: Class, address: usize, list: Listed) {
+        let Some(mark) = self.mark_at(address) else { return };
+        let ends = self.list(class, list as usize);
+        let previous = core::mem::replace(&mut ends.last, address);
+        if previous == 0 {
+            ends.first = address;
+        }
+        mark.links.next.store(0, Ordering::Relaxed);
+        mark.links.previous.store(previous, Ordering::Relaxed);
+        mark.set_listed(list as usize);
+        if let Some(previous) = self.mark_at(previous) {
+            previous.links.next.store(address, Ordering::Relaxed);
         }
     }
 
     /// Takes a page out of the list it is in, if it is in one.
-    pub(super) fn unlink(&mut self, class: Class, page: Page) {
-        let links = page.links();
+    pub(super) fn unlink(&mut self, class: Class, mark: &Mark) {
         // The owner's alone: no swap, which is an atomic instruction.
-        let list = page.mark().listed();
+        let list = mark.listed();
         if list == 0 {
             return;
         }
-        page.mark().set_listed(0);
+        mark.set_listed(0);
+        let links = &mark.links;
         let (next, previous) = (links.next.load(Ordering::Relaxed), links.previous.load(Ordering::Relaxed));
-        match self.space.page(previous) {
-            Some(previous) => previous.links().next.store(next, Ordering::Relaxed),
+        match self.mark_at(previous) {
+            Some(previous) => previous.links.next.store(next, Ordering::Relaxed),
             None => self.list(class, list).first = next,
         }
-        match self.space.page(next) {
-            Some(next) => next.links().previous.store(previous, Ordering::Relaxed),
+        match self.mark_at(next) {
+            Some(next) => next.links.previous.store(previous, Ordering::Relaxed),
             None => self.list(class, list).last = previous,
         }
     }

@@ -23,7 +23,9 @@
 //! | `busy` | the mark that a heap is being changed, for forks |
 //! | `lists` | pages with free blocks |
 //! | `windows` | opening and leaving windows |
+//! | `begin` | beginning a page without a live block |
 //! | `refill` | the way to the next window, page, arena |
+//! | `settle` | pages that a free leaves without a live block, or no longer full |
 //! | `release` | blocks and pages that come back, from other threads too |
 //! | `inbox` | pages in which other threads freed, collected late |
 //! | `remote` | the lock-free steps of that |
@@ -39,6 +41,7 @@
 //! | `verify` | everything that is kept, recomputed: for tests |
 
 mod apart;
+mod begin;
 mod beside;
 mod bin;
 mod busy;
@@ -62,6 +65,7 @@ mod release;
 mod remote;
 mod resize;
 mod runs;
+mod settle;
 pub(crate) mod space;
 mod tables;
 mod tag;

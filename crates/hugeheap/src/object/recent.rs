@@ -14,18 +14,14 @@
 //! A remembered block is free in its page's bitmap, like any other, and is taken from nowhere else: a window is opened only where no block of it is remembered. So one look at its
 //! place is enough. Its page is at hand or in a list, so it is lost to nobody when it is forgotten.
 
-use super::bin::{RECENT, Window};
+use super::bin::{GATHERED, Window};
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS, small_class_of};
 use super::heap::{Core, Heap, Own, window_number};
 use super::instructions::without_bit;
-use super::space::Source;
+use super::space::{Bitmap, Source};
 use super::tag;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
-
-/// Blocks gathered at once: half of what a bin remembers, so that those freed meanwhile do not overwrite them. With 16, all, programs that take and free blocks in
-/// their order had more branches that were not foreseen, and no program had fewer.
-const GATHERED: usize = RECENT / 2;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 /// The first class of which blocks are always gathered: above 512 bytes a window has one or two, and to open it costs as much as to gather eight. From 256 bytes on no program with one thread was
 /// faster, and `xmalloc` with two took a quarter longer.
@@ -84,7 +80,7 @@ impl<S: Source> Heap<S> {
         let mut heap = Self::borrowed(core);
         // A child forked while the window is left would miss its free blocks.
         let busy = heap.busy();
-        let taken = heap.own().gather(class);
+        let taken = heap.own().gather(class).or_else(|| Self::begin(core, class));
         drop(busy);
         taken.or_else(|| Self::refill_from_page(core, class))
     }
@@ -108,8 +104,10 @@ impl<S: Source> Own<S> {
             let (word, mark) = (&*self.vacant.add(window), self.mark_of(window));
             let vacant = word.load(Ordering::Relaxed);
             debug_assert!(vacant >> (granule % 64) & 1 != 0, "a remembered block is free");
-            word.store(without_bit(vacant, granule), Ordering::Relaxed);
+            // Counted first, for a child that another thread forks in between: there a block may be free that counts as live, and none live that does not, or its page was given back.
             mark.add_live(1);
+            compiler_fence(Ordering::Release);
+            word.store(without_bit(vacant, granule), Ordering::Relaxed);
             // No block begins at 0.
             Some(NonNull::new_unchecked((self.base as *mut u8).wrapping_add(granule << GRANULE_SHIFT)))
         }
@@ -139,7 +137,7 @@ impl<S: Source> Own<S> {
         // From now on its free blocks are taken from there.
         self.bins[class].forget_if(|granule| granule / 64 == number as u32);
         mark.add_live(window.free().count_ones());
-        self.bins[class].current = window;
+        self.bins[class].set_current(window);
     }
 
     /// Leaves the current window of a class, and takes the next free block of the page at hand; its bin remembers those after it, in their order.
@@ -149,28 +147,41 @@ impl<S: Source> Own<S> {
             self.leave_window(class);
         }
         let page = self.page_near(class)?;
-        let first = page * WINDOWS;
-        // SAFETY: the page lies in the first region.
-        let mark = unsafe { self.mark_of(first) };
-        let mut granules = [0; GATHERED];
-        let mut count = 0;
-        let mut windows = self.windows_near(page, class);
-        while windows != 0 && count < GATHERED {
-            let window = windows.trailing_zeros() as usize;
-            windows &= windows - 1;
-            // SAFETY: a window of that page.
-            let vacant = unsafe { &*self.vacant.add(first + window) }.load(Ordering::Relaxed);
-            let mut free = vacant & SHAPES[class].starts[window];
-            if free == 0 {
-                mark.remove_free(window);
+        // What is noted may have no free block. Then all are looked at: to leave the page at once was to leave it as full with blocks in other windows, which nobody found.
+        loop {
+            let windows = self.windows_near(page, class);
+            if windows == 0 {
+                return None;
             }
-            while free != 0 && count < GATHERED {
-                granules[count] = ((first + window) * 64) as u32 + free.trailing_zeros();
-                free &= free - 1;
-                count += 1;
+            if self.gather_of(page, class, windows) {
+                return self.retake(class);
             }
         }
-        self.bins[class].remember(&granules[..count]);
-        self.retake(class)
+    }
+
+    /// Has the bin remember the next free blocks of these windows of a page. Says no when they have none.
+    #[inline(always)]
+    fn gather_of(&mut self, page: usize, class: Class, mut windows: u16) -> bool {
+        let first = page * WINDOWS;
+        // SAFETY: the page lies in the first region, and has a word for each window.
+        let (mark, words) = unsafe { (self.mark_of(first), &*self.vacant.add(first).cast::<Bitmap>()) };
+        let (bin, starts) = (&mut self.bins[class], &SHAPES[class].starts);
+        let (room, mut left) = (bin.room(), GATHERED);
+        while windows != 0 {
+            let window = windows.trailing_zeros() as usize % WINDOWS;
+            let mut free = words[window].load(Ordering::Relaxed) & starts[window];
+            while free != 0 && left > 0 {
+                left -= 1;
+                room[left] = ((first + window) * 64) as u32 + free.trailing_zeros();
+                free &= free - 1;
+            }
+            if free != 0 {
+                break;
+            }
+            windows &= windows - 1;
+        }
+        // What of the others is forgotten is found when none of these has one.
+        mark.set_free(windows);
+        bin.gathered(left)
     }
 }

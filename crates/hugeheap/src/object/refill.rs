@@ -4,11 +4,12 @@
 //! windows, then those that are mostly free, and new pages last, which the arenas take from their fullest arena.
 
 use super::bin::Window;
-use super::class::{CLASSES, Class, SHAPES, WINDOWS};
+use super::class::{CLASSES, Class, SHAPES};
 use super::heap::{Own, SPARES, Shared};
 use super::lists::Listed;
 use super::space::{Page, Source};
 use super::tag::{self, SPARE};
+use super::windows::windows_at_hand;
 use crate::arena::HEAP_PAGES;
 use core::sync::atomic::Ordering;
 
@@ -59,12 +60,12 @@ impl<S: Source> Own<S> {
     fn next_window(&mut self, class: Class) -> bool {
         let Some(page) = self.current_page(class) else { return false };
         loop {
-            let windows = self.windows_of(page, class);
+            let windows = windows_at_hand(page.mark(), page.vacant(), class);
             if windows == 0 {
                 return false;
             }
             if let Some(open) = self.open(page, class, windows.trailing_zeros() as usize) {
-                self.bins[class].current = open;
+                self.bins[class].set_current(open);
                 return true;
             }
         }
@@ -72,8 +73,9 @@ impl<S: Source> Own<S> {
 
     /// The page at hand has no free block: the first one that is freed there sees to it that it is found.
     pub(super) fn leave_page(&mut self, class: Class) {
-        if let Some(page) = self.current_page(class) {
-            page.mark().set_full();
+        if let Some(mark) = self.mark_at(self.bins[class].page) {
+            mark.leave_hand();
+            mark.set_full();
         }
         self.bins[class].page = 0;
     }
@@ -85,23 +87,29 @@ impl<S: Source> Own<S> {
         }
     }
 
+    /// Makes a page with free blocks, which is in no list, the current one.
+    fn bring_to_hand(&mut self, class: Class, page: Page) {
+        page.mark().come_to_hand();
+        self.bins[class].page = page.address();
+    }
+
     /// Makes a page with free blocks the current one; the one before has none left.
     pub(super) fn next_page(&mut self, class: Class) -> bool {
         for look in 0.. {
             let Some(page) = self.space.page(self.lists[class].partial.first) else { break };
-            self.unlink(class, page);
+            self.unlink(class, page.mark());
             // Three quarters of its windows are empty: it is left to drain as long as there is another.
             let empty = page.empty_windows(class).count_ones();
             let sparse = empty * 4 >= SHAPES[class].windows.count_ones() * 3;
             if !sparse || look == LOOK {
-                self.bins[class].page = page.address();
+                self.bring_to_hand(class, page);
                 return true;
             }
-            self.link(class, page, Listed::Sparse);
+            self.link(class, page.address(), Listed::Sparse);
         }
         let Some(page) = self.space.page(self.lists[class].sparse.first) else { return false };
-        self.unlink(class, page);
-        self.bins[class].page = page.address();
+        self.unlink(class, page.mark());
+        self.bring_to_hand(class, page);
         true
     }
 
@@ -114,15 +122,7 @@ impl<S: Source> Own<S> {
         self.spare_count -= 1;
         let address = self.spares[self.spare_count as usize];
         let Some(page) = self.space.page(address) else { return false };
-        let shape = &SHAPES[class];
-        for window in 0..WINDOWS {
-            page.vacant()[window].store(u64::MAX, Ordering::Relaxed);
-        }
-        // It was taken out of its list before it was spare.
-        debug_assert_eq!(page.mark().listed(), 0);
-        page.mark().begin(shape.windows);
-        page.mark().tag.store(self.tag_of(class), Ordering::Release);
-        self.bins[class].page = address;
+        self.cut(class, address, page.mark(), page.vacant());
         true
     }
 
@@ -153,6 +153,7 @@ impl<S: Source> Own<S> {
             self.leave_window(class);
             self.end_quarantine(class);
             let Some(page) = self.current_page(class) else { continue };
+            page.mark().leave_hand();
             self.bins[class].page = 0;
             self.list_or_release(page, class);
         }
@@ -163,8 +164,8 @@ impl<S: Source> Own<S> {
     pub(super) fn give_spares(&mut self, count: usize) -> usize {
         let kept = self.spare_count as usize - count;
         for &address in &self.spares[..count] {
-            if let Some(page) = self.space.page(address) {
-                page.mark().tag.store(0, Ordering::Release);
+            if let Some(mark) = self.mark_at(address) {
+                mark.tag.store(0, Ordering::Release);
             }
         }
         let spares = &self.spares[..count];
@@ -177,11 +178,11 @@ impl<S: Source> Own<S> {
     }
 
     /// Keeps a page without live blocks, or gives older ones back.
-    pub(super) fn keep_spare(&mut self, page: Page) {
+    pub(super) fn keep_spare(&mut self, address: usize) {
         if self.spare_count as usize == self.spares.len() {
             self.give_spares(self.spares.len() / 2);
         }
-        self.spares[self.spare_count as usize] = page.address();
+        self.spares[self.spare_count as usize] = address;
         self.spare_count += 1;
     }
 

@@ -12,7 +12,7 @@
 //!
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
 
-use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, WINDOWS, block_class_of, class_of};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, block_class_of, class_of};
 use super::heap::{Core, Heap, Own, Place, Way};
 use super::lists::Listed;
 use super::mark::Mark;
@@ -160,25 +160,13 @@ impl<S: Source> Own<S> {
         }
         if page.mark().listed() == 0 {
             if self.windows_of(page, class) != 0 {
-                self.link(class, page, Listed::Partial);
+                self.link(class, page.address(), Listed::Partial);
             } else {
                 page.mark().set_full();
             }
         }
         if page.mark().live() == 0 && page.is_empty() && !self.is_quarantined(page, class) {
-            self.release(page, class);
-        }
-    }
-
-    /// Takes a page without live blocks out of its bin.
-    fn release(&mut self, page: Page, class: Class) {
-        let (tag, spare) = (self.tag_of(class), self.spare_tag());
-        // Fails when another thread's free is announced: the collection comes back to the page.
-        if page.mark().tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.unlink(class, page);
-            let left = page.address().wrapping_sub(self.base) / HEAP_PAGE_BYTES;
-            self.bins[class].forget_if(|granule| granule / (64 * WINDOWS as u32) == left as u32);
-            self.keep_spare(page);
+            self.release(page.address(), page.mark(), class);
         }
     }
 

@@ -143,8 +143,15 @@ impl Page {
 
     /// Whether it has no live block.
     pub(crate) fn is_empty(self) -> bool {
-        self.vacant().iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
+        is_vacant(self.vacant())
     }
+}
+
+/// Whether a page with that bitmap has no live block.
+#[inline(always)]
+pub(super) fn is_vacant(words: &Bitmap) -> bool {
+    // No branch for each: nearly always it is.
+    words.iter().fold(u64::MAX, |all, word| all & word.load(Ordering::Relaxed)) == u64::MAX
 }
 
 /// All metadata of heap pages over one source of arenas: of heaps of blocks, or of [garbage-collected heaps](crate::gc::Heap). These need one of their own, because

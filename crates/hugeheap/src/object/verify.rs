@@ -195,16 +195,23 @@ impl<S: Source> Own<S> {
                 check(mark.is_full(), "not noted as full, so that nobody finds what is freed there")?;
             }
         }
-        let at_hand = matches!(place, Some(Found::AtHand(_)));
         check(
-            !page.is_empty() || at_hand || in_inbox || self.is_quarantined(page, class),
+            !page.is_empty()
+                || matches!(place, Some(Found::AtHand(_)))
+                || in_inbox
+                || self.is_quarantined(page, class),
             "no live block, and not released",
         )?;
-        self.verify_bitmaps(page, class, in_inbox, place.is_some())
+        self.verify_bitmaps(page, class, in_inbox, place)
     }
 
-    /// `found`: the page is at hand or in a list.
-    fn verify_bitmaps(&self, page: Page, class: Class, in_inbox: bool, found: bool) -> Result<(), String> {
+    fn verify_bitmaps(
+        &self,
+        page: Page,
+        class: Class,
+        in_inbox: bool,
+        place: Option<Found>,
+    ) -> Result<(), String> {
         let (shape, mark) = (&SHAPES[class], page.mark());
         let current = &self.bins[class].current;
         let (mut free, mut live) = (0, 0);
@@ -219,8 +226,10 @@ impl<S: Source> Own<S> {
             check(remote & vacant == 0, "another thread freed what is not live")?;
             check(remote == 0 || in_inbox, "another thread's free was forgotten")?;
         }
-        check(live == mark.live(), &format!("live, or free in the open window: {live}"))?;
-        check(found || free == 0, "free blocks that nobody finds")?;
+        let at_hand = matches!(place, Some(Found::AtHand(_)));
+        let counted = if at_hand { mark.live_at_hand() } else { mark.live() };
+        check(live == counted, &format!("live, or free in the open window: {live}"))?;
+        check(place.is_some() || free == 0, "free blocks that nobody finds")?;
         let noted = self.preset.is_none() || mark.free() & free == free;
         check(noted, &format!("windows with free blocks: {free:#x}"))
     }

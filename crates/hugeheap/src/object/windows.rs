@@ -10,7 +10,6 @@ use super::heap::{Core, Heap, Own};
 use super::instructions::without_bit;
 use super::mark::Mark;
 use super::space::{Bitmap, Page, Source};
-use super::tag;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -35,35 +34,6 @@ impl<S: Source> Heap<S> {
             None => Self::refill(core, class),
         }
     }
-
-    /// After a block was freed whose page was noted as full, or has no live one any more.
-    ///
-    /// `extern "C"`, because a function that never unwinds can be the last thing a hook of another language jumps to.
-    #[inline(never)]
-    pub(super) extern "C" fn settle(core: NonNull<Core<S>>, granule: usize) {
-        let mut heap = Self::borrowed(core);
-        let own = heap.own();
-        // SAFETY: the caller freed the block at this granule of the first region.
-        let mark = unsafe { own.mark_of(granule / 64) };
-        let class = tag::class(mark.tag.load(Ordering::Relaxed));
-        // The page at hand stays: a program may take and free a block in turn, and have no other one of the class.
-        let stays = own.page_near(class) == Some(granule / (64 * WINDOWS));
-        if !stays && (mark.live() == 0 || mark.listed() == 0) {
-            Self::settle_page(core, class, granule);
-        }
-    }
-
-    #[inline(never)]
-    extern "C" fn settle_page(core: NonNull<Core<S>>, class: Class, granule: usize) {
-        let mut heap = Self::borrowed(core);
-        let _busy = heap.busy();
-        let own = heap.own();
-        if let Some(page) = own.space.page(own.base + (granule << GRANULE_SHIFT)) {
-            // Whoever takes the page looks at the other windows. To look at all of them here was in vain where all of the page's blocks are freed before it is.
-            page.mark().add_free(granule / 64 % WINDOWS);
-            own.list_or_release(page, class);
-        }
-    }
 }
 
 impl<S: Source> Own<S> {
@@ -85,19 +55,16 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Windows that may have a free block, of a page that lies where blocks are remembered; 0 when it is full. No window of it is open with a free block.
+    /// Windows that may have a free block, of the page at hand where that lies where blocks are remembered; 0 when it is full. No window of it is open with a free block.
     #[inline(always)]
     pub(super) fn windows_near(&self, page: usize, class: Class) -> u16 {
-        // SAFETY: the page lies in the first region.
-        let mark = unsafe { &*self.marks.add(page) };
-        match mark.free() {
-            // SAFETY: as above; each page has a bitmap.
-            0 => look_for_windows(mark, unsafe { &*self.vacant.add(page * WINDOWS).cast::<Bitmap>() }, class),
-            windows => windows,
-        }
+        // SAFETY: the page lies in the first region, and has a mark and a bitmap.
+        let (mark, words) =
+            unsafe { (&*self.marks.add(page), &*self.vacant.add(page * WINDOWS).cast::<Bitmap>()) };
+        windows_at_hand(mark, words, class)
     }
 
-    /// The same of any page of this heap.
+    /// The same of a page that is not at hand.
     pub(super) fn windows_of(&self, page: Page, class: Class) -> u16 {
         match page.mark().free() {
             0 => look_for_windows(page.mark(), page.vacant(), class),
@@ -125,7 +92,7 @@ impl<S: Source> Own<S> {
         }
         let base = self.base + (number << (GRANULE_SHIFT + 6));
         // SAFETY: a class has a bin.
-        unsafe { self.bins.get_unchecked_mut(class) }.current = Window::new(word, remote, starts, base);
+        unsafe { self.bins.get_unchecked_mut(class) }.set_current(Window::new(word, remote, starts, base));
         mark.add_live(shape.blocks_of(number % WINDOWS, vacant & starts));
         let granule = (vacant & starts).trailing_zeros() as usize;
         word.store(without_bit(vacant, granule), Ordering::Relaxed);
@@ -154,8 +121,20 @@ impl<S: Source> Own<S> {
         if let Some(page) = self.space.page(left.base) {
             page.mark().remove_live(left.free().count_ones());
             page.mark().add_free(window_of(page, left.base));
-            self.list_or_release(page, class);
+            debug_assert_eq!(page.address(), self.bins[class].page, "which stays at hand");
         }
+    }
+}
+
+/// Windows that may have a free block, of a page at hand, no window of which is open with one; 0 when it is full.
+///
+/// That is known by how many of its blocks are live: so a page of which all were taken is not looked at.
+#[inline(always)]
+pub(super) fn windows_at_hand(mark: &Mark, words: &Bitmap, class: Class) -> u16 {
+    match mark.free() {
+        0 if mark.live_at_hand() == u32::from(SHAPES[class].blocks) => 0,
+        0 => look_for_windows(mark, words, class),
+        windows => windows,
     }
 }
 

@@ -302,6 +302,30 @@ fn what_was_gathered_is_found_again_when_it_is_forgotten() {
     heap.check_empty();
 }
 
+/// Of a page without a live block the next ones are remembered without a look at its windows.
+#[test]
+fn what_was_gathered_of_a_new_page_is_found_again_when_it_is_forgotten() {
+    for bytes in [640, 1472, 2048, 3264, 8192] {
+        let (_, mut heap) = heap();
+        let blocks_of_page = HEAP_PAGE_BYTES / bytes;
+        let mut blocks = heap.take_many(RECENT * blocks_of_page, bytes);
+        let pages = by_page(&blocks);
+        assert_eq!(pages.len(), RECENT, "{bytes} bytes");
+        blocks.push(heap.take(bytes));
+        let before = heap.page_count();
+        // As many as are remembered, and no page without a live one.
+        let freed: Vec<_> = pages.into_values().map(|blocks| blocks[0]).collect();
+        blocks.retain(|block| !freed.contains(block));
+        heap.give_all(freed);
+        heap.check();
+        blocks.extend(heap.take_many(RECENT + blocks_of_page - 1, bytes));
+        assert_eq!(heap.page_count(), before, "{bytes} bytes: free blocks were left");
+        heap.check();
+        heap.give_all(blocks);
+        heap.check_empty();
+    }
+}
+
 #[test]
 fn the_window_stays_open_for_who_asks_it_itself() {
     let (_, mut heap) = heap();
@@ -381,7 +405,7 @@ fn blocks_of_many_windows_taken_in_turn_open_none() {
 
 #[test]
 fn a_page_without_live_blocks_is_handed_out_from_its_beginning_to_its_end() {
-    for bytes in [16, 48, 64, 144, 576] {
+    for bytes in [16, 48, 64, 144, 576, 640, 1472, 2048, 3264, 5440, 8192] {
         let (_, mut heap) = heap();
         let blocks = heap.take_many(2 * (HEAP_PAGE_BYTES / bytes), bytes);
         let pages = by_page(&blocks);
