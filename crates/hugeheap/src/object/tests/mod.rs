@@ -6,11 +6,13 @@ mod blocks;
 mod checks;
 mod exhausted;
 mod forks;
+mod found;
 mod hardened;
 mod order;
 mod regions;
 mod resizing;
 mod threads;
+mod turns;
 mod visits;
 mod walk;
 
