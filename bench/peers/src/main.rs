@@ -3,7 +3,7 @@
 //! ```text
 //!   arguments   what can be typed          allocators   programs, their huge-page options, their versions
 //!        └──────────────┬───────────────────────┘
-//!                    measure    which process when; raw runs      child   one process
+//!                    measure    which process when; raw runs      child   one process      copies   of its program
 //!                       │
 //!                    results    medians, ratios, the best
 //!          ┌────────────┼───────────┐
@@ -17,6 +17,7 @@
 mod allocators;
 mod arguments;
 mod child;
+mod copies;
 mod goals;
 mod measure;
 mod report;

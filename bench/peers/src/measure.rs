@@ -3,12 +3,14 @@
 //! Per workload: one look at the memory of each allocator (it warms files and caches up, and tells how much memory must
 //! be at hand); the timed runs in turn, A B C B C A, so that no allocator always follows the same one; last, where it is
 //! worth it, the latency of single allocations, in runs of their own, because reading the clock takes as long as an
-//! allocation. Before each run the memory it needs is touched (see [`touch`]).
+//! allocation. Before each run the memory it needs is touched (see [`touch`]), and each is another [copy](crate::copies) of its program.
 
 use crate::allocators::Allocator;
 use crate::child::{self, Latency, Look, Told};
+use crate::copies::Copy;
 use hugeheap_cli::measuring::{Group, Output, interrupt, seconds, touch};
-use std::path::PathBuf;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 use workloads::catalogue::Workload;
@@ -113,7 +115,7 @@ pub(crate) fn measure(plan: &Plan, out: &Output) -> Results {
     if let Some(why) = &results.no_charge {
         out.warning(&format!("the charge after idling is left out: {why}"));
     }
-    let bench = Bench { plan, out };
+    let bench = Bench { plan, out, warned: Cell::new(false) };
     let start = Instant::now();
     for (index, entry) in plan.entries.iter().enumerate() {
         bench.entry(entry, &mut results.measurements[index]);
@@ -132,6 +134,8 @@ pub(crate) fn measure(plan: &Plan, out: &Output) -> Results {
 struct Bench<'a> {
     plan: &'a Plan,
     out: &'a Output,
+    /// That a program could not be copied was said.
+    warned: Cell<bool>,
 }
 
 impl Bench<'_> {
@@ -200,8 +204,17 @@ impl Bench<'_> {
         }
     }
 
-    fn command(&self, entry: &Entry, place: usize, mode: &str) -> Command {
-        let mut command = Command::new(&self.plan.programs[place]);
+    /// What is run once for an allocator.
+    fn copy(&self, place: usize) -> Copy {
+        let (copy, why) = Copy::of(&self.plan.programs[place]);
+        if let Some(why) = why.filter(|_| !self.warned.replace(true)) {
+            self.out.warning(&why);
+        }
+        copy
+    }
+
+    fn command(&self, program: &Path, entry: &Entry, place: usize, mode: &str) -> Command {
+        let mut command = Command::new(program);
         // Variables of one allocator must not reach another: they are only set, here, for its own program.
         command.envs(self.plan.allocators[place].environment.iter().copied());
         command.args([entry.workload.name, "--mode", mode, "--threads", &entry.threads.to_string()]);
@@ -212,12 +225,14 @@ impl Bench<'_> {
     fn told(&self, entry: &Entry, place: usize, mode: &str, need: u64) -> Result<Told, String> {
         // Refused when memory is short: the run shows it then.
         let _ = touch::touch_and_free(need);
-        child::run(&mut self.command(entry, place, mode), self.plan.limit)
+        let copy = self.copy(place);
+        child::run(&mut self.command(&copy, entry, place, mode), self.plan.limit)
     }
 
     fn memory(&self, entry: &Entry, place: usize) -> Result<Told, String> {
         let group = Group::create().ok();
-        let mut command = self.command(entry, place, "memory");
+        let copy = self.copy(place);
+        let mut command = self.command(&copy, entry, place, "memory");
         command.args(["--idle", &self.plan.idle.to_string()]);
         if let Some(group) = &group {
             command.arg("--charge").arg(group.usage_file());
@@ -265,7 +280,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         let good = format!(
-            "echo \"$MIMALLOC_ALLOW_LARGE_OS_PAGES$@\" >> {}\necho '{{\"seconds\":1,\"user\":1,\"system\":0,\
+            "echo \"$MIMALLOC_ALLOW_LARGE_OS_PAGES$@ $0\" >> {}\necho '{{\"seconds\":1,\"user\":1,\"system\":0,\
              \"minor_faults\":0,\"peak_rss\":4096,\"start\":{LOOK},\"steady\":{LOOK},\"low\":{LOOK},\"idle\":{LOOK},\
              \"latency\":{{\"count\":1,\"p50\":1,\"p99\":1,\"p999\":1,\"max\":1,\"clock\":1}}}}'",
             log.display()
@@ -281,5 +296,10 @@ mod tests {
             log.lines().map(|line| line.split_whitespace().nth(2).unwrap().to_owned()).collect();
         assert_eq!(modes, ["memory", "check", "time", "time", "latency", "latency"]);
         assert!(log.lines().all(|line| line.starts_with("1rptest ") && line.contains("blocks=7")), "{log}");
+        let mut files: Vec<_> = log.lines().filter_map(|line| line.split_whitespace().last()).collect();
+        files.sort_unstable();
+        files.dedup();
+        assert_eq!(files.len(), modes.len(), "each run is of another file: {log}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 3, "and none is left");
     }
 }

@@ -1,6 +1,6 @@
 //! Free blocks are found again, whichever way they went: by random steps through all doors of a heap, each of them followed by a look at everything that is kept.
 
-use super::super::bin::GATHERED;
+use super::super::bin::RECENT;
 use super::*;
 use proptest::prelude::*;
 
@@ -19,6 +19,8 @@ enum Step {
     Give(usize, usize, usize),
     /// The same with their size, as a global allocator does.
     GiveSized(usize, usize, usize),
+    /// The same by another thread.
+    GiveElsewhere(usize, usize, usize),
     Trim,
 }
 
@@ -30,7 +32,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => count.clone().prop_map(Step::TakeRemembered),
         1 => count.prop_map(Step::TakeNear),
         4 => given.clone().prop_map(|(count, from, apart)| Step::Give(count, from, apart)),
-        4 => given.prop_map(|(count, from, apart)| Step::GiveSized(count, from, apart)),
+        4 => given.clone().prop_map(|(count, from, apart)| Step::GiveSized(count, from, apart)),
+        1 => given.prop_map(|(count, from, apart)| Step::GiveElsewhere(count, from, apart)),
         1 => Just(Step::Trim),
     ]
 }
@@ -76,7 +79,7 @@ proptest! {
         size in 0..SIZES.len(), steps in prop::collection::vec(step(), 1..60)
     ) {
         let bytes = SIZES[size];
-        let (_, mut heap) = heap();
+        let (space, mut heap) = heap();
         let mut live = Vec::new();
         for step in steps {
             match step {
@@ -87,6 +90,11 @@ proptest! {
                 Step::GiveSized(count, from, apart) => {
                     let given = some(&mut live, count, from, apart);
                     given.into_iter().for_each(|block| heap.give_sized(block, bytes));
+                }
+                Step::GiveElsewhere(count, from, apart) => {
+                    let given = some(&mut live, count, from, apart);
+                    // SAFETY: blocks of a test are used by it alone.
+                    given.into_iter().for_each(|block| unsafe { space.free(block) });
                 }
                 Step::Trim => _ = heap.trim(),
             }
@@ -99,27 +107,51 @@ proptest! {
     }
 }
 
-/// The windows that are noted are those whose blocks were gathered, and these are taken; the others are found by a look at the page.
+/// A page may have a note of a window whose block was taken again, and none of one with a free block: then all of it is looked at.
+///
+/// With the first look as the last one such a page was left as a full one, and its free block was found by nobody.
 #[test]
 fn gathering_looks_at_the_whole_page_when_what_is_noted_has_no_block() {
     for bytes in [640, 1472] {
-        let (_, mut heap) = heap();
+        let (space, mut heap) = heap();
         let blocks_of_page = HEAP_PAGE_BYTES / bytes;
-        let mut blocks = heap.take_many(blocks_of_page, bytes);
-        assert_eq!(heap.page_count(), heap.own().spare_count as usize + 1, "{bytes} bytes: one page");
-        // More than are remembered are free, all over the page: the oldest were forgotten, and no window of theirs is noted.
-        let freed: Vec<_> = blocks.drain(1..).collect();
-        heap.give_all(freed.iter().copied());
-        let mark = heap.own().space.page(page_of(blocks[0])).expect("it has a block").mark();
-        mark.set_free(1);
+        let page = heap.take_many(blocks_of_page, bytes);
+        let mut others = heap.take_many(3 * blocks_of_page, bytes);
+        // Frees as many as are remembered, of other pages, none of which becomes empty, and takes them again.
+        let elsewhere_in_turn = |heap: &mut Heap<World>, others: &[NonNull<u8>]| {
+            let mut given: Vec<_> = others.iter().copied().rev().step_by(2).take(RECENT).collect();
+            heap.give_all(given.iter().copied());
+            let mut again = heap.take_many(RECENT, bytes);
+            given.sort_unstable();
+            again.sort_unstable();
+            assert_eq!(again, given, "{bytes} bytes");
+        };
+        // So these pages are in the list before it, and full.
+        elsewhere_in_turn(&mut heap, &others);
+        // One of its last windows is noted, and has no free block any more.
+        heap.give(page[blocks_of_page - 1]).expect("live");
+        assert_eq!(heap.take(bytes), page[blocks_of_page - 1], "{bytes} bytes");
+        // Another thread's free notes one of the first. The next free in a page where one waits collects both.
+        let elsewhere = others.remove(0);
+        // SAFETY: blocks of a test are used by it alone, and freed once.
+        unsafe {
+            space.free(page[1]);
+            space.free(elsewhere);
+        }
+        heap.give(others.remove(0)).expect("live");
+        // One between them, which is not noted, and not remembered for long.
+        let between = page[blocks_of_page / 2];
+        heap.give(between).expect("live");
+        elsewhere_in_turn(&mut heap, &others);
         heap.check();
-        let before = heap.page_count();
-        // What is remembered, then what a look at the only window that is noted does not find.
-        blocks.extend(heap.take_many(freed.len(), bytes));
-        assert_eq!(heap.page_count(), before, "{bytes} bytes: the page was left with free blocks");
-        assert!(freed.len() > GATHERED, "{bytes} bytes");
+        assert!(heap.own().spare_count > 0, "{bytes} bytes: one could be begun");
+        let before = heap.page_count() - heap.own().spare_count as usize;
+        let found = heap.take_many(4, bytes);
+        assert!(found.contains(&page[1]) && found.contains(&between), "{bytes} bytes: {found:?}");
+        assert_eq!(heap.page_count() - heap.own().spare_count as usize, before, "{bytes} bytes");
         heap.check();
-        heap.give_all(blocks);
+        let kept = page.into_iter().filter(|block| !found.contains(block)).collect::<Vec<_>>();
+        heap.give_all(kept.into_iter().chain(found).chain(others));
         heap.check_empty();
     }
 }
@@ -146,23 +178,78 @@ fn a_page_at_hand_that_lies_in_another_region_is_not_left_with_free_blocks() {
     heap.check_empty();
 }
 
-/// A spare page is begun at once where nothing else comes first: others' frees do.
+/// A heap with spare pages, and as many blocks as fill so many pages.
+fn heap_with_spares(pages: usize, bytes: usize) -> (&'static Space<World>, Heap<World>, Vec<NonNull<u8>>) {
+    let (space, mut heap) = heap();
+    let blocks_of_page = HEAP_PAGE_BYTES / bytes;
+    let blocks = heap.take_many(pages * blocks_of_page, bytes);
+    let more = heap.take_many(4 * blocks_of_page, bytes);
+    heap.give_all(more);
+    assert!(heap.own().spare_count > 2, "{bytes} bytes");
+    (space, heap, blocks)
+}
+
+// A spare page is begun at once where nothing else comes first.
+
+#[test]
+fn a_page_with_free_blocks_is_used_up_before_a_spare_page_is_begun() {
+    for bytes in [640, 2048] {
+        let (_, mut heap, mut blocks) = heap_with_spares(6, bytes);
+        let blocks_of_page = HEAP_PAGE_BYTES / bytes;
+        let first = blocks.remove(0);
+        heap.give(first).expect("live");
+        // More than are remembered, so that it is forgotten; and all the others taken again.
+        let given: Vec<_> = blocks[blocks_of_page..].iter().copied().step_by(2).take(RECENT).collect();
+        heap.give_all(given.iter().copied());
+        assert_eq!(heap.take_many(RECENT, bytes).len(), given.len());
+        let next = heap.take_many(blocks_of_page + 1, bytes);
+        assert!(next.contains(&first), "{bytes} bytes");
+        heap.check();
+        heap.give_all(blocks.into_iter().chain(next));
+        heap.check_empty();
+    }
+}
+
 #[test]
 fn what_another_thread_freed_is_collected_before_a_spare_page_is_begun() {
     for bytes in [640, 2048] {
-        let (space, mut heap) = heap();
-        let blocks_of_page = HEAP_PAGE_BYTES / bytes;
-        let mut blocks = heap.take_many(4 * blocks_of_page, bytes);
-        let spare = heap.take_many(4 * blocks_of_page, bytes);
-        heap.give_all(spare);
-        assert!(heap.own().spare_count > 0, "{bytes} bytes");
-        let first = blocks.remove(0);
-        // SAFETY: the block is the test's, and freed once.
-        unsafe { space.free(first) };
-        let again = heap.take_many(2 * blocks_of_page, bytes);
-        assert!(again.contains(&first), "{bytes} bytes");
-        heap.check();
-        heap.give_all(again.into_iter().chain(blocks));
-        heap.check_empty();
+        for in_queue in [false, true] {
+            let (space, mut heap, mut blocks) = heap_with_spares(4, bytes);
+            let other = heap.take_many(2, 48);
+            let first = blocks.remove(0);
+            // SAFETY: blocks of a test are used by it alone, and freed once.
+            unsafe { space.free(first) };
+            if in_queue {
+                // A class that needs a page sorts the inbox, and collects only what is its own.
+                let more = heap.take_many(HEAP_PAGE_BYTES / 48, 48);
+                heap.give_all(more);
+                assert!(!heap.own().queues_are_empty(), "{bytes} bytes");
+            }
+            let again = heap.take_many(2 * (HEAP_PAGE_BYTES / bytes), bytes);
+            assert!(again.contains(&first), "{bytes} bytes");
+            heap.check();
+            heap.give_all(again.into_iter().chain(blocks).chain(other));
+            heap.check_empty();
+        }
     }
+}
+
+/// What waits in the queue of a class that needs nothing is collected when another one has begun pages for a while.
+#[test]
+fn beginning_spare_pages_does_not_put_off_what_is_collected_now_and_then() {
+    const BYTES: usize = 2048;
+    let (space, mut heap, blocks) = heap_with_spares(4, BYTES);
+    let other = heap.take_many(2 * (HEAP_PAGE_BYTES / 48), 48);
+    // SAFETY: blocks of a test are used by it alone, and freed once.
+    unsafe { space.free(other[0]) };
+    // A class that needs a page sorts the inbox.
+    let third = heap.take(1024);
+    assert!(!heap.own().queues_are_empty());
+    for _ in 0..70 {
+        let page = heap.take_many(HEAP_PAGE_BYTES / BYTES + 1, BYTES);
+        heap.give_all(page);
+    }
+    assert!(heap.own().queues_are_empty());
+    heap.give_all(blocks.into_iter().chain(other.into_iter().skip(1)).chain([third]));
+    heap.check_empty();
 }
