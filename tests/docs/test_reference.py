@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shutil
 import subprocess
 import urllib.parse
 
@@ -183,6 +184,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("cycle.py", ["10000", "2", "0"]),
         ("drop.py", ["1000", "2"]),
         ("same.py", [command, "1", "3", "--", "true"]),
+        ("placement.py", ["--copies", "2", "--runs", "2", "--", shutil.copy("/bin/true", tmp_path)]),
         ("record.py", [command, "1", "1"]),
     ):
         ran = subprocess.run(
@@ -192,8 +194,8 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "ahead.py", "calls.py", "common.py", "cycle.py", "drop.py", "neighbours.py", "record.py", "retouch.py",
-        "same.py", "startup.py", "stranded.py",
+        "ahead.py", "calls.py", "common.py", "cycle.py", "drop.py", "neighbours.py", "placement.py", "record.py",
+        "retouch.py", "same.py", "startup.py", "stranded.py",
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering;
 const LOOK: u32 = 8;
 
 /// The heap page of an arena from which on a heap looks for pages: heaps with neighbouring numbers, of threads at work together, begin far from each other. 79 is the
-/// golden section of 128, so any few in a row are spread; the first heap begins at 0. A multiple of eight: as many pages as are taken at once.
+/// golden section of 128, so any few in a row are spread; the first heap begins at 0. A multiple of eight, so that few pages are cut off from the rest.
 ///
 /// From the lowest free page for all, heaps of two threads had pages by turns, and each wrote to lines of metadata that the other one read: with two threads `larson` took a
 /// fifth longer, `mstress` and `glibc-thread` 4 to 7 %. Arenas of their own were tried instead. They were no faster, and `rptest` had a fifth more resident memory.
@@ -128,7 +128,7 @@ impl<S: Source> Own<S> {
 
     /// Takes pages from the arenas: more than the last time, so that a small heap takes few. Says no when there is no memory.
     ///
-    /// 1, 2, 3, 4 and 6, and then 8, for which policy `auto` has huge pages: a heap of 256 KiB is on OS pages. With twice as many each time a program that
+    /// 1, 2, 3, 4 and 6, and from then on 8 to 16, for which policy `auto` has huge pages: a heap of 256 KiB is on OS pages. With twice as many each time a program that
     /// touched eight size classes asked for 8, and had 2.3 MiB of anonymous memory instead of 0.3.
     fn take_spares(&mut self) -> bool {
         let batch = self.batch as usize;
