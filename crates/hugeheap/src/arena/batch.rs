@@ -178,15 +178,26 @@ mod tests {
             (run, BadFree::WrongSize { actual: 2 * HEAP_PAGE_BYTES }),
             (run + HEAP_PAGE_BYTES, BadFree::Interior),
             (pages[0] + 16, BadFree::Interior),
+            (8, BadFree::Foreign),
         ] {
             assert_eq!(world.heap.free_pages(&[page]), Err((page, bad)));
         }
         assert_eq!(world.heap.free_pages(&[single, pages[127]]), Ok(()));
         assert_eq!(world.heap.free_pages(&[pages[127]]), Err((pages[127], BadFree::NotLive)));
+        // Twice in a batch; and what is none among others of its arena.
+        assert_eq!(world.heap.free_pages(&[pages[0], pages[0]]), Err((pages[0], BadFree::NotLive)));
+        let inside = run + HEAP_PAGE_BYTES;
+        assert_eq!(world.heap.free_pages(&[pages[1], inside]), Err((inside, BadFree::Interior)));
+        assert_eq!(world.heap.free_pages(&[pages[2], run]).map_err(|(page, _)| page), Err(run));
+        let odd = pages[4] + 16;
+        assert_eq!(world.heap.free_pages(&[pages[3], odd]), Err((odd, BadFree::Interior)));
+        world.heap.verify().expect("consistent");
+        world.free(pages[4], 1);
         world.free(run, 2);
         world.heap.verify().expect("consistent");
     }
 
+    /// Each is filed once, whatever their order.
     #[test]
     fn a_batch_of_several_arenas_is_taken_back_whole() {
         let mut world = World::new(Policy::Thp, Config::default());

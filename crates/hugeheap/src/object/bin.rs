@@ -322,8 +322,12 @@ impl Bin {
     }
 
     /// All but the first `left` places of that [room](Self::room) were written. Says whether there is one.
+    ///
+    /// The place before them is made empty: in a forked child it may not be. A thread that it does not have may have emptied the place of a block that it was taking, and not have moved the end yet: then nothing seems to be remembered, and the older
+    /// ones are still there. Without the empty place they were reached behind those that were gathered, when others used them.
     #[inline(always)]
     pub(super) fn gathered(&mut self, left: usize) -> bool {
+        self.recent[left.wrapping_sub(1) % RECENT] = NO_BLOCK;
         self.end = GATHERED as u32;
         let any = left < GATHERED;
         self.since = if any { Since::GATHERED } else { Since::NOTHING };
@@ -383,6 +387,32 @@ impl Bin {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A child that was forked while another thread took a block handed out blocks twice.
+    #[test]
+    fn what_a_missing_thread_left_behind_is_not_reached_behind_what_is_gathered() {
+        for freed in 1..=2 * RECENT {
+            for gathered in 0..=GATHERED {
+                let [mut bin, ..] = Bin::all();
+                (0..freed).for_each(|granule| bin.note_free(granule));
+                // In the middle of taking the latest one: its place is empty, and the end where it was.
+                let top = bin.end().wrapping_sub(1) % RECENT;
+                bin.recent[top] = NO_BLOCK;
+                assert_eq!(bin.recall(), None, "{freed} freed");
+                assert_eq!(bin.gather_row(100, 1, gathered), gathered);
+                // Whatever is freed meanwhile, also more than there is room for.
+                for more in [0, 1, GATHERED, RECENT - 1, RECENT, RECENT + 3] {
+                    (0..more).for_each(|granule| bin.note_free(200 + granule));
+                    let recalled: Vec<_> = core::iter::from_fn(|| bin.recall()).collect();
+                    assert!(
+                        recalled.len() >= more.min(RECENT),
+                        "{freed} freed, {gathered} gathered, {more} more"
+                    );
+                    assert!(recalled.iter().all(|&granule| granule >= 100), "{freed} freed: {recalled:?}");
+                }
+            }
+        }
+    }
 
     proptest! {
         /// Windows of few granules, so that those of one lie together, at the top, among others, and all over.
