@@ -8,7 +8,6 @@
 //! A page of few blocks is used up soon: of those of 2 KiB every eighth allocation needs another one. The long way by lists, queues and regions to the page that lies on top of the spare ones was most of
 //! what such a block cost.
 
-use super::bin::GATHERED;
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own, Shared};
 use super::mark::Mark;
@@ -80,7 +79,6 @@ impl<S: Source> Own<S> {
         if count == usize::from(shape.blocks) {
             mark.set_free(0);
         }
-        debug_assert!(count <= GATHERED);
         self.retake(class)
     }
 }
