@@ -205,6 +205,13 @@ pub trait Pages {
     /// `Unsupported` or `Invalid` where the kernel was built without it; harmless.
     fn name(&self, range: AddressRange, name: &CStr) -> Result<()>;
 
+    /// Each thread of the process passes a full memory barrier before this returns: what this thread wrote before is seen by whatever another reads afterwards, and what another
+    /// wrote before the barrier is seen by this one. For the other side of a pair of threads that has no time for a barrier of its own.
+    ///
+    /// # Errors
+    /// `Unsupported` where the system has no such call (before Linux 4.14), `Denied` where a sandbox forbids it.
+    fn barrier(&self) -> Result<()>;
+
     /// What backs `range` now, from the kernel: `PAGEMAP_SCAN` where it works, else smaps (slower).
     fn residency(&self, range: AddressRange) -> Result<Residency>;
 }

@@ -117,6 +117,10 @@ impl Pages for Linux {
         vm::set_name(range, name)
     }
 
+    fn barrier(&self) -> Result<()> {
+        vm::barrier()
+    }
+
     fn residency(&self, range: AddressRange) -> Result<Residency> {
         residency::of(range)
     }

@@ -24,6 +24,10 @@ const MAP_HUGE_SHIFT: u32 = 26;
 /// A fixed address that must be free. Linux 4.17; older kernels take the address as a hint.
 const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 
+/// Commands of `membarrier`: on all processors that run a thread of this process, and registering for it. Linux 4.14.
+const MEMBARRIER_PRIVATE_EXPEDITED: c_int = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
+
 const PRIVATE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const RESERVED: c_int = PRIVATE | libc::MAP_NORESERVE;
 
@@ -50,6 +54,18 @@ pub(super) fn whole_pages(range: AddressRange) -> AddressRange {
     // Saturates only for a range no mapping can have.
     let end = range.end().saturating_add(page - 1) & !(page - 1);
     AddressRange::new(start, end.saturating_sub(start))
+}
+
+/// A memory barrier on every thread of the process.
+pub(super) fn barrier() -> Result<()> {
+    // SAFETY: the call has no other effect than the barrier.
+    let call = |command: c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } as c_int;
+    if call(MEMBARRIER_PRIVATE_EXPEDITED) == 0 {
+        return Ok(());
+    }
+    // A process that is not registered is refused. Registering again, in a forked child, is allowed.
+    done(call(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED), "membarrier")?;
+    done(call(MEMBARRIER_PRIVATE_EXPEDITED), "membarrier")
 }
 
 /// `mmap` wherever the kernel likes.

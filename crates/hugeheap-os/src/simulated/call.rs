@@ -62,6 +62,8 @@ calls! {
     Relocate "mremap(MREMAP_DONTUNMAP)" &[libc::EAGAIN, libc::ENOMEM, libc::ENOSYS],
     /// `Pages::name`.
     Name "prctl(PR_SET_VMA_ANON_NAME)" &[libc::EINVAL, libc::ENOSYS, libc::ENOMEM],
+    /// `Pages::barrier`.
+    Barrier "membarrier" &[libc::ENOSYS, libc::EPERM],
     /// `Pages::residency`.
     Residency "ioctl(PAGEMAP_SCAN)" &[libc::EPERM, libc::ENOSYS],
     /// `Facts::page_sizes`. Cannot fail.

@@ -72,6 +72,13 @@ impl Pages for Kernel {
         self.call(Call::Name, range, |state, pid| state.name(pid, range, name))
     }
 
+    fn barrier(&self) -> Result<()> {
+        self.call(Call::Barrier, AddressRange::new(0, 0), |state, _| {
+            core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+            state.injector.ask(Call::Barrier)
+        })
+    }
+
     fn residency(&self, range: AddressRange) -> Result<Residency> {
         self.call(Call::Residency, range, |state, pid| {
             if range.len == 0 {

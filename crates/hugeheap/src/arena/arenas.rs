@@ -18,6 +18,7 @@ use super::order::Order;
 use super::record::{Arena, Made, State};
 use super::sweep::{DENSE, Sweep};
 use super::table::Table;
+use super::tenant::Looks;
 use super::{Policy, Settings};
 use crate::telemetry::{Fallback, Snapshot};
 use core::fmt;
@@ -89,6 +90,8 @@ pub struct Arenas<O> {
     pub(crate) counters: Snapshot,
     /// The search of maintenance for arenas to collapse and to split.
     pub(super) sweep: Sweep,
+    /// The looks for heap pages of which a part is vacant.
+    pub(super) looks: Looks,
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
@@ -117,6 +120,7 @@ impl<O: Os> Arenas<O> {
             limits_read_at: 0,
             counters: Snapshot::EMPTY,
             sweep: Sweep::NEW,
+            looks: Looks::NEW,
             forks: 0,
             settled: 0,
             guesses: 0,
@@ -302,6 +306,7 @@ impl<O: Os> Arenas<O> {
         self.counters.retained += pages_bytes(pages);
         self.file(id);
         self.counters.live -= pages_bytes(pages);
+        self.looks.freed(pages_bytes(pages));
         let live = self.counters.live;
         self.demand.record(now, live);
     }
@@ -341,6 +346,7 @@ impl<O: Os> Arenas<O> {
 
     pub(crate) fn count_live(&mut self, now: u64, bytes: u64) {
         self.counters.live += bytes;
+        self.looks.taken(bytes);
         self.counters.live_peak = self.counters.live_peak.max(self.counters.live);
         let live = self.counters.live;
         self.demand.record(now, live);
@@ -356,6 +362,10 @@ impl<O: Os> Arenas<O> {
             u128::MAX => State::Full,
             _ => State::Partial,
         };
+        if arena.in_use == 0 && arena.vacated {
+            self.forget_vacated(id);
+        }
+        let arena = self.table.arena_mut(id);
         if arena.state == State::GivenBack && was != State::GivenBack && arena.made == Made::Broken {
             // All of it is gone, so nothing of the broken page is left: the next touch may be huge again.
             arena.made = Made::Base;

@@ -77,6 +77,7 @@ impl<O: Os> Arenas<O> {
         let bytes = freed * HEAP_PAGE_BYTES as u64;
         self.counters.retained += bytes;
         self.counters.live -= bytes;
+        self.looks.freed(bytes);
         self.counters.frees += freed;
         let live = self.counters.live;
         self.demand.record(now, live);

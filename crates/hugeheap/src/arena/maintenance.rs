@@ -16,7 +16,8 @@
 //!    with the longest free range first. The free pages are dropped, the arena is advised against huge pages (khugepaged would refill
 //!    it), and the live pages are advised cold, which makes the kernel split the huge page and release the dropped part: without
 //!    the last step RSS falls but the cgroup's charge does not. Near the memory limit an eighth of free pages is enough, at once.
-//! 3. What [`sweep`](super::sweep) finds: *split* what could not be split when it was broken, *collapse* dense arenas.
+//! 3. *Break* arenas of which little lives, and give back OS pages without a live block in heap pages that have some: what the [`tenant`](super::tenant) told.
+//! 4. What [`sweep`](super::sweep) finds: *split* what could not be split when it was broken, *collapse* dense arenas.
 //!
 //! What fails is tried again after ten decay times, and after twice as long each further time. What is refused again and again though
 //! nothing is short (memory locked by `mlockall` is) is then left alone until the arena is used again, so that an idle
@@ -26,7 +27,7 @@ use super::arenas::pages_bytes;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
 use super::plan::{Action, Plan, Step};
-use super::record::{Made, State};
+use super::record::{Arena, Made, State};
 use super::{ARENA_BYTES, Arenas};
 use crate::telemetry::Fallback;
 use hugeheap_os::{Error, ErrorKind, Os, ThpMode};
@@ -75,7 +76,7 @@ impl<O: Os> Arenas<O> {
     pub fn maintenance_due(&self) -> bool {
         let retains = self.counters.retained > self.settled + SLACK
             && self.counters.live_peak > self.counters.live + FALLEN;
-        self.sweep.is_pending() || retains || self.ahead_due()
+        self.sweep.is_pending() || retains || self.ahead_due() || self.look_ahead()
     }
 
     /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.
@@ -99,6 +100,9 @@ impl<O: Os> Arenas<O> {
         self.claim(&plan, 0);
         let claimed = plan.len();
         self.plan_breaks(&mut plan, now, excess, tight);
+        self.claim(&plan, claimed);
+        let claimed = plan.len();
+        self.plan_vacating(&mut plan, now, tight);
         self.claim(&plan, claimed);
         let claimed = plan.len();
         self.plan_sweep(&mut plan, now, tight);
@@ -156,10 +160,7 @@ impl<O: Os> Arenas<O> {
                 return;
             }
             let arena = self.arena(id);
-            // Advised memory may become huge by khugepaged at any time, whatever it was at the first touch.
-            let whole = arena.huge
-                || arena.made == Made::Thp
-                || arena.made == Made::Plain && self.host.thp == Some(ThpMode::Always);
+            let whole = is_whole(arena, self.host.thp);
             let pages = arena.retained_pages();
             let enough = match whole {
                 // The arena for small runs, idle.
@@ -181,7 +182,7 @@ impl<O: Os> Arenas<O> {
             let drop = if whole || arena.in_use == 0 { !arena.in_use } else { arena.touched & !arena.in_use };
             // Unadvised memory may be huge, too, from a time when the host's mode was `always`.
             let split = whole || arena.unsplit || arena.made == Made::Plain;
-            let action = Action::Break { drop, live: arena.in_use, advise: whole, split };
+            let action = Action::Break { drop, live: arena.in_use, advise: whole, split, vacate: false };
             plan.push(id, self.table.range(id), action);
             excess = excess.saturating_sub(u64::from(pages) * HEAP_PAGE_BYTES as u64);
         }
@@ -225,7 +226,7 @@ impl<O: Os> Arenas<O> {
             due = due.min(until + 1);
         }
         // Another plan may have been made and completed meanwhile, and its search has come further.
-        due = due.min(self.sweep.due);
+        due = due.min(self.sweep.due).min(self.schedule_look(now));
         if plan.more {
             due = now;
         } else if self.sweep.has_news() {
@@ -287,10 +288,11 @@ impl<O: Os> Arenas<O> {
             self.counters.arenas -= 1;
         }
         self.sweep.news |= arena.unsplit;
+        self.vacated(step.id, step.vacated as u64);
         if bytes > 0 {
             self.dropped(now, bytes);
         }
-        bytes > 0
+        bytes > 0 || step.vacated > 0
     }
 
     fn split_off(&mut self, step: &Step) -> bool {
@@ -339,6 +341,9 @@ impl<O: Os> Arenas<O> {
         if matches!(step.action, Action::Split { .. } | Action::Collapse { .. }) {
             self.sweep.due = self.sweep.due.min(retry_at);
         }
+        if let Action::Break { vacate: true, .. } = step.action {
+            self.look_again_at(retry_at);
+        }
         retry_at
     }
 
@@ -360,6 +365,11 @@ impl<O: Os> Arenas<O> {
             }
         }
     }
+}
+
+/// Whether an arena is a huge page or may become one. Advised memory may by khugepaged at any time, whatever it was at the first touch.
+pub(super) fn is_whole(arena: &Arena, thp: Option<ThpMode>) -> bool {
+    arena.huge || arena.made == Made::Thp || arena.made == Made::Plain && thp == Some(ThpMode::Always)
 }
 
 fn collapse_reason(error: Error) -> Fallback {

@@ -15,6 +15,7 @@
 //! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
+//! | `tenant` | heap pages of which a part is vacant |
 //! | `plan` | the system calls of that, made outside the lock |
 //! | `fork` | hugetlb arenas and forked children |
 //! | `report` | what it tells about itself |
@@ -43,6 +44,7 @@ mod settings;
 mod supply;
 mod sweep;
 mod table;
+pub(crate) mod tenant;
 #[cfg(test)]
 pub(crate) mod tests;
 mod verify;
@@ -61,3 +63,4 @@ pub(crate) use arenas::pages_bytes;
 pub(crate) use list::ArenaId;
 pub(crate) use record::{Made, State};
 pub(crate) use table::{MAX_REGION_ARENAS, MAX_REGIONS};
+pub(crate) use tenant::{DueLook, Tenant, Told, Vacancy};

@@ -12,10 +12,11 @@
 use super::bitmap;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
+use super::tenant::{NoTenant, Tenant};
 use hugeheap_os::{AddressRange, Advice, Error, ErrorKind, Pages, Result as OsResult};
 
 /// Steps of one pass. Giving back or breaking a huge page takes 0.05 to 0.3 ms, a collapse 0.3 to 1 ms: a pass stays below 20 ms.
-const STEPS: usize = 16;
+pub(super) const STEPS: usize = 16;
 
 /// Tries of a collapse that answers "again".
 const COLLAPSE_TRIES: u32 = 3;
@@ -33,6 +34,8 @@ pub(super) enum Action {
         advise: bool,
         /// Some of it may be parts of a huge page: they are split off.
         split: bool,
+        /// The tenant gives up what is vacant in its live pages.
+        vacate: bool,
     },
     /// What an earlier break left over.
     Split {
@@ -57,6 +60,8 @@ pub(super) struct Step {
     pub(super) advised: bool,
     /// The pages of a break that were dropped.
     pub(super) dropped: u128,
+    /// Bytes of live pages that the tenant gave up.
+    pub(super) vacated: usize,
     /// Whether all was split that was to be; `None`: it did not come to that.
     pub(super) split: Option<bool>,
 }
@@ -89,14 +94,27 @@ impl Plan {
 
     /// Carries the plan out. Without the heap's lock.
     pub fn perform<P: Pages>(&mut self, os: &P) {
+        self.perform_with(os, &NoTenant);
+    }
+
+    /// The same with a tenant that has told what is vacant.
+    pub(crate) fn perform_with<P: Pages>(&mut self, os: &P, tenant: &dyn Tenant) {
         for step in self.steps[..self.count].iter_mut().flatten() {
-            step.perform(os);
+            step.perform(os, tenant);
         }
     }
 
     pub(super) fn push(&mut self, id: ArenaId, range: AddressRange, action: Action) {
-        self.steps[self.count] =
-            Some(Step { id, range, action, result: Ok(()), advised: false, dropped: 0, split: None });
+        self.steps[self.count] = Some(Step {
+            id,
+            range,
+            action,
+            result: Ok(()),
+            advised: false,
+            dropped: 0,
+            vacated: 0,
+            split: None,
+        });
         self.count += 1;
     }
 
@@ -115,13 +133,13 @@ impl Plan {
 }
 
 impl Step {
-    fn perform<P: Pages>(&mut self, os: &P) {
+    fn perform<P: Pages>(&mut self, os: &P, tenant: &dyn Tenant) {
         match self.action {
             // SAFETY: the arena is busy and has no live run: nobody uses its memory until the plan is completed.
             Action::GiveBack { unmap: false } => self.result = unsafe { os.decommit(self.range) },
             // SAFETY: as above.
             Action::GiveBack { unmap: true } => self.result = unsafe { os.unmap(self.range) },
-            Action::Break { drop, live, advise, split } => self.break_arena(os, drop, live, advise, split),
+            Action::Break { .. } => self.break_arena(os, tenant),
             Action::Split { pages } => self.split(os, pages),
             Action::Collapse { advise } => self.collapse(os, advise),
         }
@@ -138,7 +156,8 @@ impl Step {
         self.advised
     }
 
-    fn break_arena<P: Pages>(&mut self, os: &P, drop: u128, live: u128, advise: bool, split: bool) {
+    fn break_arena<P: Pages>(&mut self, os: &P, tenant: &dyn Tenant) {
+        let Action::Break { drop, live, advise, split, vacate } = self.action else { return };
         // Before the pages are dropped: khugepaged must not refill them in between.
         if advise && !self.advise(os, Advice::NoHuge) {
             return;
@@ -148,6 +167,12 @@ impl Step {
             if self.note(unsafe { os.decommit(pages_range(self.range, &pages)) }) {
                 self.dropped |= bitmap::mask(pages.start, pages.end - pages.start);
             }
+        }
+        if vacate {
+            // SAFETY: nothing lives in what the tenant gives up, and nobody uses it before the call returns.
+            let (bytes, result) = tenant.vacate(self.range, &mut |range| unsafe { os.decommit(range) });
+            self.vacated = bytes;
+            self.note(result);
         }
         if split {
             // What could not be dropped may be all that is left of a huge page.

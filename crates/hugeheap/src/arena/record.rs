@@ -93,6 +93,8 @@ pub(crate) struct Arena {
     pub(crate) unsplit: bool,
     /// The tail of a large block, a huge page because the block grows, and not full yet.
     pub(crate) guess: bool,
+    /// OS pages of its live heap pages were given back, and it has not been refilled since.
+    pub(crate) vacated: bool,
     /// Calls of maintenance that failed for this arena since one succeeded.
     pub(crate) failures: u8,
     /// Key of the list the arena is in (see `order`), so that it can be taken out.

@@ -64,7 +64,8 @@ impl<O: Os> Arenas<O> {
             return Some((Action::Split { pages: arena.touched }, arena.retry_at));
         }
         let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
-        let dense = arena.live_pages() >= DENSE && !self.stays_apart(id);
+        // Of a vacated one the heap pages are in use, but not what was given back of them.
+        let dense = arena.live_pages() >= DENSE && !arena.vacated && !self.stays_apart(id);
         if !used || arena.huge || !dense || !self.may_collapse() {
             return None;
         }

@@ -175,7 +175,7 @@ pub(crate) struct Bin {
     /// Where in `recent` the next one goes: less than its length.
     end: u32,
     /// The number of the window of the block that was retaken last, for who asks the current window first.
-    pub(super) last: u32,
+    pub(super) window: u32,
     /// A ring of granules of free blocks in the first region, the one to be taken next at its end; the oldest are written over. Before the oldest is [`NO_BLOCK`]: so nobody counts how many there are. 32 bits
     /// hold granules of the first 64 GiB; blocks beyond are not remembered ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
     recent: [u32; RECENT],
@@ -199,7 +199,7 @@ impl Bin {
         since: Since::NOTHING,
         turns: 0,
         end: 0,
-        last: u32::MAX,
+        window: u32::MAX,
         recent: [NO_BLOCK; RECENT],
     };
 
@@ -271,18 +271,36 @@ impl Bin {
         self.latest().map(|granule| granule as usize)
     }
 
-    /// The granule of the block remembered last, which is forgotten.
+    /// What a heap of another thread remembers of a class. See `vacate`.
+    ///
+    /// # Safety
+    /// The bin is one of a heap.
+    pub(super) unsafe fn recent_of_another(bin: *const Self) -> [u32; RECENT] {
+        // SAFETY: by the contract; the owner writes whole words.
+        core::array::from_fn(|place| unsafe { (&raw const (*bin).recent[place]).read_volatile() })
+    }
+
+    /// The granule of the block remembered last, and its place, from which it is to be [taken](Self::recall_from).
     #[inline(always)]
-    pub(super) fn recall(&mut self) -> Option<usize> {
-        let end = self.end.wrapping_sub(1) % RECENT as u32;
-        let place = &mut self.recent[end as usize];
+    pub(super) fn last(&self) -> Option<(usize, usize)> {
+        let place = (self.end.wrapping_sub(1) % RECENT as u32) as usize;
         // Of 64 bits from the beginning: known to be one of 32, it is compared as one of 64 with a constant that has to be loaded.
-        let granule = in_register(*place as usize);
-        if granule as u32 == NO_BLOCK {
-            return None;
-        }
-        *place = NO_BLOCK;
-        self.end = end;
+        let granule = in_register(self.recent[place] as usize);
+        (granule as u32 != NO_BLOCK).then_some((granule, place))
+    }
+
+    /// Forgets the block that is remembered last, in that place.
+    #[inline(always)]
+    pub(super) fn recall_from(&mut self, place: usize) {
+        self.recent[place] = NO_BLOCK;
+        self.end = place as u32;
+    }
+
+    /// The granule of the block remembered last, which is forgotten.
+    #[cfg(test)]
+    fn recall(&mut self) -> Option<usize> {
+        let (granule, place) = self.last()?;
+        self.recall_from(place);
         Some(granule)
     }
 

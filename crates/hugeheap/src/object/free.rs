@@ -16,7 +16,7 @@ use super::mistake::{self, Mistake};
 use super::space::Source;
 use super::tag;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 impl<S: Source> Heap<S> {
     /// Frees what begins at `address`.
@@ -279,7 +279,10 @@ impl<S: Source> Own<S> {
             }
             return InWord::Freed;
         }
+        // In this order, for who gives vacant OS pages back (`vacate`).
+        compiler_fence(Ordering::Release);
         bin.note_free(granule);
+        compiler_fence(Ordering::Release);
         if mark.note_free() { InWord::Settle } else { InWord::Freed }
     }
 }

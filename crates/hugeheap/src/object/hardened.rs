@@ -262,7 +262,7 @@ impl<S: Source> Own<S> {
             self.leave_page(class);
             if !self.next_page(class) && !self.new_page(class) {
                 // The blocks in quarantine are better than none.
-                if !self.end_quarantine(class) {
+                if !self.end_quarantine(class) && !self.space.wait_for_closed() {
                     return None;
                 }
             }

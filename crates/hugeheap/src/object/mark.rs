@@ -3,6 +3,7 @@
 //! ```text
 //!   tag      see `tag`
 //!   links    next, previous: neighbours in a list; inbox: the next page with frees of other threads
+//!   looked, gone    states at the last looks for vacant OS pages (see `vacancy`)
 //!   state    31     30      20   19    18    17  16  15            0
 //!            ├ full ┼ live ────┼ unused ┼ listed ┼ used ┼ free ─────┤
 //! ```
@@ -49,6 +50,9 @@ pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
     state: AtomicU32,
     pub(crate) links: Links,
+    /// The state at the last look for vacant OS pages, and when some were given back last; 0: never. See `vacancy`: written by who looks.
+    looked: AtomicU32,
+    gone: AtomicU32,
 }
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
@@ -173,6 +177,34 @@ impl Mark {
         self.change(|state| state & !(LISTED | FULL) | (list as u32) << LISTED_SHIFT & LISTED);
     }
 
+    /// The page is looked at for vacant OS pages. Says whether its state is that of the look before.
+    pub(super) fn look(&self) -> bool {
+        let state = self.state();
+        self.looked.swap(state, Ordering::Relaxed) == state
+    }
+
+    /// The state in which vacant OS pages of it were given back; 0: never.
+    pub(super) fn gone(&self) -> u32 {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Whether they were given back, and its state has not changed since.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone() == self.state()
+    }
+
+    /// Its vacant OS pages were given back.
+    pub(super) fn set_gone(&self) {
+        self.gone.store(self.state(), Ordering::Relaxed);
+    }
+
+    /// It is a page like any other again.
+    pub(super) fn forget_gone(&self) {
+        if self.gone() != 0 {
+            self.gone.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the page was in use once.
     pub(super) fn is_used(&self) -> bool {
         self.state() & USED != 0
@@ -192,7 +224,8 @@ mod tests {
     fn the_parts_of_a_state_do_not_touch_each_other() {
         let links =
             Links { next: AtomicUsize::new(0), previous: AtomicUsize::new(0), inbox: AtomicUsize::new(0) };
-        let mark = Mark { tag: AtomicU32::new(0), state: AtomicU32::new(0), links };
+        let [tag, state, looked, gone] = [0; 4].map(AtomicU32::new);
+        let mark = Mark { tag, state, links, looked, gone };
         mark.set_used();
         mark.begin_at_hand(0);
         mark.add_live(1024);

@@ -30,11 +30,14 @@
 //! | `inbox` | pages in which other threads freed, collected late |
 //! | `remote` | the lock-free steps of that |
 //! | `model` | those steps, all interleavings: for tests |
+//! | `vacate_model` | the steps of `vacate`, in the same way |
 //! | `registry` | all heaps; ended threads and forked children |
 //! | `runs` | short page runs that a heap keeps |
 //! | `pages` | page runs and large blocks of the arenas |
 //! | `hardened` | heaps that clear, mix and guard their blocks |
 //! | `resize` | aligned, zeroed, resized requests |
+//! | `vacancy` | looking for OS pages without a live block |
+//! | `vacate` | giving them back, while the owner goes on |
 //! | `mistake` | what a wrong free is told |
 //! | `global` | a heap per thread, over the process's runtime |
 //! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
@@ -71,6 +74,10 @@ mod tables;
 mod tag;
 #[cfg(test)]
 mod tests;
+mod vacancy;
+mod vacate;
+#[cfg(all(test, loom))]
+mod vacate_model;
 mod verify;
 mod visit;
 mod walk;

@@ -99,13 +99,16 @@ impl<S: Source> Own<S> {
     pub(super) unsafe fn retake_on(&mut self, way: usize) -> Option<NonNull<u8>> {
         // SAFETY: by the contract; bins remember free blocks of their own pages in the first region, each once.
         unsafe {
-            let granule = self.bin_on(way).recall()?;
+            let (granule, place) = self.bin_on(way).last()?;
             let window = window_number(granule);
             let (word, mark) = (&*self.vacant.add(window), self.mark_of(window));
             let vacant = word.load(Ordering::Relaxed);
             debug_assert!(vacant >> (granule % 64) & 1 != 0, "a remembered block is free");
-            // Counted first, for a child that another thread forks in between: there a block may be free that counts as live, and none live that does not, or its page was given back.
+            // Counted first, for a child that another thread forks in between: there a block may be free that counts as live, and none live that does not, or its page was given back. And remembered until it is counted, for who
+            // gives vacant OS pages back (`vacate`).
             mark.add_live(1);
+            compiler_fence(Ordering::Release);
+            self.bin_on(way).recall_from(place);
             compiler_fence(Ordering::Release);
             word.store(without_bit(vacant, granule), Ordering::Relaxed);
             // No block begins at 0.
@@ -118,7 +121,7 @@ impl<S: Source> Own<S> {
     fn returns_to(&mut self, class: Class, granule: usize) -> bool {
         let number = (granule / 64) as u32;
         let bin = &mut self.bins[class];
-        core::mem::replace(&mut bin.last, number) == number && bin.current.free() == 0
+        core::mem::replace(&mut bin.window, number) == number && bin.current.free() == 0
     }
 
     /// Makes the window of a block that was just retaken the current one, if it is one of the page at hand. The one before is full, so nothing is written back.
@@ -127,7 +130,7 @@ impl<S: Source> Own<S> {
         if self.page_near(class) != Some(number / WINDOWS) {
             return;
         }
-        self.bins[class].last = u32::MAX;
+        self.bins[class].window = u32::MAX;
         // SAFETY: a window of the first region.
         let (mark, word, remote) =
             unsafe { (self.mark_of(number), &*self.vacant.add(number), &*self.remote.add(number)) };

@@ -10,7 +10,7 @@ use super::lists::Listed;
 use super::space::{Page, Source};
 use super::tag::{self, SPARE};
 use super::windows::windows_at_hand;
-use crate::arena::HEAP_PAGES;
+use crate::arena::{ARENA_BYTES, HEAP_PAGES};
 use core::sync::atomic::Ordering;
 
 /// Pages of the list of partial ones looked at to find one that is not sparse. Each look is a cache miss; after this many the
@@ -50,7 +50,8 @@ impl<S: Source> Own<S> {
             if collected && (self.next_page(class) || self.spare_count == 0) {
                 continue;
             }
-            if !self.new_page(class) {
+            // What there is may lie in an arena that is closed for a moment.
+            if !self.new_page(class) && !self.space.wait_for_closed() {
                 return None;
             }
         }
@@ -95,6 +96,10 @@ impl<S: Source> Own<S> {
 
     /// Makes a page with free blocks the current one; the one before has none left.
     pub(super) fn next_page(&mut self, class: Class) -> bool {
+        let closed = self.space.closed_arena();
+        if closed != 0 {
+            return self.next_page_outside(class, closed);
+        }
         for look in 0.. {
             let Some(page) = self.space.page(self.lists[class].partial.first) else { break };
             self.unlink(class, page.mark());
@@ -111,6 +116,24 @@ impl<S: Source> Own<S> {
         self.unlink(class, page.mark());
         self.bring_to_hand(class, page);
         true
+    }
+
+    /// The same while OS pages of an arena are given back: the first page that lies elsewhere, whichever it is.
+    #[cold]
+    fn next_page_outside(&mut self, class: Class, closed: usize) -> bool {
+        let lists = self.lists[class];
+        for first in [lists.partial.first, lists.sparse.first] {
+            let listed = core::iter::successors(self.space.page(first), |page| {
+                self.space.page(page.links().next.load(Ordering::Relaxed))
+            });
+            let mut outside = listed.filter(|page| page.address().wrapping_sub(closed) >= ARENA_BYTES);
+            if let Some(page) = outside.next() {
+                self.unlink(class, page.mark());
+                self.bring_to_hand(class, page);
+                return true;
+            }
+        }
+        false
     }
 
     /// Makes a page without live blocks the current one.

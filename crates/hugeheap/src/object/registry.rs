@@ -67,6 +67,8 @@ pub(super) struct Registry {
     /// Held while heaps are made: the room that is left in the last mapping.
     making: Lock<(usize, usize)>,
     pub(super) visits: Visits,
+    /// The arena of which no page is brought to hand; 0: none. See `vacate`.
+    pub(super) closed: AtomicUsize,
 }
 
 impl Registry {
@@ -80,6 +82,7 @@ impl Registry {
             os_page: AtomicUsize::new(0),
             making: Lock::new((0, 0)),
             visits: Visits::new(),
+            closed: AtomicUsize::new(0),
         }
     }
 
@@ -237,6 +240,7 @@ impl<S: Source> Space<S> {
         for number in self.registry.numbers().filter(|&number| !own.contains(&Some(number))) {
             self.finish_announcement(number);
         }
+        self.finish_vacating();
         // Counted anew: a missing thread may have changed a heap's state and not the count yet, or the other way round.
         let (mut waiting, mut lost) = (0, 0);
         for number in self.registry.numbers() {
@@ -263,7 +267,13 @@ impl<S: Source> Space<S> {
         let Some(core) = self.registry.core::<S>(number) else { return };
         // SAFETY: cores are never unmapped; the owner does not exist in this process, and an atomic can be read whatever it was doing.
         let address = unsafe { (*core.as_ptr()).own.announcing.swap(0, Ordering::Relaxed) };
-        let Some(page) = self.page(address) else { return };
+        if let Some(page) = self.page(address) {
+            self.finish_announcement_of(page);
+        }
+    }
+
+    /// The same for a page that is known.
+    pub(super) fn finish_announcement_of(&self, page: Page) {
         let tag = page.tag();
         let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
         if !tag::is_pending(tag) || self.is_in_inbox(page, tag::heap(tag)) {

@@ -290,7 +290,7 @@ impl<S: Source> Space<S> {
 
     /// The page of an address was announced: a function of its own, because few frees of its blocks do that.
     #[inline(never)]
-    fn put_into_inbox(&self, address: usize, tag: u32) {
+    pub(super) fn put_into_inbox(&self, address: usize, tag: u32) {
         let Some(page) = self.page(address) else { return };
         let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
         remote::push(&shared.inbox.first, page.address(), &page.links().inbox);

@@ -92,6 +92,13 @@ impl Region {
     };
 }
 
+impl Region {
+    /// The heap page that contains an address of this region, which is a known one of its space.
+    pub(super) fn page(&self, address: usize) -> Page {
+        Page { region: self, index: (address - self.start) / HEAP_PAGE_BYTES }
+    }
+}
+
 /// The metadata of one heap page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {

@@ -26,8 +26,9 @@ pub use crate::lock::{Guard, Lock};
 pub(crate) use environment::hardened as hardened_by_environment;
 pub use environment::{Setting, SettingError, settings_from_environment};
 
-use crate::arena::{Arenas, BadFree, HEAP_PAGES, Plan, Settings, Wait, layout};
+use crate::arena::{Arenas, BadFree, DueLook, HEAP_PAGES, Plan, Settings, Told, Wait, layout};
 use crate::large::LargeBlock;
+use crate::object;
 use crate::telemetry::{HookState, Level, Snapshot};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -55,7 +56,7 @@ pub struct Runtime {
 const WAITS: u32 = 10_000;
 
 static RUNTIME: Runtime = Runtime {
-    heap: Lock::new(Arenas::new(Linux::new(), Settings::DEFAULT)),
+    heap: Lock::new(Arenas::new(Linux::new(), Settings::DEFAULT).with_tenant()),
     thread: MaintenanceThread::new(),
     publisher: Publisher::new(),
     started: AtomicBool::new(false),
@@ -245,13 +246,22 @@ impl Runtime {
         let before = heap.counters.given_back;
         heap.forget_demand();
         let mut waits = WAITS;
+        let mut from = Some(0);
         loop {
+            if let Some(start) = from {
+                drop(heap);
+                from = self.look(DueLook { from: start, quiet: false });
+                heap = self.heap.lock();
+            }
             let plan = heap.plan();
             if !plan.is_empty() {
                 heap = self.perform(heap, plan).0;
                 continue;
             }
             let _ = heap.complete(plan);
+            if from.is_some() {
+                continue;
+            }
             // Arenas in another thread's plan are in no other, and are retained until it is done.
             if waits == 0 || self.performing.load(Ordering::Relaxed) == 0 {
                 break;
@@ -316,6 +326,18 @@ impl Runtime {
         let _ = self.perform(heap, plan);
     }
 
+    /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.
+    fn look(&self, due: DueLook) -> Option<usize> {
+        let mut told = Told::new(self.heap.lock().now());
+        let look = object::space().look_for_vacancy(due.from, due.quiet, |vacancy| told.note(vacancy));
+        let refilled = self.heap.lock().looked(&told, look.next, look.later);
+        refilled
+            .into_iter()
+            .filter(|&start| start != 0)
+            .for_each(|start| object::space().forget_vacancy(start));
+        look.next
+    }
+
     /// Performs a plan without the lock.
     fn perform<'a>(
         &'a self,
@@ -324,7 +346,7 @@ impl Runtime {
     ) -> (Guard<'a, Arenas<Linux>>, Wait) {
         self.performing.fetch_add(1, Ordering::Relaxed);
         drop(heap);
-        plan.perform(&Linux::new());
+        plan.perform_with(&Linux::new(), object::space());
         let mut heap = self.heap.lock();
         let wait = heap.complete(plan);
         self.performing.fetch_sub(1, Ordering::Relaxed);

@@ -301,6 +301,10 @@ fn pass(runtime: &Runtime) -> Wait {
     let os = Linux::new();
     let mut host = runtime.heap.lock().host;
     host.refresh(&os);
+    let due = runtime.heap.lock().due_look();
+    if let Some(due) = due {
+        runtime.look(due);
+    }
     let mut heap = runtime.heap.lock();
     heap.host = host;
     let plan = heap.plan();

@@ -11,6 +11,7 @@ mod policies;
 mod pools;
 mod retention;
 mod space;
+mod vacating;
 
 use super::*;
 use crate::telemetry::Fallback;

@@ -13,6 +13,7 @@ mod regions;
 mod resizing;
 mod threads;
 mod turns;
+mod vacate;
 mod visits;
 mod walk;
 

@@ -1,0 +1,296 @@
+//! Heap pages of which a part is vacant: who uses them tells which, and gives up what can be had.
+//!
+//! ```text
+//!   event: a run was taken or freed ─▶ half a decay time ─▶ look ─▶ half a decay time ─▶ look ─▶ break, with what is vacant in live heap pages
+//!                                                           changed since the look before │      │
+//!                                                                         ◀───────────────┘      └─▶ nothing vacant: none before the next event
+//! ```
+//!
+//! An arena is *vacant* when so little of it lives that its huge page is worth less than what is not used of it. The arenas do not know: to them a heap page in use is in use as a whole. So the *tenant*, the object
+//! allocator, looks, outside of the lock, and tells what it found; the arenas decide; the tenant gives the OS pages up one arena at a time.
+//!
+//! A look costs time in proportion to the heap: not more than one part in [`SHARE`] of the time is spent with it, whatever the decay time.
+
+use super::ARENA_BYTES;
+use super::layout::HEAP_PAGE_BYTES;
+use super::list::ArenaId;
+use super::maintenance::is_whole;
+use super::plan::{Action, Plan};
+use super::record::{Made, State};
+use super::{Arenas, layout};
+use hugeheap_os::{AddressRange, Os, Result as OsResult};
+
+/// Arenas that one look tells of: as many as a pass has steps.
+const TOLD: usize = super::plan::STEPS;
+
+/// Live bytes of an arena up to which its huge page is given up for vacant OS pages: a quarter. At half, a heap that lost every second object would lose all of its huge pages for the tenth of it that can be had.
+const LIVE: usize = ARENA_BYTES / 4;
+
+/// The same near the memory limit.
+const LIVE_WHEN_TIGHT: usize = ARENA_BYTES / 2;
+
+/// Vacant bytes that are worth a huge page: an eighth of it.
+const VACANT: usize = ARENA_BYTES / 8;
+
+/// The same where no huge page is lost.
+const VACANT_WITHOUT_HUGE: usize = ARENA_BYTES / 32;
+
+/// Live bytes from which on an arena of which OS pages were given back is like any other again, and may be a huge page: half of it.
+const REFILLED: usize = ARENA_BYTES / 2;
+
+/// One part in so many of the time is spent looking, at most.
+const SHARE: u64 = 200;
+
+/// Live bytes from which on anything is looked at: with less there is little to be had, and a small program is spared a thread.
+const WORTH: u64 = 4 * ARENA_BYTES as u64;
+
+/// Freed bytes that make a look worth it: 16 heap pages, and a part in so many of what lives. A heap of blocks of 16 to 512 bytes that loses nine of ten at random frees one page in 200, and a fifth of its OS pages is vacant.
+const NEWS: u64 = 16 * HEAP_PAGE_BYTES as u64;
+const NEWS_PART: u64 = 1024;
+
+/// What uses heap pages in parts.
+pub(crate) trait Tenant {
+    /// Gives up the OS pages of an arena in which nothing lives, though something does in their heap pages: calls `drop` with each range, which loses its contents. Until it fails. Returns the bytes, and the first error.
+    fn vacate(
+        &self,
+        arena: AddressRange,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, OsResult<()>);
+}
+
+/// Nobody does.
+pub(crate) struct NoTenant;
+
+impl Tenant for NoTenant {
+    fn vacate(
+        &self,
+        _: AddressRange,
+        _: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, OsResult<()>) {
+        (0, Ok(()))
+    }
+}
+
+/// What a tenant tells of an arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Vacancy {
+    /// Where it begins.
+    pub(crate) arena: usize,
+    /// Heap pages that the tenant uses in parts.
+    pub(crate) blocks: u128,
+    /// What lives there, in bytes.
+    pub(crate) live: usize,
+    /// OS pages that can be given up there, in bytes.
+    pub(crate) bytes: usize,
+    /// Some were, and the arena is not as it was before.
+    pub(crate) gone: bool,
+}
+
+/// When to look, and what the last look told.
+#[derive(Clone, Copy)]
+pub(super) struct Looks {
+    /// Somebody looks when it is due.
+    pub(super) tenant: bool,
+    /// Bytes of runs that were freed since the last look began, and of those taken.
+    freed: u64,
+    taken: u64,
+    /// When the next one is due, in nanoseconds of the system's clock; `u64::MAX`: not before something happens.
+    pub(super) due: u64,
+    /// Where it begins; 0: with the first arena.
+    from: usize,
+    /// A look of this round saw what changed since the one before.
+    later: bool,
+    /// When this round began, and how long its looks took.
+    began: u64,
+    took: u64,
+    told: [Vacancy; TOLD],
+    count: usize,
+    /// Arenas of which OS pages were given back and that were not refilled since.
+    pub(super) arenas: u32,
+}
+
+const NOTHING: Vacancy = Vacancy { arena: 0, blocks: 0, live: 0, bytes: 0, gone: false };
+
+impl Looks {
+    pub(super) const NEW: Self = Self {
+        tenant: false,
+        freed: 0,
+        taken: 0,
+        due: u64::MAX,
+        from: 0,
+        later: false,
+        began: 0,
+        took: 0,
+        told: [NOTHING; TOLD],
+        count: 0,
+        arenas: 0,
+    };
+
+    /// Runs were freed.
+    pub(super) fn freed(&mut self, bytes: u64) {
+        self.freed = self.freed.saturating_add(bytes);
+    }
+
+    /// Runs were taken.
+    pub(super) fn taken(&mut self, bytes: u64) {
+        self.taken = self.taken.saturating_add(bytes);
+    }
+
+    /// Whether so much happened that a look may find something, with `live` bytes in runs. What is taken is of no meaning unless it refills what was given back.
+    fn has_news(&self, live: u64) -> bool {
+        let enough = (live / NEWS_PART).max(NEWS);
+        self.tenant
+            && live >= WORTH
+            && (self.freed >= enough || self.arenas > 0 && self.taken >= ARENA_BYTES as u64)
+    }
+}
+
+/// A look that is due: from where on, and whether what changed lately is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DueLook {
+    pub(crate) from: usize,
+    pub(crate) quiet: bool,
+}
+
+/// What a look told, while it is made: without the lock.
+pub(crate) struct Told {
+    began: u64,
+    told: [Vacancy; TOLD],
+    count: usize,
+}
+
+impl Told {
+    pub(crate) const fn new(began: u64) -> Self {
+        Self { began, told: [NOTHING; TOLD], count: 0 }
+    }
+
+    /// Notes what is told. Says whether there is room for more.
+    pub(crate) fn note(&mut self, vacancy: Vacancy) -> bool {
+        // Most that are told are not worth it, and need no room.
+        if vacancy.bytes >= VACANT_WITHOUT_HUGE || vacancy.gone && vacancy.live >= REFILLED {
+            self.told[self.count] = vacancy;
+            self.count += 1;
+        }
+        self.count < TOLD
+    }
+}
+
+impl<O: Os> Arenas<O> {
+    /// The same with a tenant, that of the heaps over these arenas: who makes passes asks for looks that are [due](Self::due_look) before each, and [performs](Plan::perform_with) plans with it.
+    pub(crate) const fn with_tenant(mut self) -> Self {
+        self.looks.tenant = true;
+        self
+    }
+
+    /// Whether a look is due at some time.
+    pub(super) fn look_ahead(&self) -> bool {
+        self.looks.due != u64::MAX || self.looks.has_news(self.counters.live)
+    }
+
+    /// When the next look is due: half a decay time after something happened. `u64::MAX`: nothing did.
+    pub(super) fn schedule_look(&mut self, now: u64) -> u64 {
+        if self.looks.due == u64::MAX && self.looks.has_news(self.counters.live) {
+            self.looks.due = now.saturating_add(self.demand.decay() / 2);
+        }
+        self.looks.due
+    }
+
+    /// What could not be had of an arena may be tried again at that time: then it has to be told of again.
+    pub(super) fn look_again_at(&mut self, time: u64) {
+        self.looks.due = self.looks.due.min(time);
+    }
+
+    /// Whether the tenant is to look now.
+    pub(crate) fn due_look(&self) -> Option<DueLook> {
+        let due = self.looks.due <= self.now();
+        due.then_some(DueLook { from: self.looks.from, quiet: !self.is_tight() })
+    }
+
+    /// Takes over what a look told. `next`: where the next one goes on, `later`: something changed since the look before. Returns the arenas that were refilled, for the tenant to forget what was given up there.
+    pub(crate) fn looked(&mut self, told: &Told, next: Option<usize>, later: bool) -> [usize; TOLD] {
+        let now = self.now();
+        let decay = self.demand.decay();
+        let looks = &mut self.looks;
+        if looks.from == 0 {
+            (looks.began, looks.took, looks.later) = (told.began, 0, false);
+            (looks.freed, looks.taken) = (0, 0);
+        }
+        looks.took = looks.took.saturating_add(now.saturating_sub(told.began));
+        looks.later |= later;
+        (looks.told, looks.count) = (told.told, told.count);
+        (looks.from, looks.due) = match next {
+            Some(next) => (next, now),
+            None if looks.later => {
+                (0, (looks.began.saturating_add(decay / 2)).max(now + looks.took.saturating_mul(SHARE)))
+            }
+            None => (0, u64::MAX),
+        };
+        let mut refilled = [0; TOLD];
+        for (vacancy, refilled) in told.told[..told.count].iter().zip(&mut refilled) {
+            if vacancy.gone && vacancy.live >= REFILLED && self.refilled(vacancy.arena) {
+                *refilled = vacancy.arena;
+            }
+        }
+        refilled
+    }
+
+    /// An arena of which OS pages were given back is in use again. It may be collapsed from now on.
+    fn refilled(&mut self, start: usize) -> bool {
+        let Some(id) = self.table.find(start) else { return false };
+        self.sweep.news |= self.forget_vacated(id);
+        true
+    }
+
+    /// Breaks arenas of which little lives, and gives back what is vacant in their live heap pages.
+    pub(super) fn plan_vacating(&mut self, plan: &mut Plan, now: u64, tight: bool) {
+        let (told, count) = (self.looks.told, core::mem::take(&mut self.looks.count));
+        for vacancy in &told[..count] {
+            if plan.is_full() {
+                return;
+            }
+            let Some(id) = self.table.find(vacancy.arena) else { continue };
+            let arena = self.arena(id);
+            let used = matches!(arena.state, State::Partial | State::Full);
+            if !used || arena.busy || arena.made == Made::Hugetlb {
+                continue;
+            }
+            if now < arena.retry_at {
+                let retry_at = arena.retry_at;
+                self.look_again_at(retry_at);
+                continue;
+            }
+            let whole = is_whole(arena, self.host.thp);
+            let others = (arena.in_use & !vacancy.blocks).count_ones() as usize * HEAP_PAGE_BYTES;
+            let most = if tight { LIVE_WHEN_TIGHT } else { LIVE };
+            let least = if whole { VACANT } else { VACANT_WITHOUT_HUGE };
+            let free = arena.retained_pages() as usize * HEAP_PAGE_BYTES;
+            if vacancy.live + others > most || vacancy.bytes + free < least {
+                continue;
+            }
+            let drop = if whole { !arena.in_use } else { arena.touched & !arena.in_use };
+            let split = whole || arena.unsplit || arena.made == Made::Plain;
+            let action = Action::Break { drop, live: arena.in_use, advise: whole, split, vacate: true };
+            plan.push(id, self.table.range(id), action);
+        }
+    }
+
+    /// Notes that OS pages of live heap pages of an arena were given up.
+    pub(super) fn vacated(&mut self, id: ArenaId, bytes: u64) {
+        let arena = self.table.arena_mut(id);
+        if bytes > 0 && !arena.vacated && arena.in_use != 0 {
+            arena.vacated = true;
+            self.looks.arenas += 1;
+        }
+        self.counters.given_back += bytes;
+    }
+
+    /// Nothing lives in an arena any more, or it was refilled.
+    pub(super) fn forget_vacated(&mut self, id: ArenaId) -> bool {
+        let was = core::mem::take(&mut self.table.arena_mut(id).vacated);
+        self.looks.arenas -= u32::from(was);
+        was
+    }
+}
+
+// A heap page is never given up by a tenant as a whole: that is what freeing it is for.
+const _: () = assert!(VACANT_WITHOUT_HUGE >= layout::HEAP_PAGE_BYTES);

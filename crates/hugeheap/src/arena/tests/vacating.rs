@@ -1,0 +1,264 @@
+//! Heap pages of which a part is vacant, with a tenant that only pretends: when it is asked to look, and what is broken for what it tells.
+
+use super::*;
+use crate::arena::tenant::{Told, Vacancy};
+use crate::arena::{Tenant, Wait};
+use hugeheap_os::simulated::PageState;
+use hugeheap_os::{Error, Result as OsResult};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+const OS_PAGE: usize = 4096;
+
+/// Of each heap page in use the first OS page is live.
+struct Pretended {
+    kernel: Kernel,
+    pages: RefCell<BTreeMap<usize, u128>>,
+    /// Live bytes of each heap page.
+    live: Cell<usize>,
+    /// How long a look takes.
+    takes: Cell<Duration>,
+    /// All pages have changed since the look before.
+    changing: Cell<bool>,
+    looks: Cell<u32>,
+    gone: RefCell<BTreeSet<usize>>,
+    fails: Cell<bool>,
+    forgotten: RefCell<Vec<usize>>,
+}
+
+impl Tenant for Pretended {
+    fn vacate(
+        &self,
+        arena: AddressRange,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, OsResult<()>) {
+        if self.fails.get() {
+            return (0, Err(Error::new("membarrier", libc::EAGAIN)));
+        }
+        let mut bytes = 0;
+        for page in pages_of(self.pages.borrow()[&arena.start]) {
+            let start = arena.start + page * HEAP_PAGE_BYTES + OS_PAGE;
+            drop(AddressRange::new(start, HEAP_PAGE_BYTES - OS_PAGE)).expect("it can be dropped");
+            bytes += HEAP_PAGE_BYTES - OS_PAGE;
+        }
+        self.gone.borrow_mut().insert(arena.start);
+        (bytes, Ok(()))
+    }
+}
+
+fn pages_of(pages: u128) -> impl Iterator<Item = usize> {
+    (0..HEAP_PAGES as usize).filter(move |page| pages >> page & 1 != 0)
+}
+
+impl Pretended {
+    /// The look that is due, if one is.
+    fn look(&self, heap: &mut Arenas<Kernel>) {
+        let Some(due) = heap.due_look() else { return };
+        self.looks.set(self.looks.get() + 1);
+        let mut told = Told::new(heap.now());
+        self.kernel.advance(self.takes.get());
+        let mut next = None;
+        for (&arena, &blocks) in self.pages.borrow().range(due.from..) {
+            let pages = blocks.count_ones() as usize;
+            let gone = self.gone.borrow().contains(&arena);
+            let told_of = !(gone || self.changing.get() && due.quiet);
+            let bytes = if told_of { pages * (HEAP_PAGE_BYTES - OS_PAGE) } else { 0 };
+            let vacancy = Vacancy { arena, blocks, live: pages * self.live.get(), bytes, gone };
+            if !told.note(vacancy) {
+                next = Some(arena + ARENA_BYTES);
+                break;
+            }
+        }
+        let refilled = heap.looked(&told, next, self.changing.get());
+        let refilled = refilled.into_iter().filter(|&arena| arena != 0);
+        refilled.for_each(|arena| {
+            self.gone.borrow_mut().remove(&arena);
+            self.forgotten.borrow_mut().push(arena);
+        });
+    }
+}
+
+struct Heap {
+    world: World,
+    tenant: Pretended,
+}
+
+impl Heap {
+    /// Arenas in use as a whole, and two pages of each freed a moment ago.
+    fn new(config: Config, arenas: usize) -> Self {
+        let mut world = World::new(Policy::Thp, config);
+        world.heap.looks.tenant = true;
+        let live = world.sparse_arenas(arenas, HEAP_PAGES as usize - 2);
+        let mut pages = BTreeMap::new();
+        for page in live {
+            let arena = page & !(ARENA_BYTES - 1);
+            *pages.entry(arena).or_insert(0) |= 1 << (page % ARENA_BYTES / HEAP_PAGE_BYTES);
+        }
+        let tenant = Pretended {
+            kernel: world.kernel.clone(),
+            pages: RefCell::new(pages),
+            live: Cell::new(1024),
+            takes: Cell::new(Duration::ZERO),
+            changing: Cell::new(false),
+            looks: Cell::new(0),
+            gone: RefCell::default(),
+            fails: Cell::new(false),
+            forgotten: RefCell::default(),
+        };
+        Self { world, tenant }
+    }
+
+    /// As [`World::run`], with the tenant.
+    fn run(&mut self, seconds: f64) {
+        let end = self.world.heap.now() + (seconds * SECOND as f64) as u64;
+        loop {
+            let heap = &mut self.world.heap;
+            heap.refresh_host();
+            self.tenant.look(heap);
+            let mut plan = heap.plan();
+            plan.perform_with(&self.world.kernel, &self.tenant);
+            let wait = heap.complete(plan);
+            let left = end.saturating_sub(heap.now());
+            assert!(wait != Wait::Idle || !heap.maintenance_due(), "idle, and something is due");
+            match wait {
+                Wait::For(0) => {}
+                Wait::For(time) if time <= left => self.world.kernel.advance(Duration::from_nanos(time)),
+                _ => {
+                    self.world.kernel.advance(Duration::from_nanos(left));
+                    break;
+                }
+            }
+        }
+        self.world.check();
+        assert_eq!(self.world.kernel.violations(), []);
+    }
+
+    /// Resident OS pages of each heap page of the tenant.
+    fn resident(&self) -> BTreeSet<usize> {
+        let pages = self.tenant.pages.borrow();
+        let all = pages
+            .iter()
+            .flat_map(|(arena, &blocks)| pages_of(blocks).map(move |page| arena + page * HEAP_PAGE_BYTES));
+        all.map(|page| {
+            let os_pages = (page..page + HEAP_PAGE_BYTES).step_by(OS_PAGE);
+            os_pages
+                .filter(|&at| !matches!(self.world.kernel.page_state(at), PageState::Empty | PageState::Zero))
+                .count()
+        })
+        .collect()
+    }
+
+    fn check_contents(&self) {
+        for (arena, &blocks) in self.tenant.pages.borrow().iter() {
+            pages_of(blocks).for_each(|page| self.world.check_contents(arena + page * HEAP_PAGE_BYTES, 1));
+        }
+    }
+}
+
+#[test]
+fn arenas_of_which_little_lives_are_broken_after_the_decay_time_and_the_charge_falls() {
+    let mut heap = Heap::new(Config::default(), 40);
+    heap.run(0.4);
+    assert_eq!((heap.tenant.looks.get(), heap.world.heap.snapshot().breaks), (0, 0));
+    heap.run(1.1);
+    let snapshot = heap.world.heap.snapshot();
+    assert_eq!((snapshot.breaks, snapshot.retained), (40, 0));
+    assert_eq!(heap.resident(), [1].into());
+    let live = 40 * (u64::from(HEAP_PAGES) - 2);
+    assert_eq!(heap.world.kernel.charge(), live * OS_PAGE as u64, "the charge and not only what is mapped");
+    assert_eq!(snapshot.given_back, 40 * ARENA - live * OS_PAGE as u64);
+    heap.check_contents();
+    // Sixteen arenas at a time; and then nothing more is looked at.
+    assert_eq!(heap.tenant.looks.get(), 3);
+    heap.run(100.0);
+    assert_eq!(heap.tenant.looks.get(), 3);
+}
+
+#[test]
+fn an_arena_of_which_more_than_a_quarter_lives_stays_a_huge_page_unless_memory_is_short() {
+    let live = ARENA_BYTES / 4 / (HEAP_PAGES as usize - 2);
+    for (live, broken) in [(live, 10), (live + 8, 0)] {
+        let mut heap = Heap::new(Config::default(), 10);
+        heap.tenant.live.set(live);
+        heap.run(10.0);
+        assert_eq!(heap.world.heap.snapshot().breaks, broken, "{live} bytes of each page");
+        assert!(heap.tenant.looks.get() > 0);
+    }
+    let mut heap = Heap::new(Config::default().with_cgroup_max(21 * MIB), 10);
+    heap.tenant.live.set(2 * live - 8);
+    // Near the limit what changed just now counts, too.
+    heap.tenant.changing.set(true);
+    heap.run(1.0);
+    let (breaks, charge) = (heap.world.heap.snapshot().breaks, heap.world.kernel.charge());
+    assert!(breaks > 0 && charge < 19 * MIB, "{breaks}, {charge}: until it is not short any more");
+}
+
+#[test]
+fn what_changes_all_the_time_is_left_alone_and_looked_at_again() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.tenant.changing.set(true);
+    heap.run(5.2);
+    assert_eq!((heap.world.heap.snapshot().breaks, heap.tenant.looks.get()), (0, 10), "twice per decay time");
+    heap.tenant.changing.set(false);
+    heap.run(1.0);
+    assert_eq!(heap.world.heap.snapshot().breaks, 10);
+}
+
+#[test]
+fn looking_takes_a_two_hundredth_of_the_time_at_most() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.tenant.changing.set(true);
+    heap.tenant.takes.set(Duration::from_millis(50));
+    heap.run(100.0);
+    assert!((9..=11).contains(&heap.tenant.looks.get()), "{}", heap.tenant.looks.get());
+}
+
+#[test]
+fn a_small_heap_or_one_that_frees_nothing_is_not_looked_at() {
+    // Three arenas are below what is worth it; of ten, fifteen pages.
+    for (arenas, freed) in [(3, 0), (10, 15)] {
+        let mut world = World::new(Policy::Thp, Config::default());
+        world.heap.looks.tenant = true;
+        let pages: Vec<_> = (0..arenas * HEAP_PAGES).map(|_| world.take(1)).collect();
+        pages[..freed].iter().for_each(|&page| world.free(page, 1));
+        world.run(10.0);
+        assert_eq!(world.heap.due_look(), None);
+        if arenas == 10 {
+            world.free(pages[freed], 1);
+            assert!(world.heap.maintenance_due(), "one more");
+        }
+    }
+    // And none where nobody looks.
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.sparse_arenas(10, 100);
+    world.run(10.0);
+    assert!(world.heap.due_look().is_none() && !world.heap.maintenance_due());
+}
+
+#[test]
+fn what_was_given_back_is_not_collapsed_before_it_is_used_again() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.run(20.0);
+    assert_eq!((heap.world.heap.snapshot().breaks, heap.world.heap.snapshot().collapses), (10, 0));
+    // Used again, throughout: a page of each arena is taken, which is what wakes the tenant.
+    heap.tenant.live.set(HEAP_PAGE_BYTES);
+    let taken: Vec<_> = (0..130).map(|_| heap.world.take(1)).collect();
+    heap.run(5.0);
+    let snapshot = heap.world.heap.snapshot();
+    assert_eq!((heap.tenant.forgotten.borrow().len(), snapshot.collapses), (10, 10));
+    assert_eq!(heap.resident(), [4].into());
+    taken.into_iter().for_each(|page| heap.world.free(page, 1));
+    heap.check_contents();
+}
+
+#[test]
+fn what_cannot_be_had_is_tried_again_and_nothing_is_lost() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.tenant.fails.set(true);
+    heap.run(3.0);
+    assert_eq!(heap.resident(), [4].into());
+    heap.tenant.fails.set(false);
+    heap.run(30.0);
+    assert_eq!(heap.resident(), [1].into());
+    heap.check_contents();
+}

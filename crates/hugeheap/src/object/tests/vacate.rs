@@ -1,0 +1,391 @@
+//! OS pages without a live block in heap pages that have some: given back while the owner goes on, whatever it is in the middle of.
+
+use super::super::registry::LOST;
+use super::super::tag;
+use super::super::vacancy::{live_blocks, vacant_os_pages};
+use super::threads::random;
+use super::*;
+use crate::arena::{ARENA_BYTES, Tenant, Vacancy};
+use core::sync::atomic::Ordering;
+use hugeheap_os::simulated::Call;
+use hugeheap_os::{AddressRange, Pages, Result as OsResult};
+use std::collections::BTreeSet;
+
+/// Sizes of which an OS page has many blocks, few, one, and less.
+const SIZES: [usize; 7] = [48, 256, 512, 1000, 2048, 4096, 8192];
+
+/// Blocks with contents of their own.
+#[derive(Default)]
+struct Blocks(Vec<(NonNull<u8>, usize, u8)>);
+
+impl Blocks {
+    fn take(&mut self, heap: &mut Heap<World>, count: usize, bytes: usize) {
+        for _ in 0..count {
+            let (block, value) = (heap.take(bytes), self.0.len() as u8 | 1);
+            fill(block, bytes, value);
+            self.0.push((block, bytes, value));
+        }
+    }
+
+    /// All but one in `part`, whichever.
+    fn keep(&mut self, heap: &mut Heap<World>, part: u64, seed: &mut u64) {
+        self.0.retain(|&(block, ..)| {
+            let stays = random(seed) % part == 0;
+            if !stays {
+                heap.give(block).expect("live");
+            }
+            stays
+        });
+    }
+
+    fn check(&self) {
+        for &(block, bytes, value) in &self.0 {
+            assert!(holds(block, bytes, value), "{block:p}, {bytes} bytes");
+        }
+    }
+
+    fn give_all(&mut self, heap: &mut Heap<World>) {
+        self.check();
+        heap.give_all(self.0.drain(..).map(|(block, ..)| block));
+    }
+
+    fn arenas(&self) -> BTreeSet<usize> {
+        self.0.iter().map(|&(block, ..)| at(block) & !(ARENA_BYTES - 1)).collect()
+    }
+}
+
+/// Gives up what is vacant in an arena; `during` is called before each range goes.
+fn vacate(space: &Space<World>, arena: usize, mut during: impl FnMut(AddressRange)) -> (usize, OsResult<()>) {
+    space.vacate(AddressRange::new(arena, ARENA_BYTES), &mut |range| {
+        during(range);
+        // SAFETY: what the test is about.
+        unsafe { space.source().kernel.decommit(range) }
+    })
+}
+
+/// A heap that has lost nine of ten blocks of a size, whichever, and none of which is remembered or at hand in the first of its arenas.
+fn sparse(bytes: usize) -> (&'static Space<World>, Heap<World>, Blocks) {
+    let (space, mut heap) = heap();
+    let (mut blocks, mut seed) = (Blocks::default(), 1);
+    blocks.take(&mut heap, 3 * ARENA_BYTES / bytes.next_power_of_two(), bytes);
+    blocks.keep(&mut heap, 10, &mut seed);
+    (space, heap, blocks)
+}
+
+#[test]
+fn os_pages_without_a_live_block_go_and_everything_else_stays() {
+    for bytes in SIZES {
+        let (space, mut heap, mut blocks) = sparse(bytes);
+        let expected: usize = blocks.arenas().iter().map(|&arena| vacant_bytes(space, arena)).sum();
+        let given: usize = blocks.arenas().iter().map(|&arena| vacate(space, arena, |_| {}).0).sum();
+        // A page at hand and sixteen remembered blocks stay, at most.
+        let stays = HEAP_PAGE_BYTES + 16 * 2 * 4096;
+        assert!(given <= expected && given + stays >= expected, "{bytes}: {given} of {expected}");
+        assert!(bytes < 256 || given > ARENA_BYTES / 10, "{bytes}: {given}");
+        blocks.check();
+        heap.check();
+        // All of it is used again, and each block once.
+        let count = blocks.0.len();
+        blocks.take(&mut heap, 2 * ARENA_BYTES / bytes.next_power_of_two(), bytes);
+        assert!(blocks.0.len() > count);
+        let distinct: BTreeSet<_> = blocks.0.iter().map(|&(block, ..)| at(block)).collect();
+        assert_eq!(distinct.len(), blocks.0.len());
+        blocks.give_all(&mut heap);
+        heap.check_empty();
+    }
+}
+
+/// Bytes of OS pages without a live block in the pages of an arena that have one.
+fn vacant_bytes(space: &Space<World>, arena: usize) -> usize {
+    let pages = (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES).filter_map(|page| space.page(page));
+    let cut = pages.filter(|page| (1..CLASSES).contains(&tag::class(page.tag())));
+    cut.map(|page| {
+        let shape = &class::SHAPES[tag::class(page.tag())];
+        vacant_os_pages(shape, &page.words(), 4096).count_ones() as usize * 4096
+    })
+    .sum()
+}
+
+/// The owner takes what it remembers, and more, while OS pages go.
+#[test]
+fn what_is_taken_meanwhile_keeps_its_contents() {
+    for bytes in SIZES {
+        let (space, mut heap, mut blocks) = sparse(bytes);
+        for arena in blocks.arenas() {
+            let mut first = true;
+            let mut taken = Blocks::default();
+            let _ = vacate(space, arena, |_| {
+                // Those that are remembered, the rest of the page at hand, and pages from the lists.
+                taken.take(&mut heap, if first { 200 } else { 1 }, bytes);
+                first = false;
+            });
+            taken.check();
+            blocks.0.append(&mut taken.0);
+        }
+        blocks.check();
+        heap.check();
+        blocks.give_all(&mut heap);
+        heap.check_empty();
+    }
+}
+
+/// A block that is remembered is taken at the last moment: when its page was looked at, and before anything of it goes.
+#[test]
+fn a_remembered_block_keeps_all_of_its_os_pages() {
+    for bytes in [512, 640, 1000, 2304, 4096, 5440] {
+        let (space, mut heap, mut blocks) = sparse(bytes);
+        let mut taken = 0;
+        for number in (0..blocks.0.len()).step_by(blocks.0.len() / 20) {
+            let (block, ..) = blocks.0[number];
+            let at_hand = heap.own().bins[class::class_of(bytes)].page;
+            // Behind the first OS page, so that something before it may go. And not in the window that is open.
+            if at(block) - page_of(block) < 4096 || page_of(block) == at_hand {
+                continue;
+            }
+            heap.give(block).expect("live");
+            let _ = vacate(space, at(block) & !(ARENA_BYTES - 1), |range| {
+                if range.start & !(HEAP_PAGE_BYTES - 1) == page_of(block) && heap.usable_size(block).is_err()
+                {
+                    assert_eq!(heap.take(bytes), block, "what was freed last");
+                    fill(block, bytes, blocks.0[number].2);
+                    taken += 1;
+                }
+            });
+            if heap.usable_size(block).is_err() {
+                // Another one, where it was the only one of its page.
+                blocks.0[number].0 = heap.take(bytes);
+                fill(blocks.0[number].0, bytes, blocks.0[number].2);
+            }
+            blocks.check();
+            heap.collect_all();
+        }
+        assert!(taken > 0, "{bytes}");
+        blocks.give_all(&mut heap);
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn the_page_at_hand_is_left_alone() {
+    for bytes in SIZES {
+        let (space, mut heap, mut blocks) = sparse(bytes);
+        // One from the lists comes to hand, with a window open and without.
+        for count in [1, 40] {
+            blocks.take(&mut heap, count, bytes);
+            let page = heap.own().bins[class::class_of(bytes)].page;
+            assert_ne!(page, 0);
+            let _ = vacate(space, page & !(ARENA_BYTES - 1), |range| {
+                assert_ne!(range.start & !(HEAP_PAGE_BYTES - 1), page);
+            });
+        }
+        blocks.give_all(&mut heap);
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn what_is_freed_meanwhile_is_found_later_and_checked_at_once() {
+    for bytes in SIZES {
+        let (space, mut heap, mut blocks) = sparse(bytes);
+        for arena in blocks.arenas() {
+            let _ = vacate(space, arena, |_| {
+                let Some((block, bytes, value)) = blocks.0.pop() else { return };
+                assert!(holds(block, bytes, value));
+                assert_eq!(heap.give(block), Ok(()));
+                assert!(heap.give(block).is_err(), "twice");
+            });
+        }
+        heap.check();
+        blocks.give_all(&mut heap);
+        heap.check_empty();
+    }
+}
+
+/// Of a page that the owner is in the middle of freeing or taking a block of nothing goes: whether that block can be taken nobody knows.
+#[test]
+fn a_page_in_the_middle_of_a_free_or_an_allocation_is_left_alone() {
+    let (space, heap, blocks) = sparse(512);
+    let arena = *blocks.arenas().first().expect("some");
+    let untouched = |why: &str, page: usize| {
+        let _ = vacate(space, arena, |range| {
+            assert_ne!(range.start & !(HEAP_PAGE_BYTES - 1), page, "{why}");
+        });
+    };
+    let in_arena = blocks.0.iter().filter(|(block, ..)| at(*block) & !(ARENA_BYTES - 1) == arena);
+    let mut pages: Vec<_> = in_arena.map(|&(block, ..)| (page_of(block), block)).collect();
+    pages.dedup_by_key(|(page, _)| *page);
+    pages.retain(|&(page, _)| {
+        let page = space.page(page).expect("known");
+        let shape = &class::SHAPES[tag::class(page.tag())];
+        page.mark().live() == live_blocks(shape, &page.words()) && page.vacant_pages() != 0
+    });
+    // Freed, and neither remembered nor counted yet.
+    let (page, block) = pages[0];
+    let offset = (at(block) - page) >> 4;
+    let word = &space.page(page).expect("known").vacant()[offset / 64];
+    word.fetch_or(1 << (offset % 64), Ordering::Relaxed);
+    untouched("a free", page);
+    word.fetch_and(!(1 << (offset % 64)), Ordering::Relaxed);
+    // Counted and remembered no more, and not cleared yet.
+    let (page, _) = pages[1];
+    space.page(page).expect("known").mark().add_live(1);
+    untouched("an allocation", page);
+    space.page(page).expect("known").mark().remove_live(1);
+    // Nobody's fault: both were left alone, so their turn is when something changes there.
+    let busy = heap.busy();
+    assert_eq!(vacate(space, *blocks.arenas().last().expect("some"), |_| {}).0, 0, "busy");
+    drop(busy);
+    blocks.check();
+}
+
+impl super::super::space::Page {
+    fn vacant_pages(self) -> u16 {
+        vacant_os_pages(&class::SHAPES[tag::class(self.tag())], &self.words(), 4096)
+    }
+}
+
+#[test]
+fn where_the_system_has_no_barrier_nothing_goes() {
+    let (space, mut heap, mut blocks) = sparse(1000);
+    let arena = *blocks.arenas().first().expect("some");
+    space.source().kernel.fail_next(Call::Barrier, libc::ENOSYS, 1);
+    assert_eq!(look(space, false), (vec![], false), "and nothing is told");
+    space.source().kernel.fail_next(Call::Barrier, libc::ENOSYS, 1);
+    let (given, result) = vacate(space, arena, |_| unreachable!());
+    assert_eq!((given, result.map_err(|error| error.code)), (0, Err(libc::ENOSYS)));
+    heap.check();
+    assert!(vacate(space, arena, |_| {}).0 == 0, "its pages wait to be collected");
+    heap.collect_all();
+    assert!(vacate(space, arena, |_| {}).0 > 0, "and then it is tried again");
+    blocks.give_all(&mut heap);
+    heap.check_empty();
+}
+
+#[test]
+fn an_error_ends_it_and_what_went_before_is_told() {
+    let (space, mut heap, mut blocks) = sparse(2048);
+    let arena = *blocks.arenas().first().expect("some");
+    let mut calls = 0;
+    let (given, result) = vacate(space, arena, |_| {
+        calls += 1;
+        if calls == 4 {
+            space.source().kernel.fail_next(Call::Decommit, libc::EAGAIN, 1);
+        }
+    });
+    assert!(given >= 3 * 4096 && result.is_err() && calls == 4, "{given} {result:?} {calls}");
+    blocks.give_all(&mut heap);
+    heap.check_empty();
+}
+
+#[test]
+fn two_at_a_time_do_not_meet() {
+    let (space, _heap, blocks) = sparse(4096);
+    let arenas: Vec<_> = blocks.arenas().into_iter().collect();
+    let mut within = None;
+    let _ = vacate(space, arenas[0], |_| {
+        within.get_or_insert_with(|| vacate(space, arenas[1], |_| unreachable!()));
+    });
+    let (given, result) = within.expect("called");
+    assert_eq!((given, result.map_err(|error| error.code)), (0, Err(libc::EAGAIN)));
+    assert!(vacate(space, arenas[1], |_| {}).0 > 0, "afterwards");
+}
+
+#[test]
+fn a_child_forked_meanwhile_has_all_of_its_blocks() {
+    let (space, mut heap, mut blocks) = sparse(1000);
+    let arena = *blocks.arenas().iter().nth(1).expect("some");
+    // As the child finds it: pages claimed by a thread that it does not have, some of them in the inbox already.
+    let claimed = (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES).filter_map(|page| space.page(page));
+    let claimed: Vec<_> = claimed.filter(|page| space.claim_page(*page)).collect();
+    space.registry.closed.store(arena, Ordering::SeqCst);
+    claimed[..claimed.len() / 2].iter().for_each(|page| space.put_into_inbox(page.address(), page.tag()));
+    assert!(claimed.len() > 40, "{}", claimed.len());
+    space.lock_for_fork();
+    // SAFETY: just locked by this thread.
+    unsafe { space.unlock_after_fork() };
+    space.after_fork_in_child(&[Some(heap.number())]);
+    assert_eq!(space.closed_arena(), 0);
+    heap.check();
+    blocks.give_all(&mut heap);
+    heap.check_empty();
+}
+
+#[test]
+fn hardened_and_lost_heaps_keep_what_they_have() {
+    let space = space();
+    let mut hardened = space.acquire_hardened().expect("memory");
+    let mut lost = space.acquire().expect("memory");
+    let (mut blocks, mut seed) = (Blocks::default(), 1);
+    for heap in [&mut hardened, &mut lost] {
+        let before = blocks.0.len();
+        blocks.take(heap, 2000, 1000);
+        let mut new = Blocks(blocks.0.split_off(before));
+        new.keep(heap, 10, &mut seed);
+        blocks.0.append(&mut new.0);
+    }
+    lost.shared().state.store(LOST, Ordering::Relaxed);
+    core::mem::forget(lost);
+    for arena in blocks.arenas() {
+        assert_eq!(vacate(space, arena, |_| unreachable!()), (0, Ok(())));
+    }
+    blocks.check();
+}
+
+#[test]
+fn a_heap_that_waits_for_an_owner_gives_up_what_is_vacant() {
+    let (space, heap, mut blocks) = sparse(2048);
+    drop(heap);
+    let given: usize = blocks.arenas().iter().map(|&arena| vacate(space, arena, |_| {}).0).sum();
+    assert!(given > ARENA_BYTES / 10, "{given}");
+    let mut adopted = space.acquire().expect("memory");
+    adopted.check();
+    blocks.give_all(&mut adopted);
+    adopted.check_empty();
+}
+
+/// What a look tells of all arenas, and whether something changed.
+fn look(space: &Space<World>, quiet: bool) -> (Vec<Vacancy>, bool) {
+    let (mut told, mut from, mut later) = (Vec::new(), Some(0), false);
+    while let Some(start) = from {
+        let look = space.look_for_vacancy(start, quiet, |vacancy| {
+            told.push(vacancy);
+            told.len() % 2 != 0
+        });
+        (from, later) = (look.next, later | look.later);
+    }
+    (told, later)
+}
+
+#[test]
+fn a_page_is_told_of_when_it_has_not_changed_since_the_look_before() {
+    let (space, mut heap, mut blocks) = sparse(2048);
+    assert_eq!(look(space, true), (vec![], true), "not known before");
+    let (told, later) = look(space, true);
+    let arenas: Vec<_> = told.iter().map(|vacancy| vacancy.arena).collect();
+    assert_eq!((arenas, later), (blocks.arenas().into_iter().collect(), false));
+    let live: usize = told.iter().map(|vacancy| vacancy.live).sum();
+    assert!(live.abs_diff(blocks.0.len() * 2048) <= HEAP_PAGE_BYTES, "{live}: but for the page at hand");
+    assert!(told.iter().all(|vacancy| vacancy.bytes <= vacant_bytes(space, vacancy.arena) && !vacancy.gone));
+    // Nothing is told twice.
+    for arena in blocks.arenas() {
+        assert!(vacate(space, arena, |_| {}).0 > 0);
+    }
+    assert!(look(space, true).0.iter().all(|vacancy| vacancy.bytes == 0), "they wait to be collected");
+    heap.collect_all();
+    let (told, later) = look(space, true);
+    assert!(!later && told.iter().all(|vacancy| vacancy.bytes == 0 && vacancy.gone), "{told:?}");
+    // Until something changes.
+    blocks.keep(&mut heap, 2, &mut 5);
+    heap.collect_all();
+    assert!(look(space, true).1, "changed");
+    let (told, later) = look(space, true);
+    assert!(!later && told.iter().any(|vacancy| vacancy.bytes > 0), "{told:?}");
+    // What is short of memory does not wait.
+    blocks.keep(&mut heap, 2, &mut 7);
+    heap.collect_all();
+    assert!(look(space, false).0.iter().any(|vacancy| vacancy.bytes > 0));
+    blocks.arenas().iter().for_each(|&arena| space.forget_vacancy(arena));
+    assert!(look(space, true).0.iter().all(|vacancy| !vacancy.gone));
+    blocks.give_all(&mut heap);
+    heap.check_empty();
+}

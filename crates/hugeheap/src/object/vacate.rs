@@ -1,0 +1,233 @@
+//! Giving OS pages back that no live block lies in, while the owners of the heaps go on.
+//!
+//! ```text
+//!   another thread                                            owner
+//!   close the arena: its pages are not brought to hand
+//!   claim a page: tag |= PENDING                              its frees in the page are those of any other thread
+//!   barrier                                                   (on every processor)
+//!   busy?  ── yes: leave the page
+//!   read bitmap, count, remembered blocks, bitmap, count      takes blocks that it remembers, ends the free it is in the middle of
+//!      differ, or the page is at hand: leave it
+//!   drop the OS pages without a live or remembered block
+//!   put the page into the owner's inbox, open the arena       collects it like any other page
+//! ```
+//!
+//! Only the owner changes a page's bitmap, with plain stores and without a look at anything that others could set. So another thread can never be told "this page has no live block" and hold on to that. What it can have
+//! is a page of which the owner's fast paths take no more blocks than those that the owner remembers:
+//!
+//! * *No page of a closed arena comes to hand.* Who brings one to hand is [busy](super::busy), and then looks whether the arena is closed. The other side closes it, passes the barrier, and looks whether the owner is busy. One of them sees
+//!   the other. A page that is at hand already is left alone.
+//! * *No block of a claimed page is freed by a fast path*, but for one that the owner may be in the middle of: the tag is another one.
+//!
+//! What is left is that one free, and blocks that are remembered and taken meanwhile. Their steps are, in this order,
+//!
+//! ```text
+//!   free   bit set ─▶ remembered ─▶ counted               take   counted ─▶ not remembered any more ─▶ bit cleared
+//! ```
+//!
+//! so a block whose bit is set without being remembered is one for good, or the count says one block more than the bitmap. Bitmap and count are read before and after what is remembered, and both times have to agree with each other and be the same.
+//! Then no block can be taken whose bit is set and which is not remembered, as long as the arena is closed and the page is claimed. The owner's stores are seen in their order on x86-64; elsewhere the barrier is passed between the readings.
+//!
+//! The owner has no instruction more on its fast paths. A block that is free and in an OS page that was dropped reads as zero, and brings its page back when it is written.
+
+use super::class::{CLASSES, SHAPES};
+use super::heap::Core;
+use super::registry::LOST;
+use super::space::{Page, Source, Space};
+use super::tag::{self, PENDING};
+use super::vacancy::{live_blocks, vacant_os_pages};
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES, Tenant};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use hugeheap_os::{AddressRange, Error, Facts, Pages, Result as OsResult};
+
+/// No arena is closed.
+const NONE: usize = 0;
+
+impl<S: Source> Tenant for Space<S> {
+    fn vacate(
+        &self,
+        arena: AddressRange,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, OsResult<()>) {
+        let closed = &self.registry.closed;
+        if closed.compare_exchange(NONE, arena.start, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return (0, Err(Error::new("vacate", libc::EAGAIN)));
+        }
+        let mut claimed = 0;
+        for number in 0..HEAP_PAGES {
+            let page = self.page(arena.start + number as usize * HEAP_PAGE_BYTES);
+            if page.is_some_and(|page| self.claim_page(page)) {
+                claimed |= 1u128 << number;
+            }
+        }
+        let (mut bytes, mut result) = (0, self.source().os().barrier());
+        for page in self.pages_of(arena, claimed) {
+            if result.is_ok() {
+                result = self.drop_vacant(page, drop, &mut bytes);
+            }
+        }
+        for page in self.pages_of(arena, claimed) {
+            self.put_into_inbox(page.address(), page.tag());
+        }
+        closed.store(NONE, Ordering::Release);
+        (bytes, result)
+    }
+}
+
+impl<S: Source> Space<S> {
+    fn pages_of(&self, arena: AddressRange, numbers: u128) -> impl Iterator<Item = Page> {
+        let chosen = (0..HEAP_PAGES).filter(move |number| numbers >> number & 1 != 0);
+        chosen.filter_map(move |number| self.page(arena.start + number as usize * HEAP_PAGE_BYTES))
+    }
+
+    /// Has the owner of a page of blocks leave it to others, if it is worth it.
+    pub(super) fn claim_page(&self, page: Page) -> bool {
+        let tag = page.tag();
+        let class = tag::class(tag);
+        if class == 0 || class >= CLASSES || tag::is_pending(tag) || self.is_hardened(tag::heap(tag)) {
+            return false;
+        }
+        let lost = |number| {
+            let shared = self.registry.shared::<S>(number);
+            shared.is_none_or(|shared| shared.state.load(Ordering::Relaxed) == LOST)
+        };
+        let os_page = self.source().os().page_sizes().os;
+        // Nobody would collect it in a heap that is lost.
+        if vacant_os_pages(&SHAPES[class], &page.words(), os_page) == 0 || lost(tag::heap(tag)) {
+            return false;
+        }
+        page.mark().tag.compare_exchange(tag, tag | PENDING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Drops the OS pages of a claimed page that no live or remembered block lies in.
+    fn drop_vacant(
+        &self,
+        page: Page,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+        bytes: &mut usize,
+    ) -> OsResult<()> {
+        let os_page = self.source().os().page_sizes().os;
+        let vacant = self.vacant_for_good(page, os_page)?;
+        let mut number = 0;
+        while vacant >> number != 0 {
+            number += (vacant >> number).trailing_zeros();
+            let count = (vacant >> number).trailing_ones();
+            let range =
+                AddressRange::new(page.address() + number as usize * os_page, count as usize * os_page);
+            drop(range)?;
+            *bytes += range.len;
+            number += count;
+        }
+        // Also what could not be had: it is tried again when the page has changed.
+        page.mark().set_gone();
+        Ok(())
+    }
+
+    /// The OS pages of a claimed page of which no block is live or can be taken, a bit each. See the module's text.
+    fn vacant_for_good(&self, page: Page, os_page: usize) -> OsResult<u16> {
+        let (tag, mark) = (page.tag(), page.mark());
+        let (number, class) = (tag::heap(tag), tag::class(tag));
+        let (shape, os) = (&SHAPES[class], self.source().os());
+        let (Some(core), Some(shared)) = (self.registry.core::<S>(number), self.registry.shared::<S>(number))
+        else {
+            return Ok(0);
+        };
+        if shared.busy.load(Ordering::SeqCst) != 0 {
+            return Ok(0);
+        }
+        in_order(os)?;
+        let words = page.words();
+        in_order(os)?;
+        let count = mark.live();
+        in_order(os)?;
+        let at_hand = Reach::of(core, class);
+        in_order(os)?;
+        let again = page.words();
+        in_order(os)?;
+        if words != again || count != live_blocks(shape, &words) || count != mark.live() {
+            return Ok(0);
+        }
+        Ok(at_hand.without(page, vacant_os_pages(shape, &words, os_page), shape.bytes as usize, os_page))
+    }
+
+    /// The arena that is closed, of which no page comes to hand; 0: none.
+    #[inline(always)]
+    pub(super) fn closed_arena(&self) -> usize {
+        self.registry.closed.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no arena is closed. Says no when none was: what is asked for is not there.
+    #[cold]
+    pub(super) fn wait_for_closed(&self) -> bool {
+        let was = self.closed_arena() != NONE;
+        while self.closed_arena() != NONE {
+            std::thread::yield_now();
+        }
+        was
+    }
+
+    /// In a forked child: nobody goes on with what a missing thread was giving back. Its pages are claimed: they are put into the inboxes of their heaps.
+    pub(super) fn finish_vacating(&self) {
+        let start = self.registry.closed.swap(NONE, Ordering::Relaxed);
+        if start == NONE {
+            return;
+        }
+        for page in self.pages_of(AddressRange::new(start, ARENA_BYTES), u128::MAX) {
+            self.finish_announcement_of(page);
+        }
+    }
+}
+
+/// What was read before was there before what is read next.
+fn in_order<P: Pages>(os: &P) -> OsResult<()> {
+    if cfg!(target_arch = "x86_64") {
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        return Ok(());
+    }
+    os.barrier()
+}
+
+/// What the owner's fast paths may take blocks of a class from, besides its page at hand.
+struct Reach {
+    /// First byte of the region in which blocks are remembered.
+    base: usize,
+    page: usize,
+    window: usize,
+    recent: [u32; super::bin::RECENT],
+}
+
+impl Reach {
+    fn of<S: Source>(core: NonNull<Core<S>>, class: usize) -> Self {
+        // SAFETY: cores are never unmapped. The owner writes these fields meanwhile, with plain stores of whole words: each is read once, volatile, as what it was or is, and what is made of them is thrown away unless
+        // bitmap and count say that the owner was in the middle of nothing.
+        unsafe {
+            let own = &raw const (*core.as_ptr()).own;
+            let bin = &raw const (*own).bins[class];
+            Self {
+                base: (&raw const (*own).base).read_volatile(),
+                page: (&raw const (*bin).page).read_volatile(),
+                window: (&raw const (*bin).current.base).read_volatile(),
+                recent: super::bin::Bin::recent_of_another(bin),
+            }
+        }
+    }
+
+    /// Those of the OS pages of a page that no block lies in which the owner may take.
+    fn without(&self, page: Page, mut vacant: u16, block: usize, os_page: usize) -> u16 {
+        let start = page.address();
+        if self.page == start || self.window.wrapping_sub(start) < HEAP_PAGE_BYTES {
+            return 0;
+        }
+        for &granule in self.recent.iter().filter(|&&granule| granule != super::bin::NO_BLOCK) {
+            let offset =
+                (self.base + ((granule as usize) << super::class::GRANULE_SHIFT)).wrapping_sub(start);
+            if offset < HEAP_PAGE_BYTES {
+                for os_page in offset / os_page..=(offset + block - 1) / os_page {
+                    vacant &= !(1 << os_page);
+                }
+            }
+        }
+        vacant
+    }
+}

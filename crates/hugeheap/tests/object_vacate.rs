@@ -1,0 +1,137 @@
+//! OS pages without a live block are given back while the owners of the heaps allocate and free: on this process's runtime and a real kernel.
+//!
+//! One test at a time: what is given back is the whole process's.
+#![cfg(target_os = "linux")]
+
+use hugeheap::object::{Heap, Source, space};
+use hugeheap::runtime::runtime;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Random numbers, the same each time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// A block that is written throughout, with what tells it from all others.
+struct Block {
+    address: NonNull<u8>,
+    bytes: usize,
+    value: u64,
+}
+
+impl Block {
+    fn take<S: Source>(heap: &mut Heap<S>, random: &mut Random, most: u64) -> Self {
+        // Small ones are many, large ones have whole OS pages between them.
+        let magnitude = random.below(most.ilog2().into());
+        let bytes = 16 + random.below(1 << magnitude) as usize;
+        let address = heap.allocate(bytes).expect("memory");
+        let block = Self { address, bytes, value: random.next() };
+        for place in 0..bytes / 8 {
+            // SAFETY: inside of the block, which is 16-aligned and this thread's.
+            unsafe { address.cast::<u64>().add(place).write(block.value ^ place as u64) };
+        }
+        block
+    }
+
+    fn check(&self) {
+        for place in 0..self.bytes / 8 {
+            // SAFETY: as in `take`.
+            let found = unsafe { self.address.cast::<u64>().add(place).read() };
+            assert_eq!(
+                found,
+                self.value ^ place as u64,
+                "{:p}, place {place} of {} bytes",
+                self.address,
+                self.bytes
+            );
+        }
+    }
+
+    fn give<S: Source>(self, heap: &mut Heap<S>) {
+        self.check();
+        // SAFETY: nobody else knows it.
+        unsafe { heap.free(self.address) };
+    }
+}
+
+/// Grows, loses most of it, and goes on with what is left: takes and frees in turn, in rows, and at random.
+fn live(seed: u64, stop: &AtomicBool) -> u64 {
+    let mut heap = space().acquire().expect("memory");
+    let mut random = Random(seed);
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut bytes = 0;
+        while bytes < 24 << 20 {
+            let block = Block::take(&mut heap, &mut random, 8192);
+            bytes += block.bytes;
+            blocks.push(block);
+        }
+        let mut kept = Vec::new();
+        for block in blocks.drain(..) {
+            if random.below(100) < 4 {
+                kept.push(block);
+            } else {
+                block.give(&mut heap);
+            }
+        }
+        blocks = kept;
+        for _ in 0..30 {
+            for _ in 0..random.below(2000) {
+                if random.below(2) == 0 {
+                    blocks.push(Block::take(&mut heap, &mut random, 8192));
+                } else if !blocks.is_empty() {
+                    let which = random.below(blocks.len() as u64) as usize;
+                    blocks.swap_remove(which).give(&mut heap);
+                }
+            }
+            for _ in 0..random.below(200) {
+                Block::take(&mut heap, &mut random, 512).give(&mut heap);
+            }
+            let row: Vec<_> =
+                (0..random.below(60)).map(|_| Block::take(&mut heap, &mut random, 256)).collect();
+            row.into_iter().for_each(|block| block.give(&mut heap));
+        }
+        blocks.iter().for_each(Block::check);
+        rounds += 1;
+    }
+    blocks.into_iter().for_each(|block| block.give(&mut heap));
+    rounds
+}
+
+#[test]
+fn no_live_block_loses_its_contents_while_owners_go_on() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
+    let before = runtime().snapshot(false).given_back;
+    thread::scope(|scope| {
+        for seed in 1..=3 {
+            let (stop, rounds) = (&stop, &rounds);
+            scope.spawn(move || rounds.fetch_add(live(seed, stop), Ordering::Relaxed));
+        }
+        let until = Instant::now() + Duration::from_secs(8);
+        while Instant::now() < until {
+            runtime().give_back();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let given = runtime().snapshot(false).given_back - before;
+    println!("{} rounds, {} MiB given back", rounds.into_inner(), given >> 20);
+    assert!(given > 64 << 20, "{given} bytes: nothing was tried");
+}
