@@ -222,6 +222,8 @@ typedef struct hh_stats_t {
     uint64_t gc_pause_total;   /* their sum, nanoseconds */
     uint64_t gc_longest_pause; /* nanoseconds */
     uint64_t gc_pause_lengths[24]; /* the first below 2^11 ns, each other from 2^(10+n) to 2^(11+n) ns, the last without an end */
+
+    uint64_t vacated; /* bytes of OS pages without a live block that were given back of heap pages in use, of `given_back` */
 } hh_stats_t;
 
 /* Asks the kernel what backs the arenas now, which takes milliseconds; the numbers are in what hh_stats answers next. */

@@ -99,6 +99,8 @@ class Stats:
     gc_pause_total: int
     #: The longest in nanoseconds.
     gc_longest_pause: int
+    #: Bytes of OS pages without a live block that were given back of heap pages in use, of ``given_back``.
+    vacated: int
     #: How often memory did not get the backing its policy wanted, by reason.
     fallbacks: Mapping[str, int]
 

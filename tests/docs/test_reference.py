@@ -183,6 +183,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("calls.py", ["4"]),
         ("cycle.py", ["10000", "2", "0"]),
         ("drop.py", ["1000", "2"]),
+        ("vacant.py", ["--mib", "2", "--wait", "0"]),
         ("same.py", [command, "1", "3", "--", "true"]),
         ("placement.py", ["--copies", "2", "--runs", "2", "--", shutil.copy("/bin/true", tmp_path)]),
         ("record.py", [command, "1", "1"]),
@@ -195,7 +196,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
         "ahead.py", "calls.py", "common.py", "cycle.py", "drop.py", "neighbours.py", "placement.py", "record.py",
-        "retouch.py", "same.py", "startup.py", "stranded.py",
+        "retouch.py", "same.py", "startup.py", "stranded.py", "vacant.py",
     }  # fmt: skip
 
 

@@ -67,7 +67,7 @@ COUNTERS = (
 LATER = (
     "arenas_ahead gc_heaps gc_nursery gc_old gc_held gc_minor gc_major gc_pauses gc_long_pauses gc_pause_total gc_longest_pause"
 ).split()
-# And after those the pauses of collectors by length.
+# After those the pauses of collectors by length, and then what was given back of heap pages in use.
 PAUSE_LENGTHS = 24
 
 
@@ -181,10 +181,12 @@ def read_record(path):
     counters = struct.unpack_from(f"<{len(COUNTERS)}Q", data, 16 + 64)
     counts = struct.unpack_from("<24Q", data, 16 + 64 + 8 * len(COUNTERS))
     later = struct.unpack_from(f"<{len(LATER)}Q", data, 16 + 64 + 8 * len(COUNTERS) + 24 * 8)
-    known = 64 + 8 * len(COUNTERS) + 24 * 8 + 8 * len(LATER) + 8 * PAUSE_LENGTHS
+    known = 64 + 8 * len(COUNTERS) + 24 * 8 + 8 * len(LATER) + 8 * PAUSE_LENGTHS + 8
+    (vacated,) = struct.unpack_from("<Q", data, 16 + known - 8)
     assert size == known and not any(counts[len(REASONS) :]), "update this reader"
     return {
         **dict(zip(COUNTERS + LATER, counters + later)),
+        "vacated": vacated,
         "pid": pid,
         "parent": parent,
         "state": STATES[state],

@@ -3,6 +3,7 @@
 //! One test at a time: what is given back is the whole process's.
 #![cfg(target_os = "linux")]
 
+use hugeheap::arena::Settings;
 use hugeheap::object::{Heap, Source, space};
 use hugeheap::runtime::runtime;
 use std::ptr::NonNull;
@@ -125,7 +126,7 @@ fn no_live_block_loses_its_contents_while_owners_go_on() {
             let (stop, rounds) = (&stop, &rounds);
             scope.spawn(move || rounds.fetch_add(live(seed, stop), Ordering::Relaxed));
         }
-        let until = Instant::now() + Duration::from_secs(8);
+        let until = Instant::now() + Duration::from_secs(4);
         while Instant::now() < until {
             runtime().give_back();
         }
@@ -134,4 +135,47 @@ fn no_live_block_loses_its_contents_while_owners_go_on() {
     let given = runtime().snapshot(false).given_back - before;
     println!("{} rounds, {} MiB given back", rounds.into_inner(), given >> 20);
     assert!(given > 64 << 20, "{given} bytes: nothing was tried");
+}
+
+/// What a child is in the middle of, when the other thread of its parent was giving back.
+#[test]
+fn a_forked_child_has_all_of_its_blocks_and_goes_on() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Which registers the handlers for forks.
+    runtime().start(Settings::DEFAULT);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                runtime().give_back();
+            }
+        });
+        let mut heap = space().acquire().expect("memory");
+        let mut random = Random(7);
+        for round in 0..60 {
+            let mut blocks: Vec<_> = (0..4000).map(|_| Block::take(&mut heap, &mut random, 8192)).collect();
+            let mut kept = Vec::new();
+            for block in blocks.drain(..) {
+                if random.below(100) < 8 { kept.push(block) } else { block.give(&mut heap) }
+            }
+            // SAFETY: the child uses its heap, which it may, and ends without running anything of its parent.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let sound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    kept.iter().for_each(Block::check);
+                    let more: Vec<_> = (0..2000).map(|_| Block::take(&mut heap, &mut random, 4096)).collect();
+                    kept.iter().chain(&more).for_each(Block::check);
+                    kept.drain(..).chain(more).for_each(|block| block.give(&mut heap));
+                }));
+                // SAFETY: as above.
+                unsafe { libc::_exit(i32::from(sound.is_err())) };
+            }
+            let mut status = 0;
+            // SAFETY: the child that was just made.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "round {round}");
+            kept.into_iter().for_each(|block| block.give(&mut heap));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }

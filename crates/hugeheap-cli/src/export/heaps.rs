@@ -55,6 +55,7 @@ fn add(row: &Row, numbers: &Numbers, now: Duration, found: &mut Found) {
         (&metric::HEAP_ARENAS_GIVEN_BACK, snapshot.arenas_given_back),
         (&metric::HEAP_ARENAS_AHEAD, snapshot.arenas_ahead),
         (&metric::HEAP_BREAKS, snapshot.breaks),
+        (&metric::HEAP_VACATED, snapshot.vacated),
         (&metric::HEAP_REGRETTED, snapshot.regretted),
         (&metric::HEAP_COLLAPSES, snapshot.collapses),
         (&metric::HEAP_FORKS, snapshot.forks),

@@ -172,6 +172,7 @@ catalogue! {
     HEAP_ARENAS_GIVEN_BACK = Counter "hugeheap_heap_arenas_given_back" "" "Whole arenas given back since the start";
     HEAP_ARENAS_AHEAD = Counter "hugeheap_heap_arenas_ahead" "" "Arenas made ahead while the heap grew quickly";
     HEAP_BREAKS = Counter "hugeheap_heap_breaks" "" "Sparse arenas broken since the start";
+    HEAP_VACATED = Counter "hugeheap_heap_vacated" "bytes" "Of what was given back, OS pages without a live block in heap pages in use";
     HEAP_REGRETTED = Counter "hugeheap_heap_regretted" "bytes" "Memory needed again soon after it was given back";
     HEAP_COLLAPSES = Counter "hugeheap_heap_collapses" "" "Arenas collapsed since the start";
     HEAP_FALLBACKS = Counter "hugeheap_heap_fallbacks" ""

@@ -76,12 +76,12 @@ impl<O: Os> Arenas<O> {
     pub fn maintenance_due(&self) -> bool {
         let retains = self.counters.retained > self.settled + SLACK
             && self.counters.live_peak > self.counters.live + FALLEN;
-        self.sweep.is_pending() || retains || self.ahead_due() || self.look_ahead()
+        self.sweep.is_pending() || retains || self.ahead_due() || self.has_look_ahead()
     }
 
     /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.
-    pub(crate) fn oversleeps(&self, look: u64) -> bool {
-        self.counters.retained > SLACK && self.demand.may_fall_before(look)
+    pub(crate) fn oversleeps(&mut self, look: u64) -> bool {
+        self.counters.retained > SLACK && self.demand.may_fall_before(look) || self.looks_before(look)
     }
 
     /// Chooses what to do. What the host says is as fresh as the caller made it with [`refresh_host`](Self::refresh_host).

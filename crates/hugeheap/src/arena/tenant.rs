@@ -38,8 +38,11 @@ const VACANT_WITHOUT_HUGE: usize = ARENA_BYTES / 32;
 /// Live bytes from which on an arena of which OS pages were given back is like any other again, and may be a huge page: half of it.
 const REFILLED: usize = ARENA_BYTES / 2;
 
-/// One part in so many of the time is spent looking, at most.
+/// One part in so many of the time is spent looking, on the whole. A look at 300 MiB took 10 ms, half a second at 15 GiB.
 const SHARE: u64 = 200;
+
+/// Rounds of looks that may come one after the other before that share counts: two find what is vacant after a heap has shrunk, and it may not have been done with it at the first.
+const BURST: u64 = 3;
 
 /// Live bytes from which on anything is looked at: with less there is little to be had, and a small program is spared a thread.
 const WORTH: u64 = 4 * ARENA_BYTES as u64;
@@ -103,6 +106,9 @@ pub(super) struct Looks {
     /// When this round began, and how long its looks took.
     began: u64,
     took: u64,
+    /// What is the share of the rounds so far is over then, and what a round takes of it.
+    rests_until: u64,
+    rest: u64,
     told: [Vacancy; TOLD],
     count: usize,
     /// Arenas of which OS pages were given back and that were not refilled since.
@@ -121,6 +127,8 @@ impl Looks {
         later: false,
         began: 0,
         took: 0,
+        rests_until: 0,
+        rest: 0,
         told: [NOTHING; TOLD],
         count: 0,
         arenas: 0,
@@ -134,6 +142,11 @@ impl Looks {
     /// Runs were taken.
     pub(super) fn taken(&mut self, bytes: u64) {
         self.taken = self.taken.saturating_add(bytes);
+    }
+
+    /// When a round that is wanted at a moment may begin.
+    fn earliest(&self, wanted: u64) -> u64 {
+        wanted.max(self.rests_until.saturating_sub(self.rest.saturating_mul(BURST)))
     }
 
     /// Whether so much happened that a look may find something, with `live` bytes in runs. What is taken is of no meaning unless it refills what was given back.
@@ -183,16 +196,29 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Whether a look is due at some time.
-    pub(super) fn look_ahead(&self) -> bool {
+    pub(crate) fn has_look_ahead(&self) -> bool {
         self.looks.due != u64::MAX || self.looks.has_news(self.counters.live)
+    }
+
+    /// Whether the tenant is to look before a moment. Something may have happened since passes were planned last: a heap that slept until its retention changed was not looked at while it did.
+    pub(super) fn looks_before(&mut self, moment: u64) -> bool {
+        self.has_look_ahead() && moment > 0 && {
+            let now = self.now();
+            self.schedule_look(now) < moment
+        }
     }
 
     /// When the next look is due: half a decay time after something happened. `u64::MAX`: nothing did.
     pub(super) fn schedule_look(&mut self, now: u64) -> u64 {
         if self.looks.due == u64::MAX && self.looks.has_news(self.counters.live) {
-            self.looks.due = now.saturating_add(self.demand.decay() / 2);
+            self.looks.due = self.looks.earliest(now.saturating_add(self.demand.decay() / 2));
         }
         self.looks.due
+    }
+
+    /// So many heap pages of a tenant are used in part only.
+    pub(crate) fn became_partial(&mut self, pages: u64) {
+        self.looks.freed(pages * HEAP_PAGE_BYTES as u64);
     }
 
     /// What could not be had of an arena may be tried again at that time: then it has to be told of again.
@@ -220,10 +246,12 @@ impl<O: Os> Arenas<O> {
         (looks.told, looks.count) = (told.told, told.count);
         (looks.from, looks.due) = match next {
             Some(next) => (next, now),
-            None if looks.later => {
-                (0, (looks.began.saturating_add(decay / 2)).max(now + looks.took.saturating_mul(SHARE)))
+            None => {
+                looks.rest = looks.took.saturating_mul(SHARE);
+                looks.rests_until = looks.rests_until.max(now).saturating_add(looks.rest);
+                let next = looks.earliest(looks.began.saturating_add(decay / 2));
+                (0, if looks.later { next } else { u64::MAX })
             }
-            None => (0, u64::MAX),
         };
         let mut refilled = [0; TOLD];
         for (vacancy, refilled) in told.told[..told.count].iter().zip(&mut refilled) {
@@ -282,6 +310,7 @@ impl<O: Os> Arenas<O> {
             self.looks.arenas += 1;
         }
         self.counters.given_back += bytes;
+        self.counters.vacated += bytes;
     }
 
     /// Nothing lives in an arena any more, or it was refilled.

@@ -61,6 +61,9 @@ pub(crate) struct Own<S: Source> {
     /// Pages to take from the arenas the next time.
     pub(crate) batch: u32,
     pub(crate) lists: [Lists; CLASSES],
+    /// Pages in the lists of all bins, and how many there were when the arenas were told last.
+    pub(super) listed_pages: u32,
+    pub(super) told_pages: u32,
     pub(crate) spares: [usize; SPARES],
     pub(super) runs: RunCache,
     pub(super) pending: Queues,
@@ -255,6 +258,8 @@ impl<S: Source> Own<S> {
             bins: Bin::all(),
             ways: tag::WAYS,
             lists: [Lists::EMPTY; CLASSES],
+            listed_pages: 0,
+            told_pages: 0,
             spares: [0; SPARES],
             runs: RunCache::EMPTY,
             pending: Queues::EMPTY,

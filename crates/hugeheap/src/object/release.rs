@@ -14,7 +14,6 @@
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, block_class_of, class_of};
 use super::heap::{Core, Heap, Own, Place, Way};
-use super::lists::Listed;
 use super::mark::Mark;
 use super::mistake::{self, Mistake};
 use super::remote;
@@ -160,7 +159,7 @@ impl<S: Source> Own<S> {
         }
         if page.mark().listed() == 0 {
             if self.windows_of(page, class) != 0 {
-                self.link(class, page.address(), Listed::Partial);
+                self.link_partial(class, page.address());
             } else {
                 page.mark().set_full();
             }

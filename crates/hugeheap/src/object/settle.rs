@@ -10,7 +10,6 @@
 
 use super::class::{Class, WINDOWS};
 use super::heap::{Core, Heap, Own};
-use super::lists::Listed;
 use super::mark::Mark;
 use super::space::{Bitmap, Source, is_vacant};
 use super::tag;
@@ -34,7 +33,7 @@ impl<S: Source> Heap<S> {
         if mark.is_full() {
             // Whoever takes the page looks at the other windows. To look at all of them here was in vain where all of the page's blocks are freed before it is.
             mark.add_free(granule / 64 % WINDOWS);
-            own.link(class, own.base + page * HEAP_PAGE_BYTES, Listed::Partial);
+            own.link_partial(class, own.base + page * HEAP_PAGE_BYTES);
         }
         if mark.live() == 0 {
             own.settle_empty(page, mark, class);

@@ -54,17 +54,19 @@ impl<S: Source> Tenant for Space<S> {
         if closed.compare_exchange(NONE, arena.start, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return (0, Err(Error::new("vacate", libc::EAGAIN)));
         }
+        // Asked once: it is read from a file.
+        let os_page = self.source().os().page_sizes().os;
         let mut claimed = 0;
         for number in 0..HEAP_PAGES {
             let page = self.page(arena.start + number as usize * HEAP_PAGE_BYTES);
-            if page.is_some_and(|page| self.claim_page(page)) {
+            if page.is_some_and(|page| self.claim_page(page, os_page)) {
                 claimed |= 1u128 << number;
             }
         }
         let (mut bytes, mut result) = (0, self.source().os().barrier());
         for page in self.pages_of(arena, claimed) {
             if result.is_ok() {
-                result = self.drop_vacant(page, drop, &mut bytes);
+                result = self.drop_vacant(page, os_page, drop, &mut bytes);
             }
         }
         for page in self.pages_of(arena, claimed) {
@@ -82,7 +84,7 @@ impl<S: Source> Space<S> {
     }
 
     /// Has the owner of a page of blocks leave it to others, if it is worth it.
-    pub(super) fn claim_page(&self, page: Page) -> bool {
+    pub(super) fn claim_page(&self, page: Page, os_page: usize) -> bool {
         let tag = page.tag();
         let class = tag::class(tag);
         if class == 0 || class >= CLASSES || tag::is_pending(tag) || self.is_hardened(tag::heap(tag)) {
@@ -92,7 +94,6 @@ impl<S: Source> Space<S> {
             let shared = self.registry.shared::<S>(number);
             shared.is_none_or(|shared| shared.state.load(Ordering::Relaxed) == LOST)
         };
-        let os_page = self.source().os().page_sizes().os;
         // Nobody would collect it in a heap that is lost.
         if vacant_os_pages(&SHAPES[class], &page.words(), os_page) == 0 || lost(tag::heap(tag)) {
             return false;
@@ -104,10 +105,10 @@ impl<S: Source> Space<S> {
     fn drop_vacant(
         &self,
         page: Page,
+        os_page: usize,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
         bytes: &mut usize,
     ) -> OsResult<()> {
-        let os_page = self.source().os().page_sizes().os;
         let vacant = self.vacant_for_good(page, os_page)?;
         let mut number = 0;
         while vacant >> number != 0 {

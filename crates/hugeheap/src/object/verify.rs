@@ -159,6 +159,10 @@ impl<S: Source> Own<S> {
         for &spare in &self.spares[..(self.spare_count as usize).min(SPARES)] {
             note(spare, Found::Spare, problems);
         }
+        let listed = found.values().filter(|place| matches!(place, Found::List(..))).count();
+        if listed != self.listed_pages as usize {
+            let _ = writeln!(problems, "{listed} pages in lists, counted as {}", self.listed_pages);
+        }
         found
     }
 

@@ -74,6 +74,7 @@ impl Snapshot {
             gc_pause_total,
             gc_longest_pause,
             gc_pause_lengths,
+            vacated,
         } = *other;
         let hooked = HookState::Hooked as u32;
         if state == hooked && self.state != hooked {
@@ -114,6 +115,7 @@ impl Snapshot {
             (&mut self.resident, resident),
             (&mut self.huge, huge),
             (&mut self.arenas_ahead, arenas_ahead),
+            (&mut self.vacated, vacated),
             (&mut self.gc_heaps, gc_heaps),
             (&mut self.gc_nursery, gc_nursery),
             (&mut self.gc_old, gc_old),

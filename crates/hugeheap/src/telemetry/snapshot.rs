@@ -264,6 +264,9 @@ pub struct Snapshot {
     /// Pauses by length: the first below 2¹¹ ns, each other from 2ⁿ⁺¹⁰ to 2ⁿ⁺¹¹ ns with its index for n, the last without an end. See
     /// [`pause_lengths`](Self::pause_lengths).
     pub gc_pause_lengths: [u64; PAUSE_LENGTHS],
+
+    /// Bytes of OS pages without a live block that were given back of heap pages in use since the start, of [`Snapshot::given_back`].
+    pub vacated: u64,
 }
 
 /// Buckets of the lengths of pauses: from 2 µs, about a minor collection with a few survivors, to 8.6 s.
@@ -331,6 +334,7 @@ impl Snapshot {
         gc_pause_total: 0,
         gc_longest_pause: 0,
         gc_pause_lengths: [0; PAUSE_LENGTHS],
+        vacated: 0,
     };
 
     /// Whether memory comes from hugeheap, `None` for a number from a newer version.
@@ -376,7 +380,7 @@ impl Snapshot {
     }
 
     /// Name and value of every plain counter, in the order of the schema: the source of JSON and metrics.
-    pub fn counters(&self) -> [(&'static str, u64); 43] {
+    pub fn counters(&self) -> [(&'static str, u64); 44] {
         [
             ("arenas", self.arenas),
             ("arenas_peak", self.arenas_peak),
@@ -421,6 +425,7 @@ impl Snapshot {
             ("gc_long_pauses", self.gc_long_pauses),
             ("gc_pause_total", self.gc_pause_total),
             ("gc_longest_pause", self.gc_longest_pause),
+            ("vacated", self.vacated),
         ]
     }
 }

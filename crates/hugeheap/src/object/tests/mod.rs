@@ -53,7 +53,7 @@ pub(crate) fn space_with(config: Config, region: usize) -> &'static Space<World>
     // Access for real: what is written without its metadata being ready crashes.
     let kernel = Kernel::new(Config { enforce_access: true, ..config });
     let settings = Settings { region: Some(region), ..Settings::DEFAULT };
-    let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
+    let arenas = Lock::new(Arenas::new(kernel.clone(), settings).with_tenant());
     let world = Box::leak(Box::new(World { arenas, kernel }));
     Box::leak(Box::new(Space::new(world)))
 }

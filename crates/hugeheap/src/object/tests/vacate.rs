@@ -296,7 +296,7 @@ fn a_child_forked_meanwhile_has_all_of_its_blocks() {
     let arena = *blocks.arenas().iter().nth(1).expect("some");
     // As the child finds it: pages claimed by a thread that it does not have, some of them in the inbox already.
     let claimed = (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES).filter_map(|page| space.page(page));
-    let claimed: Vec<_> = claimed.filter(|page| space.claim_page(*page)).collect();
+    let claimed: Vec<_> = claimed.filter(|page| space.claim_page(*page, 4096)).collect();
     space.registry.closed.store(arena, Ordering::SeqCst);
     claimed[..claimed.len() / 2].iter().for_each(|page| space.put_into_inbox(page.address(), page.tag()));
     assert!(claimed.len() > 40, "{}", claimed.len());
@@ -341,6 +341,68 @@ fn a_heap_that_waits_for_an_owner_gives_up_what_is_vacant() {
     adopted.check();
     blocks.give_all(&mut adopted);
     adopted.check_empty();
+}
+
+/// Of 80 pages in 100 a block is freed, and no page is empty: nothing else tells the arenas. Once for each 4 MiB, and again when it was used in between.
+#[test]
+fn the_arenas_are_told_when_many_pages_are_used_in_part() {
+    let (space, mut heap) = heap();
+    let is_due = || space.source().arenas.lock().has_look_ahead();
+    let blocks = heap.take_many(2000 * 8, 2048);
+    let mut ones: Vec<_> = blocks.chunks(8).map(|page| page[0]).take(1100).collect();
+    for round in 0..3 {
+        assert!(!is_due(), "{round}");
+        heap.give_all(ones[..500].iter().copied());
+        assert!(!is_due(), "{round}: few");
+        heap.give_all(ones[500..].iter().copied());
+        assert!(is_due(), "{round}: many");
+        // Somebody looks, and they are used again.
+        let told = crate::arena::Told::new(0);
+        space.source().with(|arenas| arenas.looked(&told, None, false));
+        ones = heap.take_many(1100, 2048);
+    }
+    heap.check();
+    let distinct: BTreeSet<_> = blocks.into_iter().chain(ones).collect();
+    assert_eq!(distinct.len(), 2000 * 8);
+    heap.give_all(distinct);
+    heap.check_empty();
+}
+
+/// Whatever is done in whichever order: nothing live is lost, and all of it is found again.
+#[test]
+fn random_operations_beside_it_leave_everything_as_it_is() {
+    for mut seed in 1..=6 {
+        let (space, mut heap) = heap();
+        let mut blocks = Blocks::default();
+        for step in 0..120 {
+            let bytes = SIZES[(random(&mut seed) % SIZES.len() as u64) as usize];
+            match random(&mut seed) % 6 {
+                0 => blocks.take(&mut heap, (random(&mut seed) % 2000) as usize, bytes),
+                1 | 2 => blocks.keep(&mut heap, 2 + random(&mut seed) % 8, &mut seed.clone()),
+                3 => heap.collect_all(),
+                4 => _ = heap.trim(),
+                _ => {
+                    for arena in blocks.arenas() {
+                        let _ = vacate(space, arena, |_| match random(&mut seed) % 8 {
+                            0 => blocks.take(&mut heap, 3, bytes),
+                            1 => {
+                                if let Some((block, ..)) = blocks.0.pop() {
+                                    heap.give(block).expect("live");
+                                }
+                            }
+                            _ => {}
+                        });
+                    }
+                }
+            }
+            if step % 10 == 0 {
+                blocks.check();
+                heap.check();
+            }
+        }
+        blocks.give_all(&mut heap);
+        heap.check_empty();
+    }
 }
 
 /// What a look tells of all arenas, and whether something changed.
