@@ -56,16 +56,19 @@ pub(super) fn whole_pages(range: AddressRange) -> AddressRange {
     AddressRange::new(start, end.saturating_sub(start))
 }
 
-/// A memory barrier on every thread of the process.
+/// A memory barrier on every thread of the process. Leaves `errno` as it was.
+///
+/// The process is registered each time, for which the kernel looks at a bit once it is: a call without is refused, and that it was refused is in `errno`, which a program that gives memory back had set itself.
 pub(super) fn barrier() -> Result<()> {
-    // SAFETY: the call has no other effect than the barrier.
-    let call = |command: c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } as c_int;
-    if call(MEMBARRIER_PRIVATE_EXPEDITED) == 0 {
-        return Ok(());
+    // SAFETY: the call has no other effect than the barrier; `errno` is this thread's.
+    unsafe {
+        let before = *libc::__errno_location();
+        let call = |command: c_int| libc::syscall(libc::SYS_membarrier, command, 0, 0) as c_int;
+        let result = done(call(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED), "membarrier")
+            .and_then(|()| done(call(MEMBARRIER_PRIVATE_EXPEDITED), "membarrier"));
+        *libc::__errno_location() = before;
+        result
     }
-    // A process that is not registered is refused. Registering again, in a forked child, is allowed.
-    done(call(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED), "membarrier")?;
-    done(call(MEMBARRIER_PRIVATE_EXPEDITED), "membarrier")
 }
 
 /// `mmap` wherever the kernel likes.

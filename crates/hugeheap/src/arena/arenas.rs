@@ -306,7 +306,6 @@ impl<O: Os> Arenas<O> {
         self.counters.retained += pages_bytes(pages);
         self.file(id);
         self.counters.live -= pages_bytes(pages);
-        self.looks.freed(pages_bytes(pages));
         let live = self.counters.live;
         self.demand.record(now, live);
     }

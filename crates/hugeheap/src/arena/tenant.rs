@@ -1,9 +1,9 @@
 //! Heap pages of which a part is vacant: who uses them tells which, and gives up what can be had.
 //!
 //! ```text
-//!   event: a run was taken or freed ─▶ half a decay time ─▶ look ─▶ half a decay time ─▶ look ─▶ break, with what is vacant in live heap pages
-//!                                                           changed since the look before │      │
-//!                                                                         ◀───────────────┘      └─▶ nothing vacant: none before the next event
+//!   event: pages freed, or used in part ─▶ half a decay time ─▶ look ─▶ half a decay time ─▶ look ─▶ break, with what is vacant in live heap pages
+//!                                                              changed since the look before │      │
+//!                                                                            ◀───────────────┘      └─▶ nothing vacant: none before the next event
 //! ```
 //!
 //! An arena is *vacant* when so little of it lives that its huge page is worth less than what is not used of it. The arenas do not know: to them a heap page in use is in use as a whole. So the *tenant*, the object
@@ -38,7 +38,7 @@ const VACANT_WITHOUT_HUGE: usize = ARENA_BYTES / 32;
 /// Live bytes from which on an arena of which OS pages were given back is like any other again, and may be a huge page: half of it.
 const REFILLED: usize = ARENA_BYTES / 2;
 
-/// One part in so many of the time is spent looking, on the whole. A look at 300 MiB took 10 ms, half a second at 15 GiB.
+/// One part in so many of the time is spent looking, on the whole. A look at 300 MiB took 10 ms.
 const SHARE: u64 = 200;
 
 /// Rounds of looks that may come one after the other before that share counts: two find what is vacant after a heap has shrunk, and it may not have been done with it at the first.
@@ -94,13 +94,13 @@ pub(crate) struct Vacancy {
 pub(super) struct Looks {
     /// Somebody looks when it is due.
     pub(super) tenant: bool,
-    /// Bytes of runs that were freed since the last look began, and of those taken.
+    /// Bytes of heap pages that a tenant freed or came to use in part since the last look began, and of runs that were taken.
     freed: u64,
     taken: u64,
     /// When the next one is due, in nanoseconds of the system's clock; `u64::MAX`: not before something happens.
     pub(super) due: u64,
-    /// Where it begins; 0: with the first arena.
-    from: usize,
+    /// After which arena it goes on; 0: it begins with the first.
+    after: usize,
     /// A look of this round saw what changed since the one before.
     later: bool,
     /// When this round began, and how long its looks took.
@@ -123,7 +123,7 @@ impl Looks {
         freed: 0,
         taken: 0,
         due: u64::MAX,
-        from: 0,
+        after: 0,
         later: false,
         began: 0,
         took: 0,
@@ -134,7 +134,7 @@ impl Looks {
         arenas: 0,
     };
 
-    /// Runs were freed.
+    /// Heap pages were freed, or are used in part: by a tenant, so that who takes runs as a whole has nothing looked at.
     pub(super) fn freed(&mut self, bytes: u64) {
         self.freed = self.freed.saturating_add(bytes);
     }
@@ -158,10 +158,10 @@ impl Looks {
     }
 }
 
-/// A look that is due: from where on, and whether what changed lately is left alone.
+/// A look that is due: after which arena, 0 for all of them, and whether what changed lately is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DueLook {
-    pub(crate) from: usize,
+    pub(crate) after: usize,
     pub(crate) quiet: bool,
 }
 
@@ -229,7 +229,7 @@ impl<O: Os> Arenas<O> {
     /// Whether the tenant is to look now.
     pub(crate) fn due_look(&self) -> Option<DueLook> {
         let due = self.looks.due <= self.now();
-        due.then_some(DueLook { from: self.looks.from, quiet: !self.is_tight() })
+        due.then_some(DueLook { after: self.looks.after, quiet: !self.is_tight() })
     }
 
     /// Takes over what a look told. `next`: where the next one goes on, `later`: something changed since the look before. Returns the arenas that were refilled, for the tenant to forget what was given up there.
@@ -237,14 +237,14 @@ impl<O: Os> Arenas<O> {
         let now = self.now();
         let decay = self.demand.decay();
         let looks = &mut self.looks;
-        if looks.from == 0 {
+        if looks.after == 0 {
             (looks.began, looks.took, looks.later) = (told.began, 0, false);
             (looks.freed, looks.taken) = (0, 0);
         }
         looks.took = looks.took.saturating_add(now.saturating_sub(told.began));
         looks.later |= later;
         (looks.told, looks.count) = (told.told, told.count);
-        (looks.from, looks.due) = match next {
+        (looks.after, looks.due) = match next {
             Some(next) => (next, now),
             None => {
                 looks.rest = looks.took.saturating_mul(SHARE);
@@ -274,17 +274,22 @@ impl<O: Os> Arenas<O> {
         let (told, count) = (self.looks.told, core::mem::take(&mut self.looks.count));
         for vacancy in &told[..count] {
             if plan.is_full() {
+                // Nobody remembers them: they are told of again, in a round from the beginning.
+                self.looks.after = 0;
+                self.look_again_at(now);
                 return;
             }
             let Some(id) = self.table.find(vacancy.arena) else { continue };
             let arena = self.arena(id);
             let used = matches!(arena.state, State::Partial | State::Full);
-            if !used || arena.busy || arena.made == Made::Hugetlb {
+            if !used || arena.made == Made::Hugetlb {
                 continue;
             }
-            if now < arena.retry_at {
-                let retry_at = arena.retry_at;
-                self.look_again_at(retry_at);
+            // Another plan has it, or it is too early to try again.
+            let free_at =
+                if arena.busy { now.saturating_add(self.demand.decay() / 2) } else { arena.retry_at };
+            if now < free_at {
+                self.look_again_at(free_at);
                 continue;
             }
             let whole = is_whole(arena, self.host.thp);

@@ -35,7 +35,7 @@ pub(super) type Words = [u64; WINDOWS];
 /// What a look has found.
 #[derive(Debug)]
 pub(crate) struct Look {
-    /// Where the next one goes on; `None`: all was looked at.
+    /// The arena after which the next one goes on; `None`: all was looked at.
     pub(crate) next: Option<usize>,
     /// There are vacant OS pages in heap pages that changed since the look before.
     pub(crate) later: bool,
@@ -77,10 +77,10 @@ impl Page {
 }
 
 impl<S: Source> Space<S> {
-    /// Looks at the arenas from an address on, and tells of each that has vacant OS pages or had some that were given back, until it is told that this is enough. `quiet`: pages that changed since the look before do not count.
+    /// Looks at the arenas after the one at an address (0: at all of them), and tells of each that has vacant OS pages or had some that were given back, until it is told that this is enough. `quiet`: pages that changed since the look before do not count.
     pub(crate) fn look_for_vacancy(
         &self,
-        from: usize,
+        after: usize,
         quiet: bool,
         mut tell: impl FnMut(Vacancy) -> bool,
     ) -> Look {
@@ -90,18 +90,17 @@ impl<S: Source> Space<S> {
         if self.source().os().barrier().is_err() {
             return Look { next: None, later };
         }
-        for (start, region) in self.arenas_with_pages() {
-            if start < from {
-                continue;
-            }
-            if looked == LOOK {
-                return Look { next: Some(start), later };
-            }
+        // Once an arena is among them it stays there, and regions are not in the order of their addresses.
+        let known = usize::from(after != 0);
+        for (start, region) in
+            self.arenas_with_pages().skip_while(|&(start, _)| known != 0 && start != after).skip(known)
+        {
             looked += 1;
             let (vacancy, changed) = self.vacancy_of(start, region, os_page, quiet);
             later |= changed;
-            if (vacancy.bytes > 0 || vacancy.gone) && !tell(vacancy) {
-                return Look { next: Some(start + ARENA_BYTES), later };
+            let enough = (vacancy.bytes > 0 || vacancy.gone) && !tell(vacancy);
+            if enough || looked == LOOK {
+                return Look { next: Some(start), later };
             }
         }
         Look { next: None, later }

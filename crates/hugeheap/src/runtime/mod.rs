@@ -246,20 +246,18 @@ impl Runtime {
         let before = heap.counters.given_back;
         heap.forget_demand();
         let mut waits = WAITS;
-        let mut from = Some(0);
+        let mut after = Some(0);
         loop {
-            if let Some(start) = from {
-                drop(heap);
-                from = self.look(DueLook { from: start, quiet: false });
-                heap = self.heap.lock();
-            }
             let plan = heap.plan();
             if !plan.is_empty() {
                 heap = self.perform(heap, plan).0;
                 continue;
             }
             let _ = heap.complete(plan);
-            if from.is_some() {
+            if let Some(start) = after {
+                drop(heap);
+                after = self.look(DueLook { after: start, quiet: false });
+                heap = self.heap.lock();
                 continue;
             }
             // Arenas in another thread's plan are in no other, and are retained until it is done.
@@ -329,7 +327,7 @@ impl Runtime {
     /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.
     fn look(&self, due: DueLook) -> Option<usize> {
         let mut told = Told::new(self.heap.lock().now());
-        let look = object::space().look_for_vacancy(due.from, due.quiet, |vacancy| told.note(vacancy));
+        let look = object::space().look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
         let refilled = self.heap.lock().looked(&told, look.next, look.later);
         refilled
             .into_iter()
