@@ -326,7 +326,7 @@ impl Runtime {
 
     /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.
     fn look(&self, due: DueLook) -> Option<usize> {
-        let mut told = Told::new(self.heap.lock().now());
+        let mut told = Told::new(self.heap.lock().now(), due.quiet);
         let look = object::space().look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
         let refilled = self.heap.lock().looked(&told, look.next, look.later);
         refilled

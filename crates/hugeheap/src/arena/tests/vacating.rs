@@ -55,7 +55,7 @@ impl Pretended {
     fn look(&self, heap: &mut Arenas<Kernel>) {
         let Some(due) = heap.due_look() else { return };
         self.looks.set(self.looks.get() + 1);
-        let mut told = Told::new(heap.now());
+        let mut told = Told::new(heap.now(), due.quiet);
         self.kernel.advance(self.takes.get());
         let mut next = None;
         for (&arena, &blocks) in self.pages.borrow().range(due.after + 1..) {
@@ -170,10 +170,10 @@ fn arenas_of_which_little_lives_are_broken_after_the_decay_time_and_the_charge_f
     assert_eq!(heap.world.kernel.charge(), live * OS_PAGE as u64, "the charge and not only what is mapped");
     assert_eq!(snapshot.given_back, 40 * ARENA - live * OS_PAGE as u64);
     heap.check_contents();
-    // Sixteen arenas at a time; and then nothing more is looked at.
-    assert_eq!(heap.tenant.looks.get(), 3);
+    // Sixteen arenas at a time, and twice, because the heap had grown before the first time; and then nothing more is looked at.
+    assert_eq!(heap.tenant.looks.get(), 6);
     heap.run(100.0);
-    assert_eq!(heap.tenant.looks.get(), 3);
+    assert_eq!(heap.tenant.looks.get(), 6);
 }
 
 #[test]
@@ -281,4 +281,20 @@ fn what_a_pass_has_no_room_for_comes_later() {
     assert_eq!((snapshot.breaks, snapshot.retained), (20, 0));
     assert_eq!(heap.resident(), [1].into());
     heap.check_contents();
+}
+
+#[test]
+fn a_heap_that_grows_keeps_its_huge_pages() {
+    let mut heap = Heap::new(Config::default(), 10);
+    let mut more = Vec::new();
+    for _ in 0..20 {
+        more.push(heap.world.take(HEAP_PAGES));
+        heap.run(0.25);
+    }
+    assert_eq!(heap.world.heap.snapshot().breaks, 0);
+    assert!(heap.tenant.looks.get() > 5);
+    // One arena less: nothing grows any more.
+    heap.world.free_arenas(&more[19..]);
+    heap.run(1.5);
+    assert_eq!(heap.world.heap.snapshot().breaks, 10);
 }

@@ -357,7 +357,9 @@ fn the_arenas_are_told_when_many_pages_are_used_in_part() {
         heap.give_all(ones[500..].iter().copied());
         assert!(is_due(), "{round}: many");
         // Somebody looks, and they are used again.
-        let told = crate::arena::Told::new(0);
+        let told = crate::arena::Told::new(0, true);
+        // Twice: at the first time it had grown.
+        space.source().with(|arenas| arenas.looked(&told, None, false));
         space.source().with(|arenas| arenas.looked(&told, None, false));
         ones = heap.take_many(1100, 2048);
     }
