@@ -120,7 +120,7 @@ fn no_live_block_loses_its_contents_while_owners_go_on() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let stop = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
-    let before = runtime().snapshot(false).given_back;
+    let before = runtime().snapshot(false).vacated;
     thread::scope(|scope| {
         for seed in 1..=3 {
             let (stop, rounds) = (&stop, &rounds);
@@ -132,9 +132,9 @@ fn no_live_block_loses_its_contents_while_owners_go_on() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let given = runtime().snapshot(false).given_back - before;
-    println!("{} rounds, {} MiB given back", rounds.into_inner(), given >> 20);
-    assert!(given > 64 << 20, "{given} bytes: nothing was tried");
+    let given = runtime().snapshot(false).vacated - before;
+    println!("{} rounds, {} MiB of live heap pages given back", rounds.into_inner(), given >> 20);
+    assert!(given > 0, "nothing was tried");
 }
 
 /// What a child is in the middle of, when the other thread of its parent was giving back.
