@@ -438,3 +438,23 @@ proptest! {
         }
     }
 }
+
+/// A process that is not registered for it is refused: `errno` told so to a C program that had given memory back.
+#[test]
+fn a_barrier_is_passed_from_the_first_time_on_and_leaves_errno_as_it_was() {
+    for _ in 0..3 {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = libc::EDOM };
+        let passed = hugeheap_os::linux::Linux::new().barrier();
+        // SAFETY: as above.
+        let errno = unsafe { *libc::__errno_location() };
+        match passed {
+            Ok(()) => {}
+            // A sandbox, or a kernel before 4.14.
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Permission | ErrorKind::Unsupported), "{error}")
+            }
+        }
+        assert_eq!(errno, libc::EDOM);
+    }
+}

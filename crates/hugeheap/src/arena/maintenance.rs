@@ -177,12 +177,7 @@ impl<O: Os> Arenas<O> {
                 plan.due = plan.due.min(due);
                 continue;
             }
-            // Also pages never touched, where they may be resident as parts of a huge page.
-            // And all of an arena that nothing is live in: where neither the mode nor the advice is known, it may be huge without our knowledge.
-            let drop = if whole || arena.in_use == 0 { !arena.in_use } else { arena.touched & !arena.in_use };
-            // Unadvised memory may be huge, too, from a time when the host's mode was `always`.
-            let split = whole || arena.unsplit || arena.made == Made::Plain;
-            let action = Action::Break { drop, live: arena.in_use, advise: whole, split, vacate: false };
+            let action = break_of(arena, whole, false);
             plan.push(id, self.table.range(id), action);
             excess = excess.saturating_sub(u64::from(pages) * HEAP_PAGE_BYTES as u64);
         }
@@ -370,6 +365,16 @@ impl<O: Os> Arenas<O> {
 /// Whether an arena is a huge page or may become one. Advised memory may by khugepaged at any time, whatever it was at the first touch.
 pub(super) fn is_whole(arena: &Arena, thp: Option<ThpMode>) -> bool {
     arena.huge || arena.made == Made::Thp || arena.made == Made::Plain && thp == Some(ThpMode::Always)
+}
+
+/// Breaking an arena that is a huge page or not. `vacate`: with what is vacant in its live pages.
+pub(super) fn break_of(arena: &Arena, whole: bool, vacate: bool) -> Action {
+    // Also pages never touched, where they may be resident as parts of a huge page.
+    // And all of an arena that nothing is live in: where neither the mode nor the advice is known, it may be huge without our knowledge.
+    let drop = if whole || arena.in_use == 0 { !arena.in_use } else { arena.touched & !arena.in_use };
+    // Unadvised memory may be huge, too, from a time when the host's mode was `always`.
+    let split = whole || arena.unsplit || arena.made == Made::Plain;
+    Action::Break { drop, live: arena.in_use, advise: whole, split, vacate }
 }
 
 fn collapse_reason(error: Error) -> Fallback {

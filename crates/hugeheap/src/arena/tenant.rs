@@ -14,8 +14,8 @@
 use super::ARENA_BYTES;
 use super::layout::HEAP_PAGE_BYTES;
 use super::list::ArenaId;
-use super::maintenance::is_whole;
-use super::plan::{Action, Plan};
+use super::maintenance::{break_of, is_whole};
+use super::plan::Plan;
 use super::record::{Made, State};
 use super::{Arenas, layout};
 use hugeheap_os::{AddressRange, Os, Result as OsResult};
@@ -314,9 +314,7 @@ impl<O: Os> Arenas<O> {
             if vacancy.live + others > most || vacancy.bytes + free < least {
                 continue;
             }
-            let drop = if whole { !arena.in_use } else { arena.touched & !arena.in_use };
-            let split = whole || arena.unsplit || arena.made == Made::Plain;
-            let action = Action::Break { drop, live: arena.in_use, advise: whole, split, vacate: true };
+            let action = break_of(arena, whole, true);
             plan.push(id, self.table.range(id), action);
         }
     }

@@ -179,8 +179,12 @@ impl Mark {
 
     /// The page is looked at for vacant OS pages. Says whether its state is that of the look before.
     pub(super) fn look(&self) -> bool {
-        let state = self.state();
-        self.looked.swap(state, Ordering::Relaxed) == state
+        let (state, before) = (self.state(), self.looked.load(Ordering::Relaxed));
+        if state != before {
+            // Not written where it is the same: the line is the owner's, and a forked child's page.
+            self.looked.store(state, Ordering::Relaxed);
+        }
+        state == before
     }
 
     /// The state in which vacant OS pages of it were given back; 0: never.

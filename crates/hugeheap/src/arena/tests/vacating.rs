@@ -14,8 +14,9 @@ const OS_PAGE: usize = 4096;
 struct Pretended {
     kernel: Kernel,
     pages: RefCell<BTreeMap<usize, u128>>,
-    /// Live bytes of each heap page.
+    /// Live bytes of each heap page, and vacant ones, as they are told.
     live: Cell<usize>,
+    vacant: Cell<usize>,
     /// How long a look takes.
     takes: Cell<Duration>,
     /// All pages have changed since the look before.
@@ -62,7 +63,7 @@ impl Pretended {
             let pages = blocks.count_ones() as usize;
             let gone = self.gone.borrow().contains(&arena);
             let told_of = !(gone || self.changing.get() && due.quiet);
-            let bytes = if told_of { pages * (HEAP_PAGE_BYTES - OS_PAGE) } else { 0 };
+            let bytes = if told_of { pages * self.vacant.get() } else { 0 };
             let vacancy = Vacancy { arena, blocks, live: pages * self.live.get(), bytes, gone };
             if !told.note(vacancy) {
                 next = Some(arena);
@@ -99,6 +100,7 @@ impl Heap {
             kernel: world.kernel.clone(),
             pages: RefCell::new(pages),
             live: Cell::new(1024),
+            vacant: Cell::new(HEAP_PAGE_BYTES - OS_PAGE),
             takes: Cell::new(Duration::ZERO),
             changing: Cell::new(false),
             looks: Cell::new(0),
@@ -218,7 +220,7 @@ fn looking_takes_a_two_hundredth_of_the_time_at_most() {
 #[test]
 fn a_small_heap_or_one_that_frees_nothing_is_not_looked_at() {
     // Three arenas are below what is worth it; of ten, fifteen pages; and runs that are freed one by one are not a tenant's.
-    for (arenas, freed) in [(3, 0), (10, 15)] {
+    for (arenas, freed) in [(3, 20), (10, 15)] {
         let mut world = World::new(Policy::Thp, Config::default());
         world.heap.looks.tenant = true;
         let pages: Vec<_> = (0..arenas * HEAP_PAGES).map(|_| world.take(1)).collect();
@@ -235,6 +237,7 @@ fn a_small_heap_or_one_that_frees_nothing_is_not_looked_at() {
     // And none where nobody looks.
     let mut world = World::new(Policy::Thp, Config::default());
     world.sparse_arenas(10, 100);
+    world.heap.became_partial(1000);
     world.run(10.0);
     assert!(world.heap.due_look().is_none() && !world.heap.maintenance_due());
 }
@@ -297,4 +300,32 @@ fn a_heap_that_grows_keeps_its_huge_pages() {
     heap.world.free_arenas(&more[19..]);
     heap.run(1.5);
     assert_eq!(heap.world.heap.snapshot().breaks, 10);
+}
+
+/// The maintenance thread sleeps until retention changes, which may be long, or not at all: what happens meanwhile has to wake it.
+#[test]
+fn a_thread_that_sleeps_longer_is_woken_for_a_look() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.run(5.0);
+    let heap = &mut heap.world.heap;
+    let far = heap.now() + 3600 * SECOND;
+    assert!(!heap.oversleeps(far), "nothing happened");
+    heap.became_partial(256);
+    assert!(heap.oversleeps(far));
+    let soon = heap.now() + SECOND / 4;
+    assert!(!heap.oversleeps(soon), "it wakes before that is due");
+    assert!(!heap.oversleeps(0), "it does not sleep");
+}
+
+#[test]
+fn a_huge_page_is_not_given_up_for_less_than_an_eighth_of_it() {
+    let pages = HEAP_PAGES as usize - 2;
+    // Two heap pages are free besides.
+    let least = (ARENA_BYTES / 8 - 2 * HEAP_PAGE_BYTES).div_ceil(pages);
+    for (vacant, broken) in [(least - 1, 0), (least, 10)] {
+        let mut heap = Heap::new(Config::default(), 10);
+        heap.tenant.vacant.set(vacant);
+        heap.run(10.0);
+        assert_eq!(heap.world.heap.snapshot().breaks, broken, "{vacant} bytes of each page");
+    }
 }

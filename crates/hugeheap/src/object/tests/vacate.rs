@@ -343,7 +343,7 @@ fn a_heap_that_waits_for_an_owner_gives_up_what_is_vacant() {
     adopted.check_empty();
 }
 
-/// Of 80 pages in 100 a block is freed, and no page is empty: nothing else tells the arenas. Once for each 4 MiB, and again when it was used in between.
+/// Of many pages a block is freed, and none becomes empty: nothing else tells the arenas. Once for each 256 pages, and again when they were used in between.
 #[test]
 fn the_arenas_are_told_when_many_pages_are_used_in_part() {
     let (space, mut heap) = heap();
@@ -352,9 +352,9 @@ fn the_arenas_are_told_when_many_pages_are_used_in_part() {
     let mut ones: Vec<_> = blocks.chunks(8).map(|page| page[0]).take(1100).collect();
     for round in 0..3 {
         assert!(!is_due(), "{round}");
-        heap.give_all(ones[..500].iter().copied());
+        heap.give_all(ones[..250].iter().copied());
         assert!(!is_due(), "{round}: few");
-        heap.give_all(ones[500..].iter().copied());
+        heap.give_all(ones[250..].iter().copied());
         assert!(is_due(), "{round}: many");
         // Somebody looks, and they are used again.
         let told = crate::arena::Told::new(0, true);
