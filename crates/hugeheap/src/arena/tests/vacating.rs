@@ -329,3 +329,19 @@ fn a_huge_page_is_not_given_up_for_less_than_an_eighth_of_it() {
         assert_eq!(heap.world.heap.snapshot().breaks, broken, "{vacant} bytes of each page");
     }
 }
+
+/// It is not one that has to be looked at for being refilled, and may be a huge page at once.
+#[test]
+fn an_arena_that_became_empty_is_like_any_other() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.run(5.0);
+    assert_eq!(heap.world.heap.snapshot().breaks, 10);
+    let pages = heap.tenant.pages.take();
+    for (arena, blocks) in pages {
+        pages_of(blocks).for_each(|page| heap.world.free(arena + page * HEAP_PAGE_BYTES, 1));
+    }
+    heap.run(5.0);
+    let _again = heap.world.take_arenas(8);
+    assert!(!heap.world.heap.has_look_ahead(), "what is taken refills nothing");
+    heap.run(5.0);
+}

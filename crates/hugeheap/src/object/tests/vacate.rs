@@ -277,6 +277,34 @@ fn an_error_ends_it_and_what_went_before_is_told() {
     heap.check_empty();
 }
 
+/// The system has no more memory, and what is free lies in the arena that is closed for a moment.
+#[test]
+fn who_finds_nothing_elsewhere_waits_until_the_arena_is_open() {
+    let bytes = 2048;
+    let (space, mut heap, blocks) = sparse(bytes);
+    let free = 3 * ARENA_BYTES / bytes - blocks.0.len();
+    space.source().kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+    let arena = *blocks.arenas().iter().nth(1).expect("some");
+    let (closed, is_closed) = std::sync::mpsc::channel();
+    let taken = std::thread::scope(|scope| {
+        let owner = scope.spawn(move || {
+            is_closed.recv().expect("it is closed");
+            // Until there is really nothing.
+            core::iter::from_fn(|| heap.allocate(bytes).map(|block| at(block))).take(2 * free).count()
+        });
+        let mut first = true;
+        let _ = vacate(space, arena, |_| {
+            if core::mem::take(&mut first) {
+                closed.send(()).expect("it waits");
+                // Longer than it takes to use up everything else.
+                std::thread::sleep(core::time::Duration::from_millis(200));
+            }
+        });
+        owner.join().expect("the owner")
+    });
+    assert!(taken >= free, "{taken} of {free}");
+}
+
 #[test]
 fn two_at_a_time_do_not_meet() {
     let (space, _heap, blocks) = sparse(4096);
