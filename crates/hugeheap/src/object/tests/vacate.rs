@@ -290,7 +290,7 @@ fn who_finds_nothing_elsewhere_waits_until_the_arena_is_open() {
         let owner = scope.spawn(move || {
             is_closed.recv().expect("it is closed");
             // Until there is really nothing.
-            core::iter::from_fn(|| heap.allocate(bytes).map(|block| at(block))).take(2 * free).count()
+            core::iter::from_fn(|| heap.allocate(bytes).map(at)).take(2 * free).count()
         });
         let mut first = true;
         let _ = vacate(space, arena, |_| {
