@@ -3,7 +3,6 @@
 //! One test at a time: what is given back is the whole process's.
 #![cfg(target_os = "linux")]
 
-use hugeheap::arena::Settings;
 use hugeheap::object::{Heap, Source, space};
 use hugeheap::runtime::runtime;
 use std::ptr::NonNull;
@@ -141,8 +140,6 @@ fn no_live_block_loses_its_contents_while_owners_go_on() {
 #[test]
 fn a_forked_child_has_all_of_its_blocks_and_goes_on() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // Which registers the handlers for forks.
-    runtime().start(Settings::DEFAULT);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -30,6 +30,10 @@ const _: () = assert!(offset_of!(Core<Runtime>, own) == 0 && offset_of!(Own<Runt
 impl Source for Runtime {
     type Os = Linux;
 
+    fn begin(&'static self) {
+        self.ensure_started();
+    }
+
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Linux>) -> R) -> R {
         self.work(work)
     }
@@ -293,7 +297,6 @@ pub(crate) unsafe fn set_thread_heap(heap: &ProcessHeap) {
 #[cold]
 #[inline(never)]
 fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
-    runtime().ensure_started();
     if slot::has_left() {
         // SAFETY: no preconditions.
         let thread = unsafe { libc::gettid() };

@@ -133,6 +133,7 @@ impl<S: Source> Space<S> {
     }
 
     pub(super) fn acquire_as(&'static self, hardened: bool, state: u32) -> Option<Heap<S>> {
+        self.source().begin();
         if self.registry.waiting.load(Ordering::Acquire) > 0 {
             let fits = |number: &u32| self.is_hardened(*number) == hardened;
             let adopted = self.registry.numbers().filter(fits).find_map(|number| self.claim(number, state));

@@ -29,6 +29,8 @@ use hugeheap_os::{AddressRange, Backing, Os, Pages};
 pub trait Source: Sync + 'static {
     /// The operating system under the arenas.
     type Os: Os;
+    /// Called before a heap is acquired: what has to be there before the first one.
+    fn begin(&'static self) {}
     /// Works on the arenas, locked; afterwards sees to it that maintenance happens.
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R;
     /// Called before memory goes back to the arenas: what is told of the peak has to be looked at while it lasts.
