@@ -62,29 +62,3 @@ def drop(capability):
             os._exit(99)
 
     return inner
-
-
-def refuse_call(number, error):
-    """A filter that answers one system call with an error, as a kernel without it, or a container's profile, does."""
-
-    class Instruction(ctypes.Structure):
-        _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
-
-    class Program(ctypes.Structure):
-        _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.POINTER(Instruction))]
-
-    load, equal, answer, allow, fail = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
-    lines = (Instruction * 4)(
-        (load, 0, 0, 0), (equal, 0, 1, number), (answer, 0, 0, fail | error), (answer, 0, 0, allow)
-    )
-    program = Program(4, lines)
-
-    def inner():
-        library = ctypes.CDLL(None, use_errno=True)
-        no_new_privileges, seccomp, filter_mode = 38, 22, 2
-        if library.prctl(no_new_privileges, 1, 0, 0, 0):
-            os._exit(98)
-        if library.prctl(seccomp, filter_mode, ctypes.byref(program), 0, 0):
-            os._exit(99)
-
-    return inner

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from targets import Target, drop, ended, kernel_thread, refuse_call, rss
+import testbed
+from targets import Target, drop, ended, kernel_thread, rss
 
 TARGETS = Path(__file__).parent
 # Each mapping loses up to 2 MiB at either end, and the interpreter has two or three: of 60 MB that was up to 13 % by chance of addresses.
@@ -248,7 +249,7 @@ PROCESS_MADVISE, PIDFD_OPEN, ENOSYS = 440, 434, 38
 @pytest.mark.parametrize(("command", "since"), [("collapse", "6.1"), ("release", "5.10")])
 def test_a_kernel_without_the_call(hugeheap, sparse, command, since, call):
     process = sparse(512)
-    result = hugeheap(command, process.pid, preexec_fn=refuse_call(call, ENOSYS))
+    result = hugeheap(command, process.pid, preexec_fn=testbed.refuse_call(call, ENOSYS))
     assert result.returncode == 3, result.stderr
     assert f"Linux {since} and newer" in result.stderr
     assert result.stdout == ""

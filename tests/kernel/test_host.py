@@ -4,6 +4,7 @@ Guarded for users: the program gives the same output as on stock, hugeheap takes
 documented name and no other.
 """
 
+import errno
 import os
 import re
 import resource
@@ -235,6 +236,29 @@ def test_no_thread_is_possible():
         record = testbed.only_record(place)
     assert record["fallbacks"].pop("no_thread") >= 1
     assert set(record["fallbacks"]) <= {"no_huge_page", "latency"}
+
+
+SPARSE = """
+import random, time
+random.seed(1)
+rows = [bytes(random.randrange(800, 2000)) for _ in range(40_000)]
+random.shuffle(rows)
+del rows[4_000:]
+time.sleep(1.5)
+print(len(rows), sum(map(any, rows)))
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of membarrier is that of x86-64")
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_filter_of_system_calls_refuses_the_barrier(tmp_path, allowed):
+    """As containers' profiles of old do: vacant OS pages stay, the reason is counted once, and no huge page is broken for it."""
+    env = testbed.preloaded("auto", tmp_path, "objects", HUGEHEAP_DECAY="0.2")
+    filtered = {} if allowed else {"preexec_fn": testbed.refuse_call(324, errno.EPERM)}
+    fine(testbed.run([PYTHON, "-c", SPARSE], env=env, **filtered), "4000 0\n")
+    record = testbed.only_record(tmp_path)
+    assert record["fallbacks"].get("no_barrier", 0) == (0 if allowed else 1)
+    assert record["vacated"] > 8 << 20 if allowed else record["vacated"] == 0, record
 
 
 # --- telemetry, start ---

@@ -18,6 +18,7 @@ use super::maintenance::{break_of, is_whole};
 use super::plan::Plan;
 use super::record::{Made, State};
 use super::{Arenas, layout};
+use crate::telemetry::Fallback;
 use hugeheap_os::{AddressRange, Os, Result as OsResult};
 
 /// Arenas that one look tells of: as many as a pass has steps.
@@ -234,6 +235,14 @@ impl<O: Os> Arenas<O> {
     /// What could not be had of an arena may be tried again at that time: then it has to be told of again.
     pub(super) fn look_again_at(&mut self, time: u64) {
         self.looks.due = self.looks.due.min(time);
+    }
+
+    /// The tenant cannot give up anything in this process, and is not asked any more.
+    pub(crate) fn cannot_vacate(&mut self) {
+        if self.looks.tenant {
+            self.count(Fallback::NoBarrier);
+            (self.looks.tenant, self.looks.due, self.looks.count) = (false, u64::MAX, 0);
+        }
     }
 
     /// Whether the tenant is to look now.

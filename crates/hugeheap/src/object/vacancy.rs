@@ -39,6 +39,8 @@ pub(crate) struct Look {
     pub(crate) next: Option<usize>,
     /// There are vacant OS pages in heap pages that changed since the look before.
     pub(crate) later: bool,
+    /// The system has no [barrier](Pages::barrier): there is no use in looking.
+    pub(crate) refused: bool,
 }
 
 /// OS pages of a heap page that no live block lies in, a bit each. None where an OS page is as large as a heap page.
@@ -88,7 +90,7 @@ impl<S: Source> Space<S> {
         let (mut looked, mut later) = (0, false);
         // Without it nothing can be given back, and huge pages would be broken for that.
         if self.source().os().barrier().is_err() {
-            return Look { next: None, later };
+            return Look { next: None, later, refused: true };
         }
         // Once an arena is among them it stays there, and regions are not in the order of their addresses.
         let known = usize::from(after != 0);
@@ -100,10 +102,10 @@ impl<S: Source> Space<S> {
             later |= changed;
             let enough = (vacancy.bytes > 0 || vacancy.gone) && !tell(vacancy);
             if enough || looked == LOOK {
-                return Look { next: Some(start), later };
+                return Look { next: Some(start), later, refused: false };
             }
         }
-        Look { next: None, later }
+        Look { next: None, later, refused: false }
     }
 
     /// The arenas of which a heap page was in use, in the order of the regions and, within one, of their addresses.

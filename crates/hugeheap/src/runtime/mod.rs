@@ -328,6 +328,10 @@ impl Runtime {
     fn look(&self, due: DueLook) -> Option<usize> {
         let mut told = Told::new(self.heap.lock().now(), due.quiet);
         let look = object::space().look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
+        if look.refused {
+            self.heap.lock().cannot_vacate();
+            return None;
+        }
         let refilled = self.heap.lock().looked(&told, look.next, look.later);
         refilled
             .into_iter()

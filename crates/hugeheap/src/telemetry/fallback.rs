@@ -37,6 +37,8 @@ pub enum Fallback {
     MappingLimit = 14,
     /// The first touch of an advised arena found no free huge page.
     NoHugePage = 15,
+    /// The system refuses the barrier (`membarrier`) without which vacant OS pages of heap pages in use cannot be given back: they stay until their heap pages are free.
+    NoBarrier = 16,
 }
 
 impl Fallback {
@@ -44,7 +46,7 @@ impl Fallback {
     pub const ROOM: usize = 24;
 
     /// All reasons, in the order of the schema.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::ThpNever,
         Self::ThpDisabled,
         Self::ThpUnsupported,
@@ -61,6 +63,7 @@ impl Fallback {
         Self::NoThread,
         Self::MappingLimit,
         Self::NoHugePage,
+        Self::NoBarrier,
     ];
 
     /// The name in JSON and in metrics.
@@ -82,6 +85,7 @@ impl Fallback {
             Self::NoThread => "no_thread",
             Self::MappingLimit => "mapping_limit",
             Self::NoHugePage => "no_huge_page",
+            Self::NoBarrier => "no_barrier",
         }
     }
 
@@ -118,6 +122,10 @@ impl Fallback {
             Self::NoHugePage => {
                 "no free huge page at first touch: memory is fragmented or full; echo 1 > \
                  /proc/sys/vm/compact_memory helps for a while"
+            }
+            Self::NoBarrier => {
+                "membarrier was refused; allow it in the sandbox's filter of system calls, or vacant OS pages \
+                 stay until their heap pages are free"
             }
         }
     }

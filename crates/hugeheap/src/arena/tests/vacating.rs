@@ -24,6 +24,7 @@ struct Pretended {
     looks: Cell<u32>,
     gone: RefCell<BTreeSet<usize>>,
     fails: Cell<bool>,
+    refused: Cell<bool>,
     forgotten: RefCell<Vec<usize>>,
 }
 
@@ -56,6 +57,9 @@ impl Pretended {
     fn look(&self, heap: &mut Arenas<Kernel>) {
         let Some(due) = heap.due_look() else { return };
         self.looks.set(self.looks.get() + 1);
+        if self.refused.get() {
+            return heap.cannot_vacate();
+        }
         let mut told = Told::new(heap.now(), due.quiet);
         self.kernel.advance(self.takes.get());
         let mut next = None;
@@ -106,6 +110,7 @@ impl Heap {
             looks: Cell::new(0),
             gone: RefCell::default(),
             fails: Cell::new(false),
+            refused: Cell::new(false),
             forgotten: RefCell::default(),
         };
         Self { world, tenant }
@@ -267,6 +272,21 @@ fn what_cannot_be_had_is_tried_again_and_nothing_is_lost() {
     heap.tenant.fails.set(false);
     heap.run(30.0);
     assert_eq!(heap.resident(), [1].into());
+    heap.check_contents();
+}
+
+#[test]
+fn where_nothing_can_be_had_the_reason_is_counted_once_and_nothing_is_looked_at_any_more() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.tenant.refused.set(true);
+    heap.run(3.0);
+    for _ in 0..5 {
+        heap.world.heap.became_partial(2000);
+        heap.run(3.0);
+    }
+    let snapshot = heap.world.heap.snapshot();
+    assert_eq!((heap.tenant.looks.get(), snapshot.fallback(Fallback::NoBarrier)), (1, 1));
+    assert_eq!((snapshot.breaks, snapshot.vacated), (0, 0), "no huge page is lost for nothing");
     heap.check_contents();
 }
 
