@@ -168,24 +168,28 @@ impl Looks {
     }
 }
 
-/// A look that is due: after which arena, 0 for all of them, and whether what changed lately is left alone.
+/// A look that is due, or that somebody asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DueLook {
+    /// After which arena; 0: at all of them.
     pub(crate) after: usize,
+    /// What changed lately is left alone.
     pub(crate) quiet: bool,
+    /// It is the program's own time, and no share of it that is over.
+    pub(crate) asked: bool,
 }
 
 /// What a look told, while it is made: without the lock.
 pub(crate) struct Told {
     began: u64,
-    quiet: bool,
+    look: DueLook,
     told: [Vacancy; TOLD],
     count: usize,
 }
 
 impl Told {
-    pub(crate) const fn new(began: u64, quiet: bool) -> Self {
-        Self { began, quiet, told: [NOTHING; TOLD], count: 0 }
+    pub(crate) const fn new(began: u64, look: DueLook) -> Self {
+        Self { began, look, told: [NOTHING; TOLD], count: 0 }
     }
 
     /// Notes what is told. Says whether there is room for more.
@@ -248,7 +252,7 @@ impl<O: Os> Arenas<O> {
     /// Whether the tenant is to look now.
     pub(crate) fn due_look(&self) -> Option<DueLook> {
         let due = self.looks.due <= self.now();
-        due.then_some(DueLook { after: self.looks.after, quiet: !self.is_tight() })
+        due.then_some(DueLook { after: self.looks.after, quiet: !self.is_tight(), asked: false })
     }
 
     /// Takes over what a look told. `next`: where the next one goes on, `later`: something changed since the look before. Returns the arenas that were refilled, for the tenant to forget what was given up there.
@@ -264,14 +268,17 @@ impl<O: Os> Arenas<O> {
         }
         looks.took = looks.took.saturating_add(now.saturating_sub(told.began));
         // A heap that grows has a use for huge pages, and for some of what is vacant.
-        let waits = told.quiet && looks.grows;
+        let waits = told.look.quiet && looks.grows;
         looks.later |= later || waits;
         (looks.told, looks.count) = (told.told, if waits { 0 } else { told.count });
         (looks.after, looks.due) = match next {
             Some(next) => (next, now),
             None => {
-                looks.rest = looks.took.saturating_mul(SHARE);
-                looks.rests_until = looks.rests_until.max(now).saturating_add(looks.rest);
+                // With what a program asks for counted, one that gave back all the time for seconds was not looked at for minutes.
+                if !told.look.asked {
+                    looks.rest = looks.took.saturating_mul(SHARE);
+                    looks.rests_until = looks.rests_until.max(now).saturating_add(looks.rest);
+                }
                 let next = looks.earliest(looks.began.saturating_add(decay / 2));
                 (0, if looks.later { next } else { u64::MAX })
             }

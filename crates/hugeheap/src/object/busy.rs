@@ -1,43 +1,98 @@
-//! A heap is *busy* while its owner changes its lists.
+//! Whose turn it is to change a heap's lists: the owner's, which is *busy* then, or that of somebody who *holds* the heap for a moment.
 //!
 //! ```text
-//!   owner   busy = 1 ─▶ lists, queues, spare pages change ─▶ busy = 0
-//!   fork by another thread: the child looks ─▶ 0: the heap waits for an owner       registry
+//!   owner   busy = 1 ─▶ held? no ─▶ lists, queues, spare pages change ─▶ busy = 0
+//!                          └─ yes ─▶ busy = 0, waits, begins again
+//!   other   held = 1 ─▶ barrier ─▶ busy? no ─▶ lists, queues, spare pages change ─▶ held = 0
+//!                                     └─ yes ─▶ held = 0: it does not wait
+//!   fork by another thread: the child looks ─▶ busy is 0: the heap waits for an owner       registry
 //!                                          └─▶ 1: it is lost
 //! ```
 //!
-//! Two plain stores: who looks at them is a child of the process, which sees the memory as it was at one moment, or the owner's own thread (`runtime::guest`). What changes with one store, such as
-//! a bit of a window or what is kept of page runs, needs no mark.
+//! The owner comes by all the time and the others seldom, so the owner has no atomic instruction and no fence: the other side passes a barrier on all processors (`membarrier`). Either the owner's store of *busy* was before that, and is seen, or its look at *held*
+//! comes after it, and sees that.
+//!
+//! What changes with one store, such as a bit of a window or what is kept of page runs, needs no turn: whoever holds a heap must not touch it. See `idle`.
+//!
+//! Turns are not nested: the inner one would end the outer one's.
 
-use super::heap::{Core, Heap};
-use super::space::Source;
+use super::heap::{Core, Heap, Turn};
+use super::space::{Source, Space};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{Ordering, compiler_fence};
+use hugeheap_os::Pages;
 
 impl<S: Source> Heap<S> {
-    /// Marks the heap busy until the guard is dropped.
+    /// Marks the heap busy until the guard is dropped. Not where it is already.
+    #[inline(always)]
     pub(crate) fn busy(&self) -> Busy {
         Busy::new(self.core)
     }
 }
 
+impl Turn {
+    /// Whether somebody changes the heap's lists.
+    pub(super) fn is_taken(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) != 0 || self.held.load(Ordering::SeqCst) != 0
+    }
+}
+
 /// See [`Heap::busy`].
-pub(crate) struct Busy(*const AtomicU32);
+pub(crate) struct Busy(*const Turn);
 
 impl Busy {
+    #[inline(always)]
     fn new<S: Source>(core: NonNull<Core<S>>) -> Self {
         // SAFETY: cores are never unmapped.
-        let busy: &AtomicU32 = unsafe { &(*core.as_ptr()).shared.busy };
-        busy.store(1, Ordering::Relaxed);
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        Self(busy)
+        let turn: &Turn = unsafe { &(*core.as_ptr()).shared.turn };
+        debug_assert_eq!(turn.busy.load(Ordering::Relaxed), 0, "turns are not nested");
+        turn.busy.store(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if turn.held.load(Ordering::Acquire) != 0 {
+            Self::wait(turn);
+        }
+        Self(turn)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(turn: &Turn) {
+        while turn.held.load(Ordering::Acquire) != 0 {
+            turn.busy.store(0, Ordering::Release);
+            while turn.held.load(Ordering::Acquire) != 0 {
+                std::thread::yield_now();
+            }
+            turn.busy.store(1, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+        }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        compiler_fence(Ordering::SeqCst);
         // SAFETY: cores are never unmapped.
-        unsafe { (*self.0).store(0, Ordering::Relaxed) };
+        unsafe { (*self.0).busy.store(0, Ordering::Release) };
+    }
+}
+
+/// A heap is held, until this is dropped.
+pub(super) struct Held(&'static Turn);
+
+impl<S: Source> Space<S> {
+    /// Holds the heap with that turn, unless its owner is busy or the system has no barrier.
+    ///
+    /// For one thread at a time, and not for the owner.
+    pub(super) fn hold(&self, turn: &'static Turn) -> Option<Held> {
+        turn.held.store(1, Ordering::SeqCst);
+        let held = Held(turn);
+        let passed = self.source().os().barrier().is_ok();
+        (passed && turn.busy.load(Ordering::SeqCst) == 0).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.held.store(0, Ordering::Release);
     }
 }

@@ -85,10 +85,21 @@ pub(crate) struct Shared {
     pub(crate) late: AtomicU32,
     /// See `hardened`. Never changed.
     pub(crate) hardened: bool,
-    /// The owner changes lists: a child forked now cannot use the heap. Apart, because the owner writes it all the time.
-    pub(crate) busy: Apart<AtomicU32>,
+    /// Whose turn it is to change the heap's lists. Apart, because the owner writes it all the time.
+    pub(crate) turn: Apart<Turn>,
+    /// How far the owner was when somebody looked last whether it does anything. See `idle`.
+    pub(super) seen: AtomicU32,
     /// What other threads write.
     pub(crate) inbox: Apart<Inbox>,
+}
+
+/// Who changes a heap's lists. See `busy`.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// The owner does: a child forked now cannot use the heap.
+    pub(crate) busy: AtomicU32,
+    /// Somebody else does.
+    pub(super) held: AtomicU32,
 }
 
 /// Where pages are put in which other threads freed.
@@ -98,6 +109,8 @@ pub(crate) struct Inbox {
     pub(crate) first: AtomicUsize,
     /// How often one was put there. See `visit`.
     pub(crate) announced: AtomicU32,
+    /// Pending pages of which the first window became vacant.
+    pub(super) vacant: AtomicU32,
 }
 
 /// A heap's memory. Two parts, so that the owner's exclusive reference never covers what others read.

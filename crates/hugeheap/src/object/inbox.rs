@@ -47,7 +47,11 @@ impl<S: Source> Own<S> {
         let mut next = remote::take_all(&shared.inbox.first);
         while let Some(page) = self.space.page(next) {
             next = page.links().inbox.load(Ordering::Relaxed);
-            self.collect_page(page);
+            if self.space.is_closed(page) {
+                self.queue(page);
+            } else {
+                self.collect_page(page);
+            }
         }
         self.collect_queues();
     }
@@ -57,6 +61,30 @@ impl<S: Source> Own<S> {
         self.sort_inbox(shared);
         // What is not spare has to come from the arenas.
         self.collect_next(class) || self.spare_count == 0 && self.collect_queues()
+    }
+
+    /// Pages in the queues.
+    pub(super) fn queued(&self) -> usize {
+        self.pending.pages
+    }
+
+    /// The first page of a queue, as an address; 0: none.
+    pub(super) fn first_queued(&self, class: Class) -> usize {
+        self.pending.queues[class].first
+    }
+
+    /// Of a heap of another thread: a number that changes whenever a class has used up its page, and whether anything waits in the queues or among the spare pages.
+    ///
+    /// # Safety
+    /// It is a heap's.
+    pub(super) unsafe fn progress(own: *const Self) -> (u32, bool) {
+        // SAFETY: by the contract; each is read once, as what it was or is.
+        unsafe {
+            let patience = (&raw const (*own).pending.patience).read_volatile();
+            let pages = (&raw const (*own).pending.pages).read_volatile();
+            let spare = (&raw const (*own).spare_count).read_volatile();
+            (patience, pages != 0 || spare != 0)
+        }
     }
 
     /// Called whenever a class has used up its page.
@@ -92,7 +120,7 @@ impl<S: Source> Own<S> {
     }
 
     /// Puts a page at the end of the queue of its class. It is pending, so its class does not change.
-    fn queue(&mut self, page: Page) {
+    pub(super) fn queue(&mut self, page: Page) {
         page.links().inbox.store(0, Ordering::Relaxed);
         let queue = &mut self.pending.queues[tag::class(page.tag())];
         let last = core::mem::replace(&mut queue.last, page.address());
@@ -103,42 +131,47 @@ impl<S: Source> Own<S> {
         self.pending.pages += 1;
     }
 
-    /// Collects the first page of a queue; says no when there is none.
+    /// Collects the first page of a queue; says no when there is none, or it has to wait.
     fn collect_next(&mut self, class: Class) -> bool {
+        let first = self.space.page(self.first_queued(class));
+        if first.is_none_or(|page| self.space.is_closed(page)) {
+            return false;
+        }
+        let Some(page) = self.take_queued(class) else { return false };
+        self.collect_page(page);
+        true
+    }
+
+    /// Takes the first page of a queue.
+    pub(super) fn take_queued(&mut self, class: Class) -> Option<Page> {
         let queue = &mut self.pending.queues[class];
-        let Some(page) = self.space.page(queue.first) else { return false };
+        let page = self.space.page(queue.first)?;
         queue.first = page.links().inbox.load(Ordering::Relaxed);
         if queue.first == 0 {
             queue.last = 0;
         }
         self.pending.pages -= 1;
-        self.collect_page(page);
-        true
+        Some(page)
     }
 
-    /// Collects all queues; says no when they are empty.
+    /// Collects all queues; says no when they are empty, or what is there has to wait.
     fn collect_queues(&mut self) -> bool {
-        if self.pending.pages == 0 {
+        let before = self.pending.pages;
+        if before == 0 {
             return false;
         }
         for class in 1..CLASSES {
             while self.collect_next(class) {}
         }
-        true
+        self.pending.pages < before
     }
 
     fn collect_page(&mut self, page: Page) {
         let class = tag::class(remote::acknowledge(&page.mark().tag));
-        let shape = &SHAPES[class];
         for window in 0..WINDOWS {
             let bits = remote::take(&page.remote()[window]);
-            if bits == 0 {
-                continue;
-            }
-            if !self.free_bits(page, &Place { class, window, bits }) {
-                let granule = (window * 64 + bits.trailing_zeros() as usize) << GRANULE_SHIFT;
-                let mistake = Mistake::TwoThreads { bytes: shape.bytes as usize };
-                mistake::abort("free", page.address() + granule, mistake);
+            if bits != 0 && !self.free_bits(page, &Place { class, window, bits }) {
+                freed_twice(page, class, window, bits);
             }
         }
         // Once for all windows. Also a page that could not be released because it was pending.
@@ -162,4 +195,12 @@ impl<S: Source> Own<S> {
     pub(super) fn queues_are_empty(&self) -> bool {
         self.pending.pages == 0 && self.queued_pages().next().is_none()
     }
+}
+
+/// The owner freed one of the blocks of a window that another thread freed.
+#[cold]
+pub(super) fn freed_twice(page: Page, class: Class, window: usize, bits: u64) -> ! {
+    let granule = (window * 64 + bits.trailing_zeros() as usize) << GRANULE_SHIFT;
+    let mistake = Mistake::TwoThreads { bytes: SHAPES[class].bytes as usize };
+    mistake::abort("free", page.address() + granule, mistake)
 }

@@ -177,9 +177,14 @@ impl Mark {
         self.change(|state| state & !(LISTED | FULL) | (list as u32) << LISTED_SHIFT & LISTED);
     }
 
-    /// The page is looked at for vacant OS pages. Says whether its state is that of the look before.
-    pub(super) fn look(&self) -> bool {
-        let (state, before) = (self.state(), self.looked.load(Ordering::Relaxed));
+    /// The state, were the blocks collected that others freed.
+    fn state_without(&self, others: u32) -> u32 {
+        self.state().wrapping_sub(others.wrapping_mul(LIVE))
+    }
+
+    /// The page is looked at for vacant OS pages, with so many blocks that others freed. Says whether its state is that of the look before.
+    pub(super) fn look(&self, others: u32) -> bool {
+        let (state, before) = (self.state_without(others), self.looked.load(Ordering::Relaxed));
         if state != before {
             // Not written where it is the same: the line is the owner's, and a forked child's page.
             self.looked.store(state, Ordering::Relaxed);
@@ -193,13 +198,13 @@ impl Mark {
     }
 
     /// Whether they were given back, and its state has not changed since.
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone() == self.state()
+    pub(super) fn is_gone(&self, others: u32) -> bool {
+        self.gone() == self.state_without(others)
     }
 
     /// Its vacant OS pages were given back.
-    pub(super) fn set_gone(&self) {
-        self.gone.store(self.state(), Ordering::Relaxed);
+    pub(super) fn set_gone(&self, others: u32) {
+        self.gone.store(self.state_without(others), Ordering::Relaxed);
     }
 
     /// It is a page like any other again.

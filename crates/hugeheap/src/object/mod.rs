@@ -53,6 +53,9 @@ mod free;
 mod global;
 mod hardened;
 mod heap;
+mod idle;
+#[cfg(all(test, loom))]
+mod idle_model;
 mod inbox;
 mod instructions;
 mod lists;

@@ -84,18 +84,34 @@ impl Heap {
         while next != 0 {
             assert!(!seen.contains(&next), "page {next} is in the inbox twice");
             seen.push(next);
-            let page = &self.pages[next - 1];
-            next = page.link.load(Ordering::Relaxed);
-            remote::acknowledge(&page.tag);
-            let bits = remote::take(&page.remote);
-            page.freed.with_mut(|freed| {
-                // SAFETY: loom checks that nobody else has it.
-                let freed = unsafe { &mut *freed };
-                assert_eq!(*freed & bits, 0, "taken twice");
-                *freed |= bits;
-            });
+            let page = next;
+            next = self.pages[page - 1].link.load(Ordering::Relaxed);
+            self.collect_page(page);
         }
         seen
+    }
+
+    fn collect_page(&self, address: usize) {
+        let page = &self.pages[address - 1];
+        remote::acknowledge(&page.tag);
+        let bits = remote::take(&page.remote);
+        page.freed.with_mut(|freed| {
+            // SAFETY: loom checks that nobody else has it.
+            let freed = unsafe { &mut *freed };
+            assert_eq!(*freed & bits, 0, "taken twice");
+            *freed |= bits;
+        });
+    }
+
+    /// `Own::collect_held`: one page after the other.
+    fn collect_one_by_one(&self) {
+        let link = |address: usize| Some(&self.pages[address.checked_sub(1)?].link);
+        loop {
+            match remote::take_first(&self.inbox, link) {
+                0 => return,
+                page => self.collect_page(page),
+            }
+        }
     }
 
     /// `Own::release`: the page has no live block any more. Says no when a free is announced.
@@ -161,6 +177,22 @@ fn two_pages_find_their_way_through_the_inbox() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         heap.collect();
         assert_eq!((heap.freed(1), heap.freed(2)), (1, 1), "a page was forgotten");
+    });
+}
+
+#[test]
+fn pages_that_are_taken_one_by_one_come_each_time_others_free_in_them() {
+    loom::model(|| {
+        let heap = Heap::new(OWNED);
+        let thread = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || [(1, 1), (2, 1), (1, 2)].map(|(page, bit)| assert!(heap.free(page, bit))))
+        };
+        heap.collect_one_by_one();
+        thread.join().unwrap();
+        heap.collect_one_by_one();
+        assert_eq!((heap.freed(1), heap.freed(2)), (3, 1), "a page was forgotten");
+        assert_eq!(heap.inbox.load(Ordering::Relaxed), 0);
     });
 }
 

@@ -22,7 +22,7 @@
 //! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
 
 use super::apart::Apart;
-use super::heap::{Core, Heap, Inbox, Own, Shared};
+use super::heap::{Core, Heap, Inbox, Own, Shared, Turn};
 use super::remote;
 use super::space::{Page, Source, Space, map_metadata};
 use super::tag;
@@ -248,7 +248,7 @@ impl<S: Source> Space<S> {
             let Some(shared) = self.registry.shared::<S>(number) else { continue };
             let mut state = shared.state.load(Ordering::Relaxed);
             if !own.contains(&Some(number)) && matches!(state, THREAD | LEAVING | VISITED) {
-                let changing = shared.busy.load(Ordering::Relaxed) != 0 || state == VISITED;
+                let changing = shared.turn.busy.load(Ordering::Relaxed) != 0 || state == VISITED;
                 state = if changing { LOST } else { WAITING };
                 shared.state.store(state, Ordering::Relaxed);
             }
@@ -296,7 +296,7 @@ impl<S: Source> Space<S> {
             return true;
         }
         // SAFETY: as above.
-        shared.busy.load(Ordering::Relaxed) != 0
+        shared.turn.busy.load(Ordering::Relaxed) != 0
             || unsafe { &*own }.queued_pages().any(|other| other.address() == page.address())
     }
 
@@ -376,8 +376,13 @@ impl Shared {
             state: AtomicU32::new(state),
             late: AtomicU32::new(0),
             hardened,
-            busy: Apart(AtomicU32::new(0)),
-            inbox: Apart(Inbox { first: AtomicUsize::new(0), announced: AtomicU32::new(0) }),
+            turn: Apart(Turn { busy: AtomicU32::new(0), held: AtomicU32::new(0) }),
+            seen: AtomicU32::new(0),
+            inbox: Apart(Inbox {
+                first: AtomicUsize::new(0),
+                announced: AtomicU32::new(0),
+                vacant: AtomicU32::new(0),
+            }),
         }
     }
 }

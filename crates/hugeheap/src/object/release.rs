@@ -33,6 +33,11 @@ enum Elsewhere {
     Twice,
 }
 
+/// Whether an address lies in the first window of its page.
+fn is_in_first_window(address: usize) -> bool {
+    address % HEAP_PAGE_BYTES < 64 << GRANULE_SHIFT
+}
+
 /// Away from the function that meets it, which would save registers for it.
 #[cold]
 #[inline(never)]
@@ -274,7 +279,8 @@ impl<S: Source> Space<S> {
         announcing: &AtomicUsize,
     ) -> Elsewhere {
         // Where no live block begins it is 1, also inside of blocks.
-        if vacant.load(Ordering::Relaxed) & bit != 0 {
+        let owners = vacant.load(Ordering::Relaxed);
+        if owners & bit != 0 {
             return Elsewhere::Refused;
         }
         if !remote::free(freed, bit) {
@@ -283,6 +289,8 @@ impl<S: Source> Space<S> {
         if remote::announce(&mark.tag, tag, || announcing.store(address, Ordering::Relaxed)) {
             self.put_into_inbox(address, tag);
             announcing.store(0, Ordering::Relaxed);
+        } else if owners | freed.load(Ordering::Relaxed) == u64::MAX && is_in_first_window(address) {
+            self.count_vacant(tag);
         }
         Elsewhere::Freed
     }
@@ -291,10 +299,23 @@ impl<S: Source> Space<S> {
     #[inline(never)]
     pub(super) fn put_into_inbox(&self, address: usize, tag: u32) {
         let Some(page) = self.page(address) else { return };
-        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
-        remote::push(&shared.inbox.first, page.address(), &page.links().inbox);
-        self.collect_ownerless(tag::heap(tag));
-        self.count_announced(tag::heap(tag), shared);
+        self.push_into_inbox(page, tag);
+        self.announced(tag);
+    }
+
+    /// The same in two parts: what makes the page one that is collected,
+    pub(super) fn push_into_inbox(&self, page: Page, tag: u32) {
+        if let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) {
+            remote::push(&shared.inbox.first, page.address(), &page.links().inbox);
+        }
+    }
+
+    /// and what sees to it that somebody comes.
+    pub(super) fn announced(&self, tag: u32) {
+        if let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) {
+            self.collect_ownerless(tag::heap(tag));
+            self.count_announced(tag::heap(tag), shared);
+        }
     }
 
     /// Frees a run of another heap: it leaves the heap, back to the arenas.

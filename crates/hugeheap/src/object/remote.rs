@@ -69,6 +69,23 @@ pub(super) fn push(inbox: &AtomicUsize, page: usize, link: &AtomicUsize) {
     }
 }
 
+/// Owner: takes the first page of an inbox; 0: it is empty. `next` finds the link of a page. Nobody else takes any, so that the first one stays where it is until it is taken.
+pub(super) fn take_first<'a>(inbox: &AtomicUsize, next: impl Fn(usize) -> Option<&'a AtomicUsize>) -> usize {
+    let mut first = inbox.load(Ordering::SeqCst);
+    while let Some(link) = next(first) {
+        match inbox.compare_exchange_weak(
+            first,
+            link.load(Ordering::Relaxed),
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        ) {
+            Ok(_) => return first,
+            Err(now) => first = now,
+        }
+    }
+    0
+}
+
 /// Owner: empties an inbox. Returns its first page.
 pub(super) fn take_all(inbox: &AtomicUsize) -> usize {
     if inbox.load(Ordering::SeqCst) == 0 { 0 } else { inbox.swap(0, Ordering::SeqCst) }

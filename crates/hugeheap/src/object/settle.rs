@@ -8,7 +8,7 @@
 //!
 //! Pages are found by their number in the first region, where all these blocks lie: `glibc-simple` has two such frees for the eight blocks of a page.
 
-use super::class::{Class, WINDOWS};
+use super::class::{CLASSES, Class, WINDOWS};
 use super::heap::{Core, Heap, Own};
 use super::mark::Mark;
 use super::space::{Bitmap, Source, is_vacant};
@@ -28,7 +28,12 @@ impl<S: Source> Heap<S> {
         let own = heap.own();
         // SAFETY: the caller freed the block at this granule of the first region.
         let mark = unsafe { own.mark_of(granule / 64) };
-        let class = tag::class(mark.tag.load(Ordering::Relaxed));
+        let tag = mark.tag.load(Ordering::Relaxed);
+        let class = tag::class(tag);
+        // Whoever held the heap since the block was freed may have found all of the page free, and given it back: see `idle`.
+        if tag::heap(tag) != tag::heap(own.tag) || class >= CLASSES {
+            return;
+        }
         let page = granule / (64 * WINDOWS);
         if mark.is_full() {
             // Whoever takes the page looks at the other windows. To look at all of them here was in vain where all of the page's blocks are freed before it is.

@@ -9,7 +9,7 @@
 //! A heap that shrinks to a tenth, at random, keeps nearly all of its heap pages: of 32 blocks one is live. No heap page goes back, so the arenas see nothing that they could give back or break. But an OS page of eight blocks has none
 //! with a probability of 0.43, and because the allocator keeps nothing inside of free blocks, such a page can be [given back](super::vacate) alone.
 //!
-//! Nothing is locked and nobody waits: the owners of the heaps go on meanwhile, and what is found may be wrong a moment later. It says where to look again. A page is *quiet* when its count of live blocks and its place in the lists are what they
+//! Nothing is locked and nobody waits: the owners of the heaps go on meanwhile, and what is found may be wrong a moment later. It says where to look again. A page is *quiet* when its count of live blocks, without those that others freed, and its place in the lists are what they
 //! were at the look before, half a decay time ago: what a program uses is left alone. States of a page's [`Mark`](super::mark::Mark), for this:
 //!
 //! | looked | gone | |
@@ -67,6 +67,11 @@ fn is_live_in(shape: &Shape, vacant: &Words, from: usize, end: usize) -> bool {
     })
 }
 
+/// What is free in one of two bitmaps.
+pub(super) fn both(one: &Words, other: &Words) -> Words {
+    core::array::from_fn(|window| one[window] | other[window])
+}
+
 /// Live blocks of a page, by its bitmap.
 pub(super) fn live_blocks(shape: &Shape, vacant: &Words) -> u32 {
     shape.starts.iter().zip(vacant).map(|(starts, vacant)| (starts & !vacant).count_ones()).sum()
@@ -75,6 +80,11 @@ pub(super) fn live_blocks(shape: &Shape, vacant: &Words) -> u32 {
 impl Page {
     pub(super) fn words(self) -> Words {
         self.vacant().each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// Blocks that others freed and nobody collected.
+    pub(super) fn freed_by_others(self) -> Words {
+        self.remote().each_ref().map(|word| word.load(Ordering::SeqCst))
     }
 }
 
@@ -135,17 +145,21 @@ impl<S: Source> Space<S> {
                 continue;
             }
             let shape = &SHAPES[class];
+            // Nobody looks at these where the page is not pending: there are none.
+            let freed = if tag::is_pending(tag) { page.freed_by_others() } else { [0; WINDOWS] };
+            let others: u32 = freed.iter().map(|bits| bits.count_ones()).sum();
             // Of a page at hand that is more than it has.
-            let live = mark.live().min(shape.blocks.into());
+            let live = mark.live().min(shape.blocks.into()).saturating_sub(others);
             vacancy.blocks |= 1 << number;
             vacancy.live += (live * shape.bytes) as usize;
             vacancy.gone |= mark.gone() != 0;
             // Of a full page the bitmap is not read.
-            if live == u32::from(shape.blocks) || tag::is_pending(tag) || mark.is_gone() {
+            if live == u32::from(shape.blocks) || mark.is_gone(others) {
                 continue;
             }
-            let bytes = vacant_os_pages(shape, &page.words(), os_page).count_ones() as usize * os_page;
-            if !mark.look() && quiet {
+            let words = both(&page.words(), &freed);
+            let bytes = vacant_os_pages(shape, &words, os_page).count_ones() as usize * os_page;
+            if !mark.look(others) && quiet {
                 changed |= bytes > 0;
             } else if bytes > 0 && !self.is_hardened(tag::heap(tag)) {
                 vacancy.bytes += bytes;

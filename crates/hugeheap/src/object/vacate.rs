@@ -3,7 +3,7 @@
 //! ```text
 //!   another thread                                            owner
 //!   close the arena: its pages are not brought to hand
-//!   claim a page: tag |= PENDING                              its frees in the page are those of any other thread
+//!   claim a page: tag |= PENDING, unless it is                its frees in the page are those of any other thread
 //!   barrier                                                   (on every processor)
 //!   busy?  ── yes: leave the page
 //!   read bitmap, count, remembered blocks, bitmap, count      takes blocks that it remembers, ends the free it is in the middle of
@@ -17,7 +17,7 @@
 //!
 //! * *No page of a closed arena comes to hand.* Who brings one to hand is [busy](super::busy), and then looks whether the arena is closed. The other side closes it, passes the barrier, and looks whether the owner is busy. One of them sees
 //!   the other. A page that is at hand already is left alone.
-//! * *No block of a claimed page is freed by a fast path*, but for one that the owner may be in the middle of: the tag is another one.
+//! * *No block of a pending page is freed by a fast path*, but for one that the owner may be in the middle of: the tag is another one. And a page of a closed arena stays pending: who would collect it sees to that in the same way.
 //!
 //! What is left is that one free, and blocks that are remembered and taken meanwhile. Their steps are, in this order,
 //!
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! so a block whose bit is set without being remembered is one for good, or the count says one block more than the bitmap. Bitmap and count are read before and after what is remembered, and both times have to agree with each other and be the same.
-//! Then no block can be taken whose bit is set and which is not remembered, as long as the arena is closed and the page is claimed. The owner's stores are seen in their order on x86-64; elsewhere the barrier is passed between the readings.
+//! What other threads freed and nobody collected is free for good as well: its bit is set when it is collected. Then no block can be taken whose bit is set and which is not remembered, as long as the arena is closed and the page is claimed. The owner's stores are seen in their order on x86-64; elsewhere the barrier is passed between the readings.
 //!
 //! The owner has no instruction more on its fast paths. A block that is free and in an OS page that was dropped reads as zero, and brings its page back when it is written.
 
@@ -35,11 +35,21 @@ use super::heap::Core;
 use super::registry::LOST;
 use super::space::{Page, Source, Space};
 use super::tag::{self, PENDING};
-use super::vacancy::{live_blocks, vacant_os_pages};
+use super::vacancy::{Words, both, live_blocks, vacant_os_pages};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES, Tenant};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use hugeheap_os::{AddressRange, Error, Facts, Pages, Result as OsResult};
+
+/// What came of claiming a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// It is not of the kind, or not worth it.
+    Refused,
+    /// It is pending since others freed in it, and in its owner's inbox or queues, or about to be.
+    NotNeeded,
+    Made,
+}
 
 /// No arena is closed.
 const NONE: usize = 0;
@@ -56,52 +66,73 @@ impl<S: Source> Tenant for Space<S> {
         }
         // Asked once: it is read from a file.
         let os_page = self.source().os().page_sizes().os;
-        let mut claimed = 0;
-        for number in 0..HEAP_PAGES {
-            let page = self.page(arena.start + number as usize * HEAP_PAGE_BYTES);
-            if page.is_some_and(|page| self.claim_page(page, os_page)) {
-                claimed |= 1u128 << number;
+        let (mut claimed, mut pending) = (0, 0);
+        for (number, page) in self.pages_of(arena, u128::MAX) {
+            match self.claim_page(page, os_page) {
+                Claim::Made => claimed |= 1 << number,
+                Claim::NotNeeded => pending |= 1 << number,
+                Claim::Refused => {}
             }
         }
         let (mut bytes, mut result) = (0, self.source().os().barrier());
-        for page in self.pages_of(arena, claimed) {
+        for (_, page) in self.pages_of(arena, claimed | pending) {
             if result.is_ok() {
                 result = self.drop_vacant(page, os_page, drop, &mut bytes);
             }
         }
-        for page in self.pages_of(arena, claimed) {
-            self.put_into_inbox(page.address(), page.tag());
+        for (_, page) in self.pages_of(arena, claimed) {
+            self.push_into_inbox(page, page.tag());
         }
-        closed.store(NONE, Ordering::Release);
+        closed.store(NONE, Ordering::SeqCst);
+        // Not before: it may be this thread that collects them.
+        for (_, page) in self.pages_of(arena, claimed | pending) {
+            self.announced(page.tag());
+        }
         (bytes, result)
     }
 }
 
 impl<S: Source> Space<S> {
-    fn pages_of(&self, arena: AddressRange, numbers: u128) -> impl Iterator<Item = Page> {
+    fn pages_of(&self, arena: AddressRange, numbers: u128) -> impl Iterator<Item = (u32, Page)> {
         let chosen = (0..HEAP_PAGES).filter(move |number| numbers >> number & 1 != 0);
-        chosen.filter_map(move |number| self.page(arena.start + number as usize * HEAP_PAGE_BYTES))
+        chosen.filter_map(move |number| {
+            Some((number, self.page(arena.start + number as usize * HEAP_PAGE_BYTES)?))
+        })
     }
 
     /// Has the owner of a page of blocks leave it to others, if it is worth it.
-    pub(super) fn claim_page(&self, page: Page, os_page: usize) -> bool {
+    pub(super) fn claim_page(&self, page: Page, os_page: usize) -> Claim {
         let tag = page.tag();
         let class = tag::class(tag);
-        if class == 0 || class >= CLASSES || tag::is_pending(tag) || self.is_hardened(tag::heap(tag)) {
-            return false;
+        if class == 0 || class >= CLASSES || self.is_hardened(tag::heap(tag)) {
+            return Claim::Refused;
         }
+        let free = both(&page.words(), &page.freed_by_others());
         let lost = |number| {
             let shared = self.registry.shared::<S>(number);
             shared.is_none_or(|shared| shared.state.load(Ordering::Relaxed) == LOST)
         };
         // Nobody would collect it in a heap that is lost.
-        if vacant_os_pages(&SHAPES[class], &page.words(), os_page) == 0 || lost(tag::heap(tag)) {
-            return false;
+        if vacant_os_pages(&SHAPES[class], &free, os_page) == 0 || lost(tag::heap(tag)) {
+            return Claim::Refused;
         }
-        page.mark().tag.compare_exchange(tag, tag | PENDING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        if tag::is_pending(tag) {
+            return Claim::NotNeeded;
+        }
+        match page.mark().tag.compare_exchange(tag, tag | PENDING, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => Claim::Made,
+            Err(_) => Claim::Refused,
+        }
     }
 
-    /// Drops the OS pages of a claimed page that no live or remembered block lies in.
+    /// Whether a page lies in the arena that is closed.
+    #[inline(always)]
+    pub(super) fn is_closed(&self, page: Page) -> bool {
+        let closed = self.closed_arena();
+        closed != NONE && page.address().wrapping_sub(closed) < ARENA_BYTES
+    }
+
+    /// Drops the OS pages of a pending page that no live or remembered block lies in.
     fn drop_vacant(
         &self,
         page: Page,
@@ -109,7 +140,7 @@ impl<S: Source> Space<S> {
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
         bytes: &mut usize,
     ) -> OsResult<()> {
-        let vacant = self.vacant_for_good(page, os_page)?;
+        let Some((vacant, others)) = self.vacant_for_good(page, os_page)? else { return Ok(()) };
         let mut number = 0;
         while vacant >> number != 0 {
             number += (vacant >> number).trailing_zeros();
@@ -121,35 +152,27 @@ impl<S: Source> Space<S> {
             number += count;
         }
         // Also what could not be had: it is tried again when the page has changed.
-        page.mark().set_gone();
+        page.mark().set_gone(others);
         Ok(())
     }
 
-    /// The OS pages of a claimed page of which no block is live or can be taken, a bit each. See the module's text.
-    fn vacant_for_good(&self, page: Page, os_page: usize) -> OsResult<u16> {
-        let (tag, mark) = (page.tag(), page.mark());
+    /// The OS pages of a pending page of which no block is live or can be taken, a bit each, and how many blocks others freed there. `None`: nobody knows. See the module's text.
+    fn vacant_for_good(&self, page: Page, os_page: usize) -> OsResult<Option<(u16, u32)>> {
+        let tag = page.tag();
         let (number, class) = (tag::heap(tag), tag::class(tag));
-        let (shape, os) = (&SHAPES[class], self.source().os());
         let (Some(core), Some(shared)) = (self.registry.core::<S>(number), self.registry.shared::<S>(number))
         else {
-            return Ok(0);
+            return Ok(None);
         };
-        if shared.busy.load(Ordering::SeqCst) != 0 {
-            return Ok(0);
+        // The tag again: it may have been collected before the barrier.
+        if shared.turn.is_taken() || page.tag() != tag || !tag::is_pending(tag) || class >= CLASSES {
+            return Ok(None);
         }
-        in_order(os)?;
-        let words = page.words();
-        in_order(os)?;
-        let count = mark.live();
-        in_order(os)?;
-        let at_hand = Reach::of(core, class);
-        in_order(os)?;
-        let again = page.words();
-        in_order(os)?;
-        if words != again || count != live_blocks(shape, &words) || count != mark.live() {
-            return Ok(0);
-        }
-        Ok(at_hand.without(page, vacant_os_pages(shape, &words, os_page), shape.bytes as usize, os_page))
+        let Some((words, reach)) = at_rest(core, page, self.source().os())? else { return Ok(None) };
+        let freed = page.freed_by_others();
+        let (shape, others) = (&SHAPES[class], freed.iter().map(|bits| bits.count_ones()).sum());
+        let vacant = vacant_os_pages(shape, &both(&words, &freed), os_page);
+        Ok(Some((reach.without(page, vacant, shape.bytes as usize, os_page), others)))
     }
 
     /// The arena that is closed, of which no page comes to hand; 0: none.
@@ -174,10 +197,31 @@ impl<S: Source> Space<S> {
         if start == NONE {
             return;
         }
-        for page in self.pages_of(AddressRange::new(start, ARENA_BYTES), u128::MAX) {
+        for (_, page) in self.pages_of(AddressRange::new(start, ARENA_BYTES), u128::MAX) {
             self.finish_announcement_of(page);
         }
     }
+}
+
+/// The bitmap of a page that is pending, and what the owner's fast paths may take of its class, if they are in the middle of nothing there: neither of a free nor of an allocation. See the module's text.
+pub(super) fn at_rest<S: Source>(
+    core: NonNull<Core<S>>,
+    page: Page,
+    os: &S::Os,
+) -> OsResult<Option<(Words, Reach)>> {
+    let mark = page.mark();
+    let class = tag::class(page.tag());
+    in_order(os)?;
+    let words = page.words();
+    in_order(os)?;
+    let count = mark.live();
+    in_order(os)?;
+    let reach = Reach::of(core, class);
+    in_order(os)?;
+    let again = page.words();
+    in_order(os)?;
+    let agree = words == again && count == live_blocks(&SHAPES[class], &words) && count == mark.live();
+    Ok((agree && !reach.has_at_hand(page)).then_some((words, reach)))
 }
 
 /// What was read before was there before what is read next.
@@ -189,8 +233,8 @@ fn in_order<P: Pages>(os: &P) -> OsResult<()> {
     os.barrier()
 }
 
-/// What the owner's fast paths may take blocks of a class from, besides its page at hand.
-struct Reach {
+/// What the owner's fast paths may take blocks of a class from.
+pub(super) struct Reach {
     /// First byte of the region in which blocks are remembered.
     base: usize,
     page: usize,
@@ -216,19 +260,25 @@ impl Reach {
 
     /// Those of the OS pages of a page that no block lies in which the owner may take.
     fn without(&self, page: Page, mut vacant: u16, block: usize, os_page: usize) -> u16 {
-        let start = page.address();
-        if self.page == start || self.window.wrapping_sub(start) < HEAP_PAGE_BYTES {
-            return 0;
-        }
-        for &granule in self.recent.iter().filter(|&&granule| granule != super::bin::NO_BLOCK) {
-            let offset =
-                (self.base + ((granule as usize) << super::class::GRANULE_SHIFT)).wrapping_sub(start);
-            if offset < HEAP_PAGE_BYTES {
-                for os_page in offset / os_page..=(offset + block - 1) / os_page {
-                    vacant &= !(1 << os_page);
-                }
+        for offset in self.remembered_in(page) {
+            for os_page in offset / os_page..=(offset + block - 1) / os_page {
+                vacant &= !(1 << os_page);
             }
         }
         vacant
+    }
+
+    /// Whether a page is at hand.
+    fn has_at_hand(&self, page: Page) -> bool {
+        let start = page.address();
+        self.page == start || self.window.wrapping_sub(start) < HEAP_PAGE_BYTES
+    }
+
+    /// Where in a page the blocks are that are remembered.
+    pub(super) fn remembered_in(&self, page: Page) -> impl Iterator<Item = usize> {
+        let address = |granule: u32| self.base + ((granule as usize) << super::class::GRANULE_SHIFT);
+        let remembered = self.recent.iter().filter(|&&granule| granule != super::bin::NO_BLOCK);
+        let offsets = remembered.map(move |&granule| address(granule).wrapping_sub(page.address()));
+        offsets.filter(|&offset| offset < HEAP_PAGE_BYTES)
     }
 }

@@ -11,7 +11,8 @@
 //! that had made a list of 40 MB each, one after the other, held 427 MB for lists that were all gone. Nobody else may touch the heap, because its owner uses it without a lock.
 //!
 //! An interpreter knows more: where all threads that use its heaps need its lock to do so, who holds that lock can [visit](Space::visit) any of them. What
-//! does not need the interpreter's lock is the end of a thread, which gives its heap away, and a fork: both wait for a visit.
+//! does not need the interpreter's lock is the end of a thread, which gives its heap away, and a fork: both wait for a visit. Where nobody has such a lock, and for interpreters that run nothing for a while,
+//! see [`idle`](super::idle).
 //!
 //! A page is announced when the first of its blocks is freed, and collected too early it is announced again. So a visit comes after [`VISIT_AFTER`] pages, most of which are
 //! free as a whole by then.
@@ -19,7 +20,8 @@
 use super::heap::{Heap, Shared};
 use super::registry::{LEAVING, OWNED, THREAD};
 use super::space::{Source, Space};
-use crate::lock::Lock;
+use super::tag;
+use crate::lock::{Guard, Lock};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -38,6 +40,11 @@ impl Visits {
     /// Nobody is.
     pub(super) const fn new() -> Self {
         Self { due: AtomicU32::new(0), visiting: Lock::new(()) }
+    }
+
+    /// Held by who changes a heap that is another's.
+    pub(super) fn lock(&self) -> Guard<'_, ()> {
+        self.visiting.lock()
     }
 }
 
@@ -61,6 +68,18 @@ impl<S: Source> Space<S> {
         let announced = shared.inbox.announced.fetch_add(1, Ordering::Relaxed) + 1;
         if announced % VISIT_AFTER == 0 && matches!(shared.state.load(Ordering::Relaxed), OWNED | THREAD) {
             self.registry.visits.due.store(number, Ordering::Relaxed);
+            // Whose owner comes back to it soon is left alone: see `idle`.
+            self.source().with(|arenas| arenas.became_partial(VISIT_AFTER.into()));
+        }
+    }
+
+    /// Nothing lives any more in the first window of a page that is pending. Most that is freed in pending pages is counted by nobody: so it is for these windows, one in sixteen, that the arenas learn of it when the owner does not come.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn count_vacant(&self, tag: u32) {
+        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else { return };
+        if (shared.inbox.vacant.fetch_add(1, Ordering::Relaxed) + 1) % VISIT_AFTER == 0 {
+            self.source().with(|arenas| arenas.became_partial(VISIT_AFTER.into()));
         }
     }
 

@@ -256,7 +256,7 @@ impl Runtime {
             let _ = heap.complete(plan);
             if let Some(start) = after {
                 drop(heap);
-                after = self.look(DueLook { after: start, quiet: false });
+                after = self.look(DueLook { after: start, quiet: false, asked: true });
                 heap = self.heap.lock();
                 continue;
             }
@@ -326,13 +326,16 @@ impl Runtime {
 
     /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.
     fn look(&self, due: DueLook) -> Option<usize> {
-        let mut told = Told::new(self.heap.lock().now(), due.quiet);
-        let look = object::space().look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
+        let mut told = Told::new(self.heap.lock().now(), due);
+        let heaps = object::space();
+        // First: what is collected may be free as a whole.
+        let waits = due.after == 0 && heaps.collect_for_idle(due.quiet, object::thread_number());
+        let look = heaps.look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
         if look.refused {
             self.heap.lock().cannot_vacate();
             return None;
         }
-        let refilled = self.heap.lock().looked(&told, look.next, look.later);
+        let refilled = self.heap.lock().looked(&told, look.next, look.later | waits);
         refilled
             .into_iter()
             .filter(|&start| start != 0)

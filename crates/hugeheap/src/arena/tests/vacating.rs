@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arena::tenant::{Told, Vacancy};
-use crate::arena::{Tenant, Wait};
+use crate::arena::{DueLook, Tenant, Wait};
 use hugeheap_os::simulated::PageState;
 use hugeheap_os::{Error, Result as OsResult};
 use std::cell::{Cell, RefCell};
@@ -60,7 +60,7 @@ impl Pretended {
         if self.refused.get() {
             return heap.cannot_vacate();
         }
-        let mut told = Told::new(heap.now(), due.quiet);
+        let mut told = Told::new(heap.now(), due);
         self.kernel.advance(self.takes.get());
         let mut next = None;
         for (&arena, &blocks) in self.pages.borrow().range(due.after + 1..) {
@@ -211,6 +211,21 @@ fn what_changes_all_the_time_is_left_alone_and_looked_at_again() {
     heap.tenant.changing.set(false);
     heap.run(1.0);
     assert_eq!(heap.world.heap.snapshot().breaks, 10);
+}
+
+#[test]
+fn what_a_program_asks_for_is_no_share_of_the_time_that_is_over() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.run(3.0);
+    let looks = heap.tenant.looks.get();
+    for _ in 0..200 {
+        let asked = Told::new(heap.world.heap.now(), DueLook { after: 0, quiet: false, asked: true });
+        heap.world.kernel.advance(Duration::from_millis(50));
+        let _ = heap.world.heap.looked(&asked, None, false);
+    }
+    heap.world.heap.became_partial(2000);
+    heap.run(1.0);
+    assert!(heap.tenant.looks.get() > looks, "it would have waited for half an hour");
 }
 
 #[test]

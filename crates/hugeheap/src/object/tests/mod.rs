@@ -8,6 +8,7 @@ mod exhausted;
 mod forks;
 mod found;
 mod hardened;
+mod idle;
 mod order;
 mod regions;
 mod resizing;

@@ -1,0 +1,349 @@
+//! What others freed in the heap of an owner that does nothing, and that nobody can ask.
+
+use super::super::registry::LOST;
+use super::super::tag;
+use super::threads::random;
+use super::vacate::{vacant_bytes, vacate};
+use super::*;
+use crate::arena::ARENA_BYTES;
+use core::sync::atomic::Ordering;
+use hugeheap_os::simulated::Call;
+use std::collections::BTreeSet;
+
+/// Enough for some hundred pages, of blocks of which a page has many, and few.
+const BYTES: usize = 10 << 20;
+const SIZES: [usize; 4] = [16, 64, 1000, 4096];
+
+/// A heap whose owner has taken blocks and sleeps, and one of a thread that frees them.
+fn asleep(bytes: usize) -> (&'static Space<World>, [Heap<World>; 2], Vec<NonNull<u8>>) {
+    let (space, mut owner) = heap();
+    let other = space.acquire().expect("memory");
+    let blocks = owner.take_many(BYTES / bytes, bytes);
+    (space, [owner, other], blocks)
+}
+
+impl Space<World> {
+    /// The two looks that a heap is collected with.
+    fn collect_twice(&'static self) {
+        assert!(self.collect_for_idle(true, None), "it was not known before");
+        assert!(!self.collect_for_idle(true, None), "nothing is left");
+    }
+}
+
+/// Pages of a heap that wait to be collected.
+fn pending(space: &Space<World>, blocks: &[NonNull<u8>]) -> usize {
+    let pages: BTreeSet<_> = blocks.iter().map(|&block| page_of(block)).collect();
+    pages.iter().filter(|&&page| tag::is_pending(space.page(page).expect("known").tag())).count()
+}
+
+#[test]
+fn what_others_freed_while_the_owner_sleeps_goes_back_to_the_arenas() {
+    for bytes in SIZES {
+        let (space, [mut owner, mut other], blocks) = asleep(bytes);
+        let full = live(space);
+        other.give_all(blocks.iter().copied());
+        assert_eq!(live(space), full, "the owner would have to come");
+        space.collect_twice();
+        // The page at hand, and what it remembers.
+        assert!(live(space) <= 2 * HEAP_PAGE_BYTES as u64, "{bytes}: {} of {full}", live(space));
+        assert!(pending(space, &blocks) <= 1);
+        owner.check();
+        // It goes on as if nothing had happened.
+        let again = owner.take_many(BYTES / bytes, bytes);
+        assert_eq!(again.iter().collect::<BTreeSet<_>>().len(), again.len());
+        owner.give_all(again);
+        owner.check_empty();
+    }
+}
+
+/// A tenth of the blocks that [`asleep`] took, and those that others have freed.
+fn drop_most(
+    other: &mut Heap<World>,
+    blocks: &[NonNull<u8>],
+    bytes: usize,
+) -> (Vec<NonNull<u8>>, Vec<NonNull<u8>>) {
+    let mut seed = 1;
+    let (kept, dropped): (Vec<_>, Vec<_>) = blocks.iter().partition(|_| random(&mut seed) % 10 == 0);
+    kept.iter().for_each(|&block| fill(block, bytes, 7));
+    other.give_all(dropped.iter().copied());
+    (kept, dropped)
+}
+
+#[test]
+fn pages_with_live_blocks_wait_for_the_owner_and_their_os_pages_do_not() {
+    for bytes in SIZES {
+        let (space, [mut owner, mut other], blocks) = asleep(bytes);
+        let (kept, dropped) = drop_most(&mut other, &blocks, bytes);
+        let waited = pending(space, &blocks);
+        space.collect_twice();
+        let left = pending(space, &blocks);
+        assert!(left <= waited && (bytes > 64 || left == waited), "{bytes}: {left} of {waited}");
+        let arenas: BTreeSet<_> = blocks.iter().map(|&block| at(block) & !(ARENA_BYTES - 1)).collect();
+        let expected: usize = arenas.iter().map(|&arena| vacant_bytes(space, arena)).sum();
+        let given: usize = arenas.iter().map(|&arena| vacate(space, arena, |_| {}).0).sum();
+        // The page at hand.
+        assert!(given <= expected && given + HEAP_PAGE_BYTES >= expected, "{bytes}: {given} of {expected}");
+        assert!(bytes < 1000 || given > BYTES / 8, "{bytes}: {given}");
+        assert!(kept.iter().all(|&block| holds(block, bytes, 7)));
+        owner.check();
+        // They are collected when the owner needs them.
+        let had = live(space);
+        let again = owner.take_many(dropped.len() / 2, bytes);
+        let distinct: BTreeSet<_> = again.iter().chain(&kept).collect();
+        assert_eq!(distinct.len(), again.len() + kept.len());
+        assert!(live(space) < had + BYTES as u64 / 2, "from where others were");
+        assert!(kept.iter().all(|&block| holds(block, bytes, 7)));
+        other.give_all(again);
+        owner.give_all(kept);
+        owner.check_empty();
+    }
+}
+
+/// What others free there later is announced, and so somebody learns of it.
+#[test]
+fn a_page_that_was_claimed_and_in_which_nobody_freed_is_the_owners_again() {
+    let (space, [mut owner, mut other], blocks) = asleep(1000);
+    let mut seed = 1;
+    let (kept, dropped): (Vec<_>, Vec<_>) = blocks.iter().partition(|_| random(&mut seed) % 10 == 0);
+    owner.give_all(dropped);
+    let arenas: BTreeSet<_> = blocks.iter().map(|&block| at(block) & !(ARENA_BYTES - 1)).collect();
+    let given: usize = arenas.iter().map(|&arena| vacate(space, arena, |_| {}).0).sum();
+    assert!(given > BYTES / 8 && pending(space, &kept) > 100);
+    space.collect_twice();
+    assert_eq!(pending(space, &kept), 0);
+    let announced = owner.shared().inbox.announced.load(Ordering::Relaxed);
+    other.give_all(kept);
+    assert!(owner.shared().inbox.announced.load(Ordering::Relaxed) > announced + 100);
+    owner.check_empty();
+}
+
+/// Of a page that is pending already no free is announced: the arenas learn of each 64th that becomes vacant.
+#[test]
+fn what_is_freed_in_pending_pages_is_news_as_well() {
+    for bytes in SIZES {
+        let (space, [mut owner, mut other], blocks) = asleep(bytes);
+        let is_due = || space.source().arenas.lock().has_look_ahead();
+        let told = crate::arena::Told::new(0, crate::arena::DueLook { after: 0, quiet: true, asked: false });
+        let (kept, _) = drop_most(&mut other, &blocks, bytes);
+        assert!(is_due());
+        for _ in 0..2 {
+            space.source().with(|arenas| arenas.looked(&told, None, false));
+        }
+        assert!(!is_due());
+        other.give_all(kept);
+        assert!(is_due(), "{bytes}");
+        owner.check_empty();
+    }
+}
+
+#[test]
+fn an_owner_that_uses_up_pages_is_left_alone_unless_memory_is_short() {
+    let (space, [mut owner, mut other], blocks) = asleep(64);
+    other.give_all(blocks.iter().copied());
+    let full = live(space);
+    let mut more = Vec::new();
+    for _ in 0..5 {
+        assert!(space.collect_for_idle(true, None));
+        // A page, and some of the next one.
+        more.extend(owner.take_many(300, 64));
+    }
+    assert!(live(space) >= full, "it collects for itself, when it needs blocks");
+    assert!(!space.collect_for_idle(false, None));
+    assert!(live(space) < full / 2);
+    owner.give_all(more);
+    owner.check_empty();
+}
+
+#[test]
+fn a_busy_owner_the_callers_own_heap_and_a_lost_one_are_not_touched() {
+    let (space, [mut owner, mut other], blocks) = asleep(64);
+    other.give_all(blocks.iter().copied());
+    let full = live(space);
+    let busy = owner.busy();
+    assert!(!space.collect_for_idle(false, None));
+    drop(busy);
+    assert!(!space.collect_for_idle(false, Some(owner.number())));
+    let state = owner.shared().state.swap(LOST, Ordering::Relaxed);
+    assert!(!space.collect_for_idle(false, None));
+    owner.shared().state.store(state, Ordering::Relaxed);
+    assert_eq!(live(space), full);
+    assert!(!space.collect_for_idle(false, None));
+    assert!(live(space) < full / 2, "and then it is");
+    owner.check_empty();
+}
+
+#[test]
+fn hardened_heaps_collect_for_themselves() {
+    let space = space();
+    let mut owner = space.acquire_hardened().expect("memory");
+    let mut other = space.acquire().expect("memory");
+    let blocks = owner.take_many(50_000, 64);
+    other.give_all(blocks.iter().copied());
+    let full = live(space);
+    for _ in 0..3 {
+        space.collect_for_idle(false, Some(other.number()));
+    }
+    assert_eq!(live(space), full);
+    owner.check();
+}
+
+#[test]
+fn where_the_system_has_no_barrier_nobody_collects_for_another() {
+    let (space, [owner, mut other], blocks) = asleep(64);
+    other.give_all(blocks);
+    let full = live(space);
+    space.source().kernel.fail_every(Call::Barrier, 1, libc::ENOSYS);
+    assert!(!space.collect_for_idle(false, None));
+    assert_eq!(live(space), full);
+    assert_eq!(owner.shared().turn.held.load(Ordering::Relaxed), 0, "nobody waits for what is over");
+}
+
+/// What its owner's fast paths may have to do with: the page at hand, and pages with remembered blocks.
+#[test]
+fn pages_that_the_owner_may_take_blocks_of_wait_for_it() {
+    for bytes in SIZES {
+        let (space, [mut owner, mut other], mut blocks) = asleep(bytes);
+        // Of eight pages a block is remembered, the last one freed by the owner.
+        let step = blocks.len() / 8;
+        let mut own: Vec<_> = (0..8).rev().map(|number| blocks.remove(number * step)).collect();
+        owner.give_all(own.iter().copied());
+        other.give_all(blocks.iter().copied());
+        space.collect_twice();
+        let left: BTreeSet<_> = own.iter().map(|&block| page_of(block)).collect();
+        let waits = |page: &usize| tag::is_pending(space.page(*page).expect("known").tag());
+        let waiting = left.iter().filter(|page| waits(page)).count();
+        assert!(waiting >= 7, "{bytes}: {waiting} of {left:?}");
+        owner.check();
+        // Taken in the order in which they were freed, the last one first, whatever became of their pages.
+        own.reverse();
+        let taken = owner.take_many(8, bytes);
+        assert_eq!(taken, own, "{bytes}");
+        assert!(pending(space, &blocks) >= 7);
+        owner.give_all(taken);
+        owner.check_empty();
+    }
+}
+
+/// Of a page that the owner is in the middle of freeing or taking a block of nobody knows whether that block can be taken.
+#[test]
+fn a_page_in_the_middle_of_a_free_or_an_allocation_is_not_collected() {
+    let (space, [mut owner, mut other], blocks) = asleep(1000);
+    let pages: Vec<_> = blocks.iter().map(|&block| page_of(block)).collect();
+    let (freed, taken) = (blocks[200], blocks[400]);
+    let others = blocks.iter().filter(|&&block| block != freed && block != taken);
+    other.give_all(others.copied());
+    // Freed, and neither remembered nor counted yet; counted, and not cleared yet.
+    let offset = (at(freed) - page_of(freed)) >> 4;
+    let word = &space.page(page_of(freed)).expect("known").vacant()[offset / 64];
+    word.fetch_or(1 << (offset % 64), Ordering::Relaxed);
+    let mark = space.page(page_of(taken)).expect("known").mark();
+    mark.add_live(1);
+    space.collect_for_idle(false, None);
+    let waits = |block| tag::is_pending(space.page(page_of(block)).expect("known").tag());
+    assert!(waits(freed) && waits(taken));
+    assert!(
+        pages.iter().filter(|&&page| tag::class(space.page(page).expect("known").tag()) != 0).count() < 60
+    );
+    word.fetch_and(!(1 << (offset % 64)), Ordering::Relaxed);
+    mark.remove_live(1);
+    other.give_all([freed, taken]);
+    space.collect_for_idle(false, None);
+    assert!(!waits(freed) && !waits(taken));
+    owner.check_empty();
+}
+
+/// The owner has freed the first block of a full page, or its last one, and is about to see to that. Meanwhile somebody collects: the page is in a list, or is not its any more.
+#[test]
+fn a_page_that_was_collected_before_its_owner_came_to_settle_it_is_left_alone() {
+    for last in [false, true] {
+        let (space, [mut owner, mut other], mut blocks) = asleep(1000);
+        let block = blocks.remove(200);
+        let page = page_of(block);
+        let (of_page, rest): (Vec<_>, Vec<_>) = blocks.iter().partition(|&&block| page_of(block) == page);
+        // All others of its page are free, or all but one.
+        other.give_all(of_page[usize::from(!last)..].iter().copied());
+        let mark = space.page(page).expect("known").mark();
+        assert!(mark.is_full());
+        // What `free_in_word` does but for the ring, where it may be overwritten by then.
+        let granule = owner.own().granule_of(at(block));
+        let word = &space.page(page).expect("known").vacant()[granule / 64 % 16];
+        word.fetch_or(1 << (granule % 64), Ordering::Relaxed);
+        mark.note_free();
+        space.collect_for_idle(false, None);
+        let class = tag::class(mark.tag.load(Ordering::Relaxed));
+        assert_eq!(class == 0, last, "class {class}");
+        Heap::settle(owner.core, granule);
+        owner.check();
+        owner.give_all(rest);
+        owner.give_all(of_page[..usize::from(!last)].iter().copied());
+        owner.check_empty();
+    }
+}
+
+/// Thousands of pages, of several classes, and some that have to wait among them.
+#[test]
+fn however_many_pages_there_are_all_are_looked_at() {
+    let (space, mut owner) = heap();
+    let mut other = space.acquire().expect("memory");
+    let mut blocks: Vec<_> =
+        SIZES.iter().flat_map(|&bytes| owner.take_many((10 << 20) / bytes, bytes)).collect();
+    let own: Vec<_> = (0..12).rev().map(|number| blocks.remove(number * blocks.len() / 12)).collect();
+    owner.give_all(own);
+    // Half of them are in queues, the way an owner leaves them that was looking for one class.
+    let half = blocks.split_off(blocks.len() / 2);
+    other.give_all(half);
+    let few = owner.take_many(3000, 160);
+    other.give_all(blocks.iter().copied());
+    space.collect_twice();
+    assert!(pending(space, &blocks) <= 12 + SIZES.len());
+    owner.check();
+    owner.give_all(few);
+    owner.check_empty();
+}
+
+/// Whatever happens in whichever order, no block is lost and none is had twice.
+#[test]
+fn random_operations_beside_it_leave_everything_as_it_is() {
+    for mut seed in 1..=8 {
+        let space = space();
+        let mut heaps = [(); 3].map(|()| space.acquire().expect("memory"));
+        let mut blocks: Vec<(NonNull<u8>, usize)> = Vec::new();
+        for step in 0..400 {
+            let who = (random(&mut seed) % 3) as usize;
+            let bytes = SIZES[(random(&mut seed) % 4) as usize];
+            match random(&mut seed) % 6 {
+                0 | 1 => {
+                    let count = (random(&mut seed) % 40_000) as usize / bytes;
+                    blocks.extend(heaps[who].take_many(count, bytes).into_iter().map(|block| {
+                        fill(block, bytes, 5);
+                        (block, bytes)
+                    }));
+                }
+                2..=4 => {
+                    for _ in 0..random(&mut seed) % 800 {
+                        if blocks.is_empty() {
+                            break;
+                        }
+                        let (block, bytes) =
+                            blocks.swap_remove((random(&mut seed) % blocks.len() as u64) as usize);
+                        assert!(holds(block, bytes, 5));
+                        heaps[who].give(block).expect("live");
+                    }
+                }
+                _ => _ = space.collect_for_idle(random(&mut seed) % 2 == 0, None),
+            }
+            if step % 20 == 0 {
+                heaps.iter_mut().for_each(Heap::check);
+            }
+        }
+        let distinct: BTreeSet<_> = blocks.iter().map(|&(block, _)| block).collect();
+        assert_eq!(distinct.len(), blocks.len());
+        heaps[0].give_all(blocks.drain(..).map(|(block, _)| block));
+        for heap in &mut heaps {
+            heap.check();
+            heap.trim();
+            assert_eq!(heap.page_count(), 0);
+        }
+        assert_eq!(live(space), 0);
+    }
+}

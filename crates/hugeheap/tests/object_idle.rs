@@ -1,0 +1,198 @@
+//! What others freed in the heaps of threads that sleep, and collecting for owners while they work: on this process's runtime and a real kernel.
+//!
+//! One test at a time: what is given back is the whole process's.
+#![cfg(target_os = "linux")]
+
+use hugeheap::object::{Heap, Source, space};
+use hugeheap::runtime::runtime;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Random numbers, the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// A block that is written throughout, with what tells it from all others.
+struct Block {
+    address: usize,
+    bytes: usize,
+    value: u64,
+}
+
+impl Block {
+    fn take<S: Source>(heap: &mut Heap<S>, random: &mut Random) -> Self {
+        let magnitude = random.below(13);
+        let bytes = 16 + random.below(1 << magnitude) as usize;
+        let address = heap.allocate(bytes).expect("memory");
+        let block = Self { address: address.as_ptr() as usize, bytes, value: random.below(1 << 31) };
+        for place in 0..bytes / 8 {
+            // SAFETY: inside of the block, which is 16-aligned and this thread's.
+            unsafe { address.cast::<u64>().add(place).write(block.value ^ place as u64) };
+        }
+        block
+    }
+
+    fn check(&self) {
+        let words = self.address as *const u64;
+        for place in 0..self.bytes / 8 {
+            // SAFETY: as in `take`.
+            let found = unsafe { words.add(place).read() };
+            assert_eq!(
+                found,
+                self.value ^ place as u64,
+                "{:#x}, place {place} of {} bytes",
+                self.address,
+                self.bytes
+            );
+        }
+    }
+
+    fn give<S: Source>(self, heap: &mut Heap<S>) {
+        self.check();
+        // SAFETY: nobody else knows it.
+        unsafe { heap.free(NonNull::new(self.address as *mut u8).expect("not null")) };
+    }
+}
+
+/// So many MiB of blocks.
+fn many<S: Source>(heap: &mut Heap<S>, random: &mut Random, mib: usize) -> Vec<Block> {
+    let (mut blocks, mut bytes) = (Vec::new(), 0);
+    while bytes < mib << 20 {
+        blocks.push(Block::take(heap, random));
+        bytes += blocks.last().map_or(0, |block| block.bytes);
+    }
+    blocks
+}
+
+/// A thread pool's workers build lists, one drops them, and the workers wait for what comes next.
+#[test]
+fn what_was_freed_in_the_heaps_of_threads_that_sleep_goes_back() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = runtime().snapshot(false).live;
+    let (sleeps, wakes) = (Barrier::new(5), Barrier::new(5));
+    thread::scope(|scope| {
+        let (sender, receiver) = channel();
+        for seed in 1..=4 {
+            let (sender, sleeps, wakes) = (sender.clone(), &sleeps, &wakes);
+            scope.spawn(move || {
+                let mut heap = space().acquire().expect("memory");
+                let mut random = Random(seed);
+                sender.send(many(&mut heap, &mut random, 24)).expect("somebody drops it");
+                sleeps.wait();
+                wakes.wait();
+                // It goes on where it was.
+                let blocks = many(&mut heap, &mut random, 24);
+                blocks.iter().for_each(Block::check);
+                blocks.into_iter().for_each(|block| block.give(&mut heap));
+            });
+        }
+        sleeps.wait();
+        let full = runtime().snapshot(false).live;
+        assert!(full - before > 90 << 20, "{full}");
+        let mut heap = space().acquire().expect("memory");
+        for _ in 0..4 {
+            receiver.recv().expect("a list").into_iter().for_each(|block| block.give(&mut heap));
+        }
+        // A decay time for the looks, and some for a busy machine.
+        let until = Instant::now() + Duration::from_secs(20);
+        let left = loop {
+            let left = runtime().snapshot(false).live.saturating_sub(before);
+            if left < 4 << 20 || Instant::now() > until {
+                break left;
+            }
+            thread::sleep(Duration::from_millis(50));
+        };
+        wakes.wait();
+        assert!(left < 4 << 20, "{left} bytes of {full}");
+    });
+}
+
+/// Takes blocks and hands them on, frees what it is handed, and sleeps now and then.
+fn work(seed: u64, own: &Receiver<Vec<Block>>, next: &Sender<Vec<Block>>, stop: &AtomicBool) {
+    let mut heap = space().acquire().expect("memory");
+    let mut random = Random(seed);
+    let mut kept = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let mut blocks: Vec<_> =
+            (0..random.below(4000)).map(|_| Block::take(&mut heap, &mut random)).collect();
+        kept.extend(blocks.split_off(blocks.len() - blocks.len() / 10));
+        // Some are freed here, most elsewhere.
+        for _ in 0..random.below(400) {
+            if let Some(block) = blocks.pop() {
+                block.give(&mut heap);
+            }
+        }
+        let _ = next.send(blocks);
+        for blocks in own.try_iter() {
+            blocks.into_iter().for_each(|block| block.give(&mut heap));
+        }
+        if kept.len() > 20_000 {
+            kept.drain(..).for_each(|block| block.give(&mut heap));
+        }
+        if random.below(8) == 0 {
+            thread::sleep(Duration::from_millis(random.below(20)));
+        }
+    }
+    kept.into_iter().for_each(|block| block.give(&mut heap));
+}
+
+#[test]
+fn owners_go_on_while_somebody_collects_for_them_and_others_free() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (mut senders, mut receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| channel()).unzip();
+        // Each hands on to the next one.
+        senders.rotate_left(1);
+        for seed in 1..=3 {
+            let (next, own) = (senders.pop().expect("three"), receivers.pop().expect("three"));
+            let stop = &stop;
+            scope.spawn(move || work(seed, &own, &next, stop));
+        }
+        let mut heap = space().acquire().expect("memory");
+        let mut random = Random(9);
+        let until = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < until {
+            for _ in 0..20 {
+                let _ = runtime().give_back();
+            }
+            fork_and_check(&mut heap, &mut random);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A child has all blocks of its parent, and its heap.
+fn fork_and_check<S: Source>(heap: &mut Heap<S>, random: &mut Random) {
+    let mut blocks = many(heap, random, 1);
+    // SAFETY: the child uses its heap, which it may, and ends without running anything of its parent.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above. Ended by the signal if it waits for ever.
+        unsafe { libc::alarm(20) };
+        let sound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            blocks.extend(many(heap, random, 2));
+            blocks.drain(..).for_each(|block| block.give(heap));
+            let _ = runtime().give_back();
+        }));
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(sound.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: the child that was just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child ended otherwise");
+    blocks.into_iter().for_each(|block| block.give(heap));
+}
