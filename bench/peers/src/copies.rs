@@ -40,7 +40,10 @@ impl Copy {
             Ok(path) => (Self::Made(path), None),
             Err(error) => (
                 Self::Original(program.to_owned()),
-                Some(format!("{} could not be copied, so all its runs are of one file: {error}", program.display())),
+                Some(format!(
+                    "{} could not be copied, so all its runs are of one file: {error}",
+                    program.display()
+                )),
             ),
         }
     }

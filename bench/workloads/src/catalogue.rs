@@ -2,7 +2,9 @@
 
 use crate::memory::{Checked, Plain, SMALLEST, Timed};
 use crate::stage::Stage;
-use crate::{alloc_test, cache, glibc, larson, mstress, phase_shift, random_drop, rptest, sparse, xmalloc};
+use crate::{
+    alloc_test, cache, glibc, larson, mstress, phase_shift, pool, random_drop, rptest, sparse, xmalloc,
+};
 
 /// A number that says how much a workload does.
 #[derive(Debug)]
@@ -118,7 +120,7 @@ const fn share(name: &'static str, default: u64, all: u64, about: &'static str) 
 const MIB: u64 = 1 << 20;
 
 /// All workloads, those for several threads first.
-pub static WORKLOADS: [Workload; 12] = [
+pub static WORKLOADS: [Workload; 13] = [
     Workload {
         name: "alloc-test",
         about: "slots replaced at random, mostly small blocks",
@@ -267,6 +269,21 @@ pub static WORKLOADS: [Workload; 12] = [
             count("rounds", 6, "times the heap is filled and emptied"),
         ],
         runs: runs!(random_drop::run),
+    },
+    Workload {
+        name: "thread-pool",
+        about: "workers build lists that another thread drops, and wait",
+        threaded: false,
+        latency: false,
+        parameters: &[
+            count("bytes", 256 * MIB, "bytes live at once, in the lists of all workers"),
+            share("workers", 4, 64, "threads of the pool"),
+            size("least", 16, "smallest block in bytes"),
+            size("most", 512, "largest block in bytes"),
+            share("keep", 10, 1000, "of a thousand blocks, how many are kept"),
+            count("rounds", 6, "lists that each worker builds"),
+        ],
+        runs: runs!(pool::run),
     },
 ];
 

@@ -25,6 +25,7 @@ mod look;
 mod memory;
 mod mstress;
 mod phase_shift;
+mod pool;
 mod random;
 mod random_drop;
 mod rptest;
