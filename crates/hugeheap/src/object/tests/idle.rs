@@ -1,5 +1,6 @@
 //! What others freed in the heap of an owner that does nothing, and that nobody can ask.
 
+use super::super::heap::Turn;
 use super::super::registry::LOST;
 use super::super::tag;
 use super::threads::random;
@@ -170,6 +171,27 @@ fn a_busy_owner_the_callers_own_heap_and_a_lost_one_are_not_touched() {
     assert!(!space.collect_for_idle(false, None));
     assert!(live(space) < full / 2, "and then it is");
     owner.check_empty();
+}
+
+#[test]
+fn an_owner_that_comes_while_its_heap_is_held_waits_and_then_goes_on() {
+    let (space, [mut owner, _other], blocks) = asleep(4096);
+    let turn: &'static Turn = &space.registry.shared::<World>(owner.number()).expect("made").turn;
+    let held = space.hold(turn).expect("nobody is busy");
+    let blocks: Vec<_> = blocks.into_iter().map(at).collect();
+    assert!(turn.is_taken());
+    std::thread::scope(|scope| {
+        let goes_on = scope.spawn(move || {
+            owner.give_all(blocks.into_iter().map(pointer));
+            owner.trim();
+            owner
+        });
+        std::thread::sleep(core::time::Duration::from_millis(100));
+        assert!(!goes_on.is_finished(), "it changes lists that are somebody else's");
+        drop(held);
+        goes_on.join().expect("the owner").check_empty();
+    });
+    assert!(!turn.is_taken());
 }
 
 #[test]
