@@ -103,6 +103,10 @@ impl Heap {
         self.write(A);
         self.remote.fetch_or(A, Ordering::AcqRel);
         fence(Ordering::SeqCst);
+        self.announce()
+    }
+
+    fn announce(&self) -> bool {
         self.tag.compare_exchange(0, PENDING, Ordering::AcqRel, Ordering::SeqCst).is_ok()
     }
 
@@ -192,5 +196,29 @@ fn a_page_without_live_blocks_goes() {
         assert!(heap.free_remote());
         heap.collect();
         assert_eq!(heap.tag.load(Ordering::Relaxed), GONE);
+    });
+}
+
+/// A page that was claimed, and in which nobody has freed so far: it is the owner's again, or pending and announced once.
+#[test]
+fn what_is_freed_while_a_page_becomes_the_owners_again_is_announced() {
+    loom::model(|| {
+        let heap = Heap::new();
+        heap.tag.store(PENDING, Ordering::Relaxed);
+        let other = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || heap.free_remote())
+        };
+        // `Own::collect_at_rest`.
+        let acknowledged = heap.remote.load(Ordering::SeqCst) == 0;
+        let mut announced = !acknowledged;
+        if acknowledged {
+            heap.tag.fetch_and(!PENDING, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let since = heap.remote.load(Ordering::SeqCst) != 0;
+            announced = since && heap.announce();
+        }
+        assert_ne!(announced, other.join().unwrap(), "by one of them");
+        assert_eq!(heap.tag.load(Ordering::Relaxed), PENDING);
     });
 }

@@ -194,6 +194,21 @@ fn an_owner_that_comes_while_its_heap_is_held_waits_and_then_goes_on() {
     assert!(!turn.is_taken());
 }
 
+/// Two who change a heap for its owner do not meet.
+#[test]
+fn os_pages_of_a_heap_that_is_held_stay() {
+    let (space, [mut owner, mut other], blocks) = asleep(1000);
+    let (kept, _) = drop_most(&mut other, &blocks, 1000);
+    let arena = at(kept[0]) & !(ARENA_BYTES - 1);
+    let turn: &'static Turn = &space.registry.shared::<World>(owner.number()).expect("made").turn;
+    let held = space.hold(turn).expect("nobody is busy");
+    assert_eq!(vacate(space, arena, |_| unreachable!()).0, 0);
+    drop(held);
+    assert!(vacate(space, arena, |_| {}).0 > 0);
+    owner.give_all(kept);
+    owner.check_empty();
+}
+
 #[test]
 fn hardened_heaps_collect_for_themselves() {
     let space = space();
@@ -302,24 +317,82 @@ fn a_page_that_was_collected_before_its_owner_came_to_settle_it_is_left_alone() 
     }
 }
 
-/// Thousands of pages, of several classes, and some that have to wait among them.
+/// Thousands of pages, of several classes, and some that have to wait among them. Many are in queues, the way an owner leaves them that was looking for one class.
 #[test]
 fn however_many_pages_there_are_all_are_looked_at() {
     let (space, mut owner) = heap();
     let mut other = space.acquire().expect("memory");
-    let mut blocks: Vec<_> =
-        SIZES.iter().flat_map(|&bytes| owner.take_many((10 << 20) / bytes, bytes)).collect();
-    let own: Vec<_> = (0..12).rev().map(|number| blocks.remove(number * blocks.len() / 12)).collect();
+    let mut blocks: Vec<_> = SIZES.iter().map(|&bytes| owner.take_many(BYTES / bytes, bytes)).collect();
+    // Of the smallest ones some pages wait, before all others.
+    let step = blocks[0].len() / 8;
+    let own: Vec<_> = (0..8).rev().map(|number| blocks[0].remove(number * step)).collect();
     owner.give_all(own);
-    // Half of them are in queues, the way an owner leaves them that was looking for one class.
-    let half = blocks.split_off(blocks.len() / 2);
-    other.give_all(half);
-    let few = owner.take_many(3000, 160);
+    let blocks: Vec<_> = blocks.into_iter().flatten().collect();
     other.give_all(blocks.iter().copied());
+    let few = owner.take_many(2000, 16);
+    let queued = owner.own().queued();
+    assert!(queued > 1000, "{queued}");
     space.collect_twice();
-    assert!(pending(space, &blocks) <= 12 + SIZES.len());
+    assert!(pending(space, &blocks) <= 8 + SIZES.len(), "{}", pending(space, &blocks));
     owner.check();
     owner.give_all(few);
+    owner.check_empty();
+}
+
+/// While OS pages of an arena go, nobody collects its pages: neither their owner nor who holds its heap.
+#[test]
+fn pages_of_a_closed_arena_are_collected_by_nobody() {
+    let (space, [mut owner, mut other], blocks) = asleep(1000);
+    let (kept, _) = drop_most(&mut other, &blocks, 1000);
+    let arena = at(kept[kept.len() / 2]) & !(ARENA_BYTES - 1);
+    let within = |block: &NonNull<u8>| at(*block) & !(ARENA_BYTES - 1) == arena;
+    // Some of them have no live block any more.
+    let (within, kept): (Vec<_>, Vec<_>) = kept.into_iter().partition(within);
+    let (gone, stay) = within.split_at(within.len() / 2);
+    other.give_all(gone.iter().copied());
+    let waits = || gone.iter().chain(stay).filter(|&&block| pending(space, &[block]) == 1).count();
+    let before = waits();
+    assert!(before > 50, "{before}");
+    let mut times = 0;
+    let _ = vacate(space, arena, |_| {
+        times += 1;
+        match times {
+            1 => _ = space.collect_for_idle(false, None),
+            // From the inbox, and from the queues.
+            2 | 3 => owner.collect_all(),
+            _ => {}
+        }
+        assert_eq!(waits(), before, "{times}");
+    });
+    assert!(times > 3);
+    owner.collect_all();
+    assert_eq!(waits(), 0);
+    owner.give_all(kept.into_iter().chain(stay.iter().copied()));
+    owner.check_empty();
+}
+
+/// What others freed is not live for who looks, and a page in which they free between two looks has changed.
+#[test]
+fn what_others_freed_is_seen_by_who_looks() {
+    let (space, [mut owner, mut other], blocks) = asleep(1000);
+    let (kept, _) = drop_most(&mut other, &blocks, 1000);
+    let look = || {
+        let (mut live, mut bytes) = (0, 0);
+        let look = space.look_for_vacancy(0, true, |vacancy| {
+            (live, bytes) = (live + vacancy.live, bytes + vacancy.bytes);
+            true
+        });
+        (live, bytes, look.later)
+    };
+    assert!(look().2, "not known before");
+    let (live, bytes, later) = look();
+    assert!(!later && bytes > BYTES / 8);
+    assert!(live.abs_diff(kept.len() * 1024) <= 2 * HEAP_PAGE_BYTES, "{live} of {}", kept.len());
+    let (more, kept) = kept.split_at(kept.len() / 2);
+    other.give_all(more.iter().copied());
+    assert!(look().2, "they have changed");
+    assert!(!look().2);
+    owner.give_all(kept.iter().copied());
     owner.check_empty();
 }
 

@@ -370,6 +370,11 @@ fn a_heap_that_waits_for_an_owner_gives_up_what_is_vacant() {
     drop(heap);
     let given: usize = blocks.arenas().iter().map(|&arena| vacate(space, arena, |_| {}).0).sum();
     assert!(given > ARENA_BYTES / 10, "{given}");
+    let is_pending = |page: usize| tag::is_pending(space.page(page).expect("known").tag());
+    assert!(
+        blocks.0.iter().all(|&(block, ..)| !is_pending(page_of(block))),
+        "and who gave it up collected for it"
+    );
     let mut adopted = space.acquire().expect("memory");
     adopted.check();
     blocks.give_all(&mut adopted);
