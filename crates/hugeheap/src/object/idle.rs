@@ -64,13 +64,14 @@ impl<S: Source> Space<S> {
             return false;
         };
         // SAFETY: cores are never unmapped. The owner changes these fields with plain stores of whole words: each is read once, as what it was or is.
-        let (patience, waits) = unsafe { Own::progress(&raw const (*core.as_ptr()).own) };
-        let waits = waits || shared.inbox.first.load(Ordering::Relaxed) != 0;
-        if shared.hardened || !waits || !is_owned(shared) {
+        let seen = unsafe { Own::progress(&raw const (*core.as_ptr()).own) };
+        let waits = seen.waits || shared.inbox.first.load(Ordering::Relaxed) != 0;
+        if shared.hardened || !(waits || seen.spares) || !is_owned(shared) {
             return false;
         }
-        if shared.seen.swap(patience, Ordering::Relaxed) != patience && quiet {
-            return true;
+        if shared.seen.swap(seen.patience, Ordering::Relaxed) != seen.patience && quiet {
+            // A program that does something has spare pages nearly always: they are no reason to look again.
+            return waits;
         }
         let mut walk = None;
         loop {

@@ -40,6 +40,16 @@ impl Queues {
     pub(crate) const EMPTY: Self = Self { queues: [List::EMPTY; CLASSES], pages: 0, patience: SELDOM };
 }
 
+/// How far an owner is, as others see it.
+pub(super) struct Progress {
+    /// Changes whenever a class has used up its page.
+    pub(super) patience: u32,
+    /// Pages are in the queues.
+    pub(super) waits: bool,
+    /// Pages without live blocks are kept.
+    pub(super) spares: bool,
+}
+
 impl<S: Source> Own<S> {
     /// Frees what other threads freed, in all pages.
     #[cold]
@@ -73,17 +83,18 @@ impl<S: Source> Own<S> {
         self.pending.queues[class].first
     }
 
-    /// Of a heap of another thread: a number that changes whenever a class has used up its page, and whether anything waits in the queues or among the spare pages.
+    /// How far a heap of another thread is.
     ///
     /// # Safety
     /// It is a heap's.
-    pub(super) unsafe fn progress(own: *const Self) -> (u32, bool) {
+    pub(super) unsafe fn progress(own: *const Self) -> Progress {
         // SAFETY: by the contract; each is read once, as what it was or is.
         unsafe {
-            let patience = (&raw const (*own).pending.patience).read_volatile();
-            let pages = (&raw const (*own).pending.pages).read_volatile();
-            let spare = (&raw const (*own).spare_count).read_volatile();
-            (patience, pages != 0 || spare != 0)
+            Progress {
+                patience: (&raw const (*own).pending.patience).read_volatile(),
+                waits: (&raw const (*own).pending.pages).read_volatile() != 0,
+                spares: (&raw const (*own).spare_count).read_volatile() != 0,
+            }
         }
     }
 

@@ -156,6 +156,23 @@ fn an_owner_that_uses_up_pages_is_left_alone_unless_memory_is_short() {
 }
 
 #[test]
+fn spare_pages_go_when_their_owner_is_idle_and_are_no_reason_to_look_again() {
+    let (space, mut owner) = heap();
+    let blocks = owner.take_many(2000, 1000);
+    owner.give_all(blocks);
+    let full = live(space);
+    assert!(full >= 16 * HEAP_PAGE_BYTES as u64, "{full}");
+    assert!(!space.collect_for_idle(true, None), "not known before");
+    assert_eq!(live(space), full);
+    assert!(!space.collect_for_idle(true, None));
+    assert!(live(space) <= HEAP_PAGE_BYTES as u64);
+    owner.check();
+    let blocks = owner.take_many(2000, 1000);
+    owner.give_all(blocks);
+    owner.check_empty();
+}
+
+#[test]
 fn a_busy_owner_the_callers_own_heap_and_a_lost_one_are_not_touched() {
     let (space, [mut owner, mut other], blocks) = asleep(64);
     other.give_all(blocks.iter().copied());
@@ -357,9 +374,9 @@ fn pages_of_a_closed_arena_are_collected_by_nobody() {
     let _ = vacate(space, arena, |_| {
         times += 1;
         match times {
-            1 => _ = space.collect_for_idle(false, None),
             // From the inbox, and from the queues.
-            2 | 3 => owner.collect_all(),
+            1 | 2 => owner.collect_all(),
+            3 => _ = space.collect_for_idle(false, None),
             _ => {}
         }
         assert_eq!(waits(), before, "{times}");
