@@ -3,74 +3,27 @@
 //! One test at a time: what is given back is the whole process's.
 #![cfg(target_os = "linux")]
 
+mod written_blocks;
+
 use hugeheap::object::{Heap, Source, space};
 use hugeheap::runtime::runtime;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use written_blocks::{Block, Random};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Random numbers, the same each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
-/// A block that is written throughout, with what tells it from all others.
-struct Block {
-    address: usize,
-    bytes: usize,
-    value: u64,
-}
-
-impl Block {
-    fn take<S: Source>(heap: &mut Heap<S>, random: &mut Random) -> Self {
-        let magnitude = random.below(13);
-        let bytes = 16 + random.below(1 << magnitude) as usize;
-        let address = heap.allocate(bytes).expect("memory");
-        let block = Self { address: address.as_ptr() as usize, bytes, value: random.below(1 << 31) };
-        for place in 0..bytes / 8 {
-            // SAFETY: inside of the block, which is 16-aligned and this thread's.
-            unsafe { address.cast::<u64>().add(place).write(block.value ^ place as u64) };
-        }
-        block
-    }
-
-    fn check(&self) {
-        let words = self.address as *const u64;
-        for place in 0..self.bytes / 8 {
-            // SAFETY: as in `take`.
-            let found = unsafe { words.add(place).read() };
-            assert_eq!(
-                found,
-                self.value ^ place as u64,
-                "{:#x}, place {place} of {} bytes",
-                self.address,
-                self.bytes
-            );
-        }
-    }
-
-    fn give<S: Source>(self, heap: &mut Heap<S>) {
-        self.check();
-        // SAFETY: nobody else knows it.
-        unsafe { heap.free(NonNull::new(self.address as *mut u8).expect("not null")) };
-    }
-}
+/// Bytes of the largest blocks.
+const MOST: u64 = 8192;
 
 /// So many MiB of blocks.
 fn many<S: Source>(heap: &mut Heap<S>, random: &mut Random, mib: usize) -> Vec<Block> {
     let (mut blocks, mut bytes) = (Vec::new(), 0);
     while bytes < mib << 20 {
-        blocks.push(Block::take(heap, random));
+        blocks.push(Block::take(heap, random, MOST));
         bytes += blocks.last().map_or(0, |block| block.bytes);
     }
     blocks
@@ -126,7 +79,7 @@ fn work(seed: u64, own: &Receiver<Vec<Block>>, next: &Sender<Vec<Block>>, stop: 
     let mut kept = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let mut blocks: Vec<_> =
-            (0..random.below(4000)).map(|_| Block::take(&mut heap, &mut random)).collect();
+            (0..random.below(4000)).map(|_| Block::take(&mut heap, &mut random, MOST)).collect();
         kept.extend(blocks.split_off(blocks.len() - blocks.len() / 10));
         // Some are freed here, most elsewhere.
         for _ in 0..random.below(400) {

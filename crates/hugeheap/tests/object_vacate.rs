@@ -3,71 +3,17 @@
 //! One test at a time: what is given back is the whole process's.
 #![cfg(target_os = "linux")]
 
-use hugeheap::object::{Heap, Source, space};
+mod written_blocks;
+
+use hugeheap::object::space;
 use hugeheap::runtime::runtime;
-use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use written_blocks::{Block, Random};
 
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// Random numbers, the same each time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
-/// A block that is written throughout, with what tells it from all others.
-struct Block {
-    address: NonNull<u8>,
-    bytes: usize,
-    value: u64,
-}
-
-impl Block {
-    fn take<S: Source>(heap: &mut Heap<S>, random: &mut Random, most: u64) -> Self {
-        // Small ones are many, large ones have whole OS pages between them.
-        let magnitude = random.below(most.ilog2().into());
-        let bytes = 16 + random.below(1 << magnitude) as usize;
-        let address = heap.allocate(bytes).expect("memory");
-        let block = Self { address, bytes, value: random.next() };
-        for place in 0..bytes / 8 {
-            // SAFETY: inside of the block, which is 16-aligned and this thread's.
-            unsafe { address.cast::<u64>().add(place).write(block.value ^ place as u64) };
-        }
-        block
-    }
-
-    fn check(&self) {
-        for place in 0..self.bytes / 8 {
-            // SAFETY: as in `take`.
-            let found = unsafe { self.address.cast::<u64>().add(place).read() };
-            assert_eq!(
-                found,
-                self.value ^ place as u64,
-                "{:p}, place {place} of {} bytes",
-                self.address,
-                self.bytes
-            );
-        }
-    }
-
-    fn give<S: Source>(self, heap: &mut Heap<S>) {
-        self.check();
-        // SAFETY: nobody else knows it.
-        unsafe { heap.free(self.address) };
-    }
-}
 
 /// Grows, loses most of it, and goes on with what is left: takes and frees in turn, in rows, and at random.
 fn live(seed: u64, stop: &AtomicBool) -> u64 {
