@@ -243,10 +243,11 @@ impl<O: Os> Arenas<O> {
 
     /// The tenant cannot give up anything in this process, and is not asked any more.
     pub(crate) fn cannot_vacate(&mut self) {
-        if self.looks.tenant {
+        if core::mem::replace(&mut self.looks.tenant, false) {
             self.count(Fallback::NoBarrier);
-            (self.looks.tenant, self.looks.due, self.looks.count) = (false, u64::MAX, 0);
         }
+        // Each time: a plan that was under way may have asked for another look since.
+        (self.looks.due, self.looks.count) = (u64::MAX, 0);
     }
 
     /// Whether the tenant is to look now.

@@ -20,11 +20,12 @@
 //! A page in which something lives stays in the queues, for the owner. What others freed in it cannot be collected without its word: it may be in the middle of a free there, for as long as it likes, of which nothing is seen yet, and both
 //! would change the bitmap and the count. (A model of that, with steps like these, failed at once.) But [OS pages](super::vacate) go of such pages, too. One in which nobody freed, which was claimed for that, is the owner's again.
 //!
-//! What is done here is done for as many pages at a time as take the owner microseconds to wait for. It has to wait if it comes to change its lists meanwhile, but for nothing else.
+//! What is done here is done for as many pages at a time as take the owner microseconds to wait for. It has to wait if it comes to change its lists meanwhile, but for nothing else. The pages go to the arenas afterwards: that may take their lock, measure a peak that is
+//! about to end, or start a thread, for which the C library allocates.
 
 use super::busy::Held;
 use super::class::{CLASSES, Class};
-use super::heap::{Core, Own, Shared};
+use super::heap::{Core, Own, SPARES, Shared};
 use super::inbox::freed_twice;
 use super::registry::{OWNED, THREAD};
 use super::remote;
@@ -49,16 +50,34 @@ struct Walk {
     left: usize,
 }
 
+/// Pages taken out of a heap that is held, for the arenas.
+struct Vacant {
+    pages: [usize; AT_A_TIME + SPARES],
+    count: usize,
+}
+
+impl Default for Vacant {
+    fn default() -> Self {
+        Self { pages: [0; AT_A_TIME + SPARES], count: 0 }
+    }
+}
+
+impl Vacant {
+    fn add(&mut self, page: usize) {
+        self.pages[self.count] = page;
+        self.count += 1;
+    }
+}
+
 impl<S: Source> Space<S> {
-    /// Collects for owners that are idle, and gives their spare pages back to the arenas. `quiet`: only for those that have used up no page since the last time. `but`: the number of a heap of the caller's, which cannot wait for itself.
+    /// Collects for owners that are idle, and gives their spare pages back to the arenas. `quiet`: only for those that have used up no page since the last time.
     ///
     /// Says whether something is left for the next time.
-    pub(crate) fn collect_for_idle(&'static self, quiet: bool, but: Option<u32>) -> bool {
-        let others = self.registry.numbers().filter(|&number| Some(number) != but);
-        others.fold(false, |later, number| self.collect_for(number, quiet) | later)
+    pub(crate) fn collect_for_idle(&'static self, quiet: bool) -> bool {
+        self.registry.numbers().fold(false, |later, number| self.collect_for_owner(number, quiet) | later)
     }
 
-    fn collect_for(&'static self, number: u32, quiet: bool) -> bool {
+    fn collect_for_owner(&'static self, number: u32, quiet: bool) -> bool {
         let (Some(core), Some(shared)) = (self.registry.core::<S>(number), self.registry.shared::<S>(number))
         else {
             return false;
@@ -104,9 +123,15 @@ impl<S: Source> Space<S> {
         })?;
         // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins and the runs it keeps, which are neither read nor written through this reference.
         let own = unsafe { &mut (*core.as_ptr()).own };
-        let more = own.collect_held(&held, core, shared, walk);
-        if !more && own.spare_count > 0 {
-            own.give_spares(own.spare_count as usize);
+        let mut vacant = Vacant::default();
+        let more = own.collect_held(&held, core, shared, walk, &mut vacant);
+        if !more {
+            own.leave_spares(&mut vacant);
+        }
+        drop(held);
+        if vacant.count > 0 {
+            self.source().before_free();
+            self.give_pages(&vacant.pages[..vacant.count]);
         }
         Some(more)
     }
@@ -124,6 +149,7 @@ impl<S: Source> Own<S> {
         core: NonNull<Core<S>>,
         shared: &Shared,
         walk: &mut Option<Walk>,
+        vacant: &mut Vacant,
     ) -> bool {
         let space = self.space;
         let link = |page| space.page(page).map(|page| &page.links().inbox);
@@ -131,7 +157,7 @@ impl<S: Source> Own<S> {
             // What was announced comes first: those that have to wait are in the queues then.
             if walk.is_none() {
                 match space.page(remote::take_first(&shared.inbox.first, link)) {
-                    Some(page) if self.collect_at_rest(held, core, page) => {}
+                    Some(page) if self.collect_at_rest(held, core, page, vacant) => {}
                     Some(page) => self.queue(page),
                     None => *walk = Some(Walk { class: 1, put_back: 0, left: self.queued() }),
                 }
@@ -147,7 +173,7 @@ impl<S: Source> Own<S> {
             }
             let Some(page) = self.take_queued(*class) else { return false };
             *left -= 1;
-            if !self.collect_at_rest(held, core, page) {
+            if !self.collect_at_rest(held, core, page, vacant) {
                 self.queue(page);
                 if *put_back == 0 {
                     *put_back = page.address();
@@ -158,7 +184,7 @@ impl<S: Source> Own<S> {
     }
 
     /// Takes a pending page of this heap in which nothing lives, if the owner's fast paths have nothing to do with it; and one in which nobody freed is not pending any more. Says no for all others.
-    fn collect_at_rest(&mut self, _: &Held, core: NonNull<Core<S>>, page: Page) -> bool {
+    fn collect_at_rest(&mut self, _: &Held, core: NonNull<Core<S>>, page: Page, vacant: &mut Vacant) -> bool {
         let (mark, class) = (page.mark(), tag::class(page.tag()));
         if self.space.is_closed(page) {
             return false;
@@ -185,8 +211,19 @@ impl<S: Source> Own<S> {
             }
         }
         self.unlink(class, mark);
-        mark.tag.store(self.spare_tag(), Ordering::Release);
-        self.keep_spare(page.address());
+        mark.tag.store(0, Ordering::Release);
+        vacant.add(page.address());
         true
+    }
+
+    /// Takes the spare pages out of the heap.
+    fn leave_spares(&mut self, vacant: &mut Vacant) {
+        for &address in &self.spares[..self.spare_count as usize] {
+            if let Some(mark) = self.mark_at(address) {
+                mark.tag.store(0, Ordering::Release);
+            }
+            vacant.add(address);
+        }
+        self.spare_count = 0;
     }
 }

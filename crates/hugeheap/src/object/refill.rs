@@ -191,10 +191,8 @@ impl<S: Source> Own<S> {
                 mark.tag.store(0, Ordering::Release);
             }
         }
-        let spares = &self.spares[..count];
         self.space.source().before_free();
-        let freed = self.space.source().with(|arenas| arenas.free_pages(spares));
-        debug_assert!(freed.is_ok(), "spare pages are runs of one page");
+        self.space.give_pages(&self.spares[..count]);
         self.spares.copy_within(count..count + kept, 0);
         self.spare_count = kept as u32;
         count

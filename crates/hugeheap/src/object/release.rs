@@ -295,7 +295,7 @@ impl<S: Source> Space<S> {
         Elsewhere::Freed
     }
 
-    /// The page of an address was announced: a function of its own, because few frees of its blocks do that.
+    /// The page of an address became pending: a function of its own, because few frees of its blocks do that.
     #[inline(never)]
     pub(super) fn put_into_inbox(&self, address: usize, tag: u32) {
         let Some(page) = self.page(address) else { return };
@@ -303,14 +303,14 @@ impl<S: Source> Space<S> {
         self.announced(tag);
     }
 
-    /// The same in two parts: what makes the page one that is collected,
+    /// Puts a page that became pending into the inbox of its heap.
     pub(super) fn push_into_inbox(&self, page: Page, tag: u32) {
         if let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) {
             remote::push(&shared.inbox.first, page.address(), &page.links().inbox);
         }
     }
 
-    /// and what sees to it that somebody comes.
+    /// After a page was put into an inbox: sees to it that somebody collects it.
     pub(super) fn announced(&self, tag: u32) {
         if let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) {
             self.collect_ownerless(tag::heap(tag));

@@ -275,9 +275,10 @@ impl<S: Source> Space<S> {
         kept
     }
 
-    fn give_pages(&self, pages: &[usize]) {
+    /// Gives heap pages back to the arenas, each a run of its own.
+    pub(super) fn give_pages(&self, pages: &[usize]) {
         let freed = self.source.with(|arenas| arenas.free_pages(pages));
-        debug_assert!(freed.is_ok(), "they were just taken");
+        debug_assert!(freed.is_ok(), "runs of one page");
     }
 
     /// Makes the metadata of `count` heap pages writable.

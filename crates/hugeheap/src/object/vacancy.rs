@@ -24,7 +24,7 @@ use super::tables::GROUP_BYTES;
 use super::tag;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES, Vacancy};
 use core::sync::atomic::Ordering;
-use hugeheap_os::{Facts, Pages};
+use hugeheap_os::Facts;
 
 /// Arenas looked at in one call. 150 of them, of pages used in part, took 10 ms, so a call takes as long as a pass with sixteen steps may: what is asked of the maintenance thread meanwhile waits.
 const LOOK: usize = 256;
@@ -39,8 +39,6 @@ pub(crate) struct Look {
     pub(crate) next: Option<usize>,
     /// There are vacant OS pages in heap pages that changed since the look before.
     pub(crate) later: bool,
-    /// The system has no [barrier](Pages::barrier): there is no use in looking.
-    pub(crate) refused: bool,
 }
 
 /// OS pages of a heap page that no live block lies in, a bit each. None where an OS page is as large as a heap page.
@@ -98,10 +96,6 @@ impl<S: Source> Space<S> {
     ) -> Look {
         let os_page = self.source().os().page_sizes().os;
         let (mut looked, mut later) = (0, false);
-        // Without it nothing can be given back, and huge pages would be broken for that.
-        if self.source().os().barrier().is_err() {
-            return Look { next: None, later, refused: true };
-        }
         // Once an arena is among them it stays there, and regions are not in the order of their addresses.
         let known = usize::from(after != 0);
         for (start, region) in
@@ -112,10 +106,10 @@ impl<S: Source> Space<S> {
             later |= changed;
             let enough = (vacancy.bytes > 0 || vacancy.gone) && !tell(vacancy);
             if enough || looked == LOOK {
-                return Look { next: Some(start), later, refused: false };
+                return Look { next: Some(start), later };
             }
         }
-        Look { next: None, later, refused: false }
+        Look { next: None, later }
     }
 
     /// The arenas of which a heap page was in use, in the order of the regions and, within one, of their addresses.

@@ -84,9 +84,12 @@ impl<S: Source> Tenant for Space<S> {
             self.push_into_inbox(page, page.tag());
         }
         closed.store(NONE, Ordering::SeqCst);
-        // Not before: it may be this thread that collects them.
-        for (_, page) in self.pages_of(arena, claimed | pending) {
+        // Not before: it may be this thread that collects them. Those that were pending have been announced.
+        for (_, page) in self.pages_of(arena, claimed) {
             self.announced(page.tag());
+        }
+        for (_, page) in self.pages_of(arena, pending) {
+            self.collect_ownerless(tag::heap(page.tag()));
         }
         (bytes, result)
     }

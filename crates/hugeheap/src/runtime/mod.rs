@@ -33,8 +33,8 @@ use crate::telemetry::{HookState, Level, Snapshot};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use hugeheap_os::Facts;
 use hugeheap_os::linux::Linux;
+use hugeheap_os::{Facts, Pages};
 use publisher::Publisher;
 use thread::MaintenanceThread;
 
@@ -326,15 +326,16 @@ impl Runtime {
 
     /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.
     fn look(&self, due: DueLook) -> Option<usize> {
-        let mut told = Told::new(self.heap.lock().now(), due);
-        let heaps = object::space();
-        // First: what is collected may be free as a whole.
-        let waits = due.after == 0 && heaps.collect_for_idle(due.quiet, object::thread_number());
-        let look = heaps.look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
-        if look.refused {
+        // Without it nobody can be collected for, nor any OS page be given back, and huge pages would be broken for that.
+        if Linux::new().barrier().is_err() {
             self.heap.lock().cannot_vacate();
             return None;
         }
+        let mut told = Told::new(self.heap.lock().now(), due);
+        let heaps = object::space();
+        // First: what is collected may be free as a whole.
+        let waits = due.after == 0 && heaps.collect_for_idle(due.quiet);
+        let look = heaps.look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
         let refilled = self.heap.lock().looked(&told, look.next, look.later | waits);
         refilled
             .into_iter()

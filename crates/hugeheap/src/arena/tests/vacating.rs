@@ -302,6 +302,10 @@ fn where_nothing_can_be_had_the_reason_is_counted_once_and_nothing_is_looked_at_
     let snapshot = heap.world.heap.snapshot();
     assert_eq!((heap.tenant.looks.get(), snapshot.fallback(Fallback::NoBarrier)), (1, 1));
     assert_eq!((snapshot.breaks, snapshot.vacated), (0, 0), "no huge page is lost for nothing");
+    // A plan that was under way when the system began to refuse it.
+    heap.world.heap.look_again_at(0);
+    heap.run(3.0);
+    assert_eq!((heap.tenant.looks.get(), heap.world.heap.due_look()), (2, None));
     heap.check_contents();
 }
 

@@ -26,8 +26,8 @@ fn asleep(bytes: usize) -> (&'static Space<World>, [Heap<World>; 2], Vec<NonNull
 impl Space<World> {
     /// The two looks that a heap is collected with.
     fn collect_twice(&'static self) {
-        assert!(self.collect_for_idle(true, None), "it was not known before");
-        assert!(!self.collect_for_idle(true, None), "nothing is left");
+        assert!(self.collect_for_idle(true), "it was not known before");
+        assert!(!self.collect_for_idle(true), "nothing is left");
     }
 }
 
@@ -144,12 +144,12 @@ fn an_owner_that_uses_up_pages_is_left_alone_unless_memory_is_short() {
     let full = live(space);
     let mut more = Vec::new();
     for _ in 0..5 {
-        assert!(space.collect_for_idle(true, None));
+        assert!(space.collect_for_idle(true));
         // A page, and some of the next one.
         more.extend(owner.take_many(300, 64));
     }
     assert!(live(space) >= full, "it collects for itself, when it needs blocks");
-    assert!(!space.collect_for_idle(false, None));
+    assert!(!space.collect_for_idle(false));
     assert!(live(space) < full / 2);
     owner.give_all(more);
     owner.check_empty();
@@ -162,9 +162,9 @@ fn spare_pages_go_when_their_owner_is_idle_and_are_no_reason_to_look_again() {
     owner.give_all(blocks);
     let full = live(space);
     assert!(full >= 16 * HEAP_PAGE_BYTES as u64, "{full}");
-    assert!(!space.collect_for_idle(true, None), "not known before");
+    assert!(!space.collect_for_idle(true), "not known before");
     assert_eq!(live(space), full);
-    assert!(!space.collect_for_idle(true, None));
+    assert!(!space.collect_for_idle(true));
     assert!(live(space) <= HEAP_PAGE_BYTES as u64);
     owner.check();
     let blocks = owner.take_many(2000, 1000);
@@ -173,19 +173,18 @@ fn spare_pages_go_when_their_owner_is_idle_and_are_no_reason_to_look_again() {
 }
 
 #[test]
-fn a_busy_owner_the_callers_own_heap_and_a_lost_one_are_not_touched() {
+fn a_busy_owner_and_a_lost_heap_are_not_touched() {
     let (space, [mut owner, mut other], blocks) = asleep(64);
     other.give_all(blocks.iter().copied());
     let full = live(space);
     let busy = owner.busy();
-    assert!(!space.collect_for_idle(false, None));
+    assert!(!space.collect_for_idle(false));
     drop(busy);
-    assert!(!space.collect_for_idle(false, Some(owner.number())));
     let state = owner.shared().state.swap(LOST, Ordering::Relaxed);
-    assert!(!space.collect_for_idle(false, None));
+    assert!(!space.collect_for_idle(false));
     owner.shared().state.store(state, Ordering::Relaxed);
     assert_eq!(live(space), full);
-    assert!(!space.collect_for_idle(false, None));
+    assert!(!space.collect_for_idle(false));
     assert!(live(space) < full / 2, "and then it is");
     owner.check_empty();
 }
@@ -209,6 +208,34 @@ fn an_owner_that_comes_while_its_heap_is_held_waits_and_then_goes_on() {
         goes_on.join().expect("the owner").check_empty();
     });
     assert!(!turn.is_taken());
+}
+
+/// The arenas' lock may be held for a while, and what goes with it may start a thread: not while the owner waits.
+#[test]
+fn pages_go_to_the_arenas_when_the_heap_is_not_held_any_more() {
+    let (space, mut owner) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = owner.take_many(40 * 4, 4096);
+    other.give_all(blocks.iter().copied());
+    let full = live(space);
+    let arenas = space.source().arenas.lock();
+    std::thread::scope(|scope| {
+        let collects = scope.spawn(|| space.collect_for_idle(false));
+        let turn: &'static Turn = &space.registry.shared::<World>(owner.number()).expect("made").turn;
+        let gone = |block: &&NonNull<u8>| space.page(page_of(**block)).expect("known").tag() == 0;
+        let until = std::time::Instant::now() + core::time::Duration::from_secs(10);
+        while (blocks.iter().filter(gone).count() < 100 || turn.is_taken())
+            && std::time::Instant::now() < until
+        {
+            std::thread::yield_now();
+        }
+        assert!(!turn.is_taken(), "the owner would wait as well");
+        owner.collect_all();
+        drop(arenas);
+        assert!(!collects.join().expect("it collects"));
+    });
+    assert!(live(space) < full / 4);
+    owner.check_empty();
 }
 
 /// Two who change a heap for its owner do not meet.
@@ -235,7 +262,7 @@ fn hardened_heaps_collect_for_themselves() {
     other.give_all(blocks.iter().copied());
     let full = live(space);
     for _ in 0..3 {
-        space.collect_for_idle(false, Some(other.number()));
+        space.collect_for_idle(false);
     }
     assert_eq!(live(space), full);
     owner.check();
@@ -247,7 +274,7 @@ fn where_the_system_has_no_barrier_nobody_collects_for_another() {
     other.give_all(blocks);
     let full = live(space);
     space.source().kernel.fail_every(Call::Barrier, 1, libc::ENOSYS);
-    assert!(!space.collect_for_idle(false, None));
+    assert!(!space.collect_for_idle(false));
     assert_eq!(live(space), full);
     assert_eq!(owner.shared().turn.held.load(Ordering::Relaxed), 0, "nobody waits for what is over");
 }
@@ -292,7 +319,7 @@ fn a_page_in_the_middle_of_a_free_or_an_allocation_is_not_collected() {
     word.fetch_or(1 << (offset % 64), Ordering::Relaxed);
     let mark = space.page(page_of(taken)).expect("known").mark();
     mark.add_live(1);
-    space.collect_for_idle(false, None);
+    space.collect_for_idle(false);
     let waits = |block| tag::is_pending(space.page(page_of(block)).expect("known").tag());
     assert!(waits(freed) && waits(taken));
     assert!(
@@ -301,7 +328,7 @@ fn a_page_in_the_middle_of_a_free_or_an_allocation_is_not_collected() {
     word.fetch_and(!(1 << (offset % 64)), Ordering::Relaxed);
     mark.remove_live(1);
     other.give_all([freed, taken]);
-    space.collect_for_idle(false, None);
+    space.collect_for_idle(false);
     assert!(!waits(freed) && !waits(taken));
     owner.check_empty();
 }
@@ -323,7 +350,7 @@ fn a_page_that_was_collected_before_its_owner_came_to_settle_it_is_left_alone() 
         let word = &space.page(page).expect("known").vacant()[granule / 64 % 16];
         word.fetch_or(1 << (granule % 64), Ordering::Relaxed);
         mark.note_free();
-        space.collect_for_idle(false, None);
+        space.collect_for_idle(false);
         let class = tag::class(mark.tag.load(Ordering::Relaxed));
         assert_eq!(class == 0, last, "class {class}");
         Heap::settle(owner.core, granule);
@@ -376,7 +403,7 @@ fn pages_of_a_closed_arena_are_collected_by_nobody() {
         match times {
             // From the inbox, and from the queues.
             1 | 2 => owner.collect_all(),
-            3 => _ = space.collect_for_idle(false, None),
+            3 => _ = space.collect_for_idle(false),
             _ => {}
         }
         assert_eq!(waits(), before, "{times}");
@@ -442,7 +469,7 @@ fn random_operations_beside_it_leave_everything_as_it_is() {
                         heaps[who].give(block).expect("live");
                     }
                 }
-                _ => _ = space.collect_for_idle(random(&mut seed) % 2 == 0, None),
+                _ => _ = space.collect_for_idle(random(&mut seed) % 2 == 0),
             }
             if step % 20 == 0 {
                 heaps.iter_mut().for_each(Heap::check);

@@ -255,9 +255,6 @@ fn where_the_system_has_no_barrier_nothing_goes() {
     let (space, mut heap, mut blocks) = sparse(1000);
     let arena = *blocks.arenas().first().expect("some");
     space.source().kernel.fail_next(Call::Barrier, libc::ENOSYS, 1);
-    let told = space.look_for_vacancy(0, false, |_| unreachable!());
-    assert!(told.refused && told.next.is_none(), "and nothing is told");
-    space.source().kernel.fail_next(Call::Barrier, libc::ENOSYS, 1);
     let (given, result) = vacate(space, arena, |_| unreachable!());
     assert_eq!((given, result.map_err(|error| error.code)), (0, Err(libc::ENOSYS)));
     heap.check();
