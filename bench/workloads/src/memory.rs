@@ -6,7 +6,7 @@
 //! * [`Timed`] measures each allocation, its first write included: a fresh page costs where it is written.
 
 use crate::histogram::Histogram;
-use crate::random::mixed;
+use crate::random::{Random, mixed};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +18,39 @@ const ALIGNMENT: usize = 8;
 /// The smallest block: its first word is written.
 pub(crate) const SMALLEST: usize = 8;
 const OS_PAGE: usize = 4096;
+
+/// Takes blocks of sizes from `least` to `most` until they have so many bytes.
+pub(crate) fn fill<M: Memory>(
+    memory: &mut M,
+    random: &mut Random,
+    (least, most): (usize, usize),
+    bytes: usize,
+) -> Vec<Block> {
+    let (mut blocks, mut sum) = (Vec::new(), 0);
+    while sum < bytes {
+        let block = memory.take(random.within(least, most));
+        sum += block.size();
+        blocks.push(block);
+    }
+    blocks
+}
+
+/// Gives back all but `keep` of a thousand blocks, whichever, and adds these to `kept`.
+pub(crate) fn drop_most<M: Memory>(
+    memory: &mut M,
+    random: &mut Random,
+    blocks: impl IntoIterator<Item = Block>,
+    keep: usize,
+    kept: &mut Vec<Block>,
+) {
+    for block in blocks {
+        if random.below(1000) < keep {
+            kept.push(block);
+        } else {
+            memory.give(block);
+        }
+    }
+}
 
 /// A block that was taken. It is given back to a [`Memory`] of the same kind, on any thread.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! What is kept stays to the end. An allocator that cannot use the memory of one phase in the next grows with each.
 
 use crate::catalogue::Values;
-use crate::memory::{Block, Memory};
+use crate::memory::{Block, Memory, drop_most, fill};
 use crate::random::Random;
 use crate::stage::Stage;
 
@@ -19,24 +19,11 @@ pub(crate) fn run<M: Memory>(stage: &Stage, values: &Values) {
     let mut kept: Vec<Block> = Vec::new();
     let last = rounds * PHASES.len() - 1;
     for number in 0..=last {
-        let (least, most) = PHASES[number % PHASES.len()];
-        let mut live = Vec::new();
-        let mut sum = 0;
-        while sum < bytes {
-            let block = memory.take(random.within(least, most));
-            sum += block.size();
-            live.push(block);
-        }
+        let live = fill(&mut memory, &mut random, PHASES[number % PHASES.len()], bytes);
         if number == last {
             stage.steady();
         }
-        for block in live {
-            if random.below(1000) < keep {
-                kept.push(block);
-            } else {
-                memory.give(block);
-            }
-        }
+        drop_most(&mut memory, &mut random, live, keep, &mut kept);
     }
     stage.idle();
     kept.into_iter().for_each(|block| memory.give(block));

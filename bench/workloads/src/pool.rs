@@ -4,7 +4,7 @@
 //! blocks of each list are kept to the end, as a cache keeps some.
 
 use crate::catalogue::Values;
-use crate::memory::{Block, Memory};
+use crate::memory::{Block, Memory, drop_most, fill};
 use crate::random::Random;
 use crate::stage::Stage;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -14,7 +14,7 @@ type Task = SyncSender<Vec<Block>>;
 
 pub(crate) fn run<M: Memory>(stage: &Stage, values: &Values) {
     let (workers, rounds) = (values.size("workers"), values.size("rounds"));
-    let (least, most) = (values.size("least"), values.size("most"));
+    let sizes = (values.size("least"), values.size("most"));
     let (bytes, keep) = (values.size("bytes") / workers, values.size("keep"));
     std::thread::scope(|scope| {
         let tasks: Vec<_> = (0..workers)
@@ -24,12 +24,7 @@ pub(crate) fn run<M: Memory>(stage: &Stage, values: &Values) {
                     let mut memory = M::default();
                     let mut random = Random::new(stage.seed(), worker as u64);
                     for answer in tasks {
-                        let (mut list, mut sum) = (Vec::new(), 0);
-                        while sum < bytes {
-                            let block = memory.take(random.within(least, most));
-                            sum += block.size();
-                            list.push(block);
-                        }
+                        let list = fill(&mut memory, &mut random, sizes, bytes);
                         answer.send(list).expect("who asked waits for it");
                     }
                 });
@@ -51,13 +46,7 @@ pub(crate) fn run<M: Memory>(stage: &Stage, values: &Values) {
             if round == rounds - 1 {
                 stage.steady();
             }
-            for block in lists.into_iter().flatten() {
-                if random.below(1000) < keep {
-                    kept.push(block);
-                } else {
-                    memory.give(block);
-                }
-            }
+            drop_most(&mut memory, &mut random, lists.into_iter().flatten(), keep, &mut kept);
         }
         stage.idle();
         kept.into_iter().for_each(|block| memory.give(block));

@@ -35,10 +35,10 @@ use super::vacate::at_rest;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-/// Pages that are looked at while a heap is held.
+/// Pages that are looked at while a heap is held: 6 to 17 µs in the median, with two processors for four threads, after 16 µs for the barrier. Half as many would have half of the time go to barriers.
 const AT_A_TIME: usize = 64;
 
-/// Attempts to hold a heap whose owner is busy, which it is for a microsecond.
+/// Attempts to hold a heap whose owner is busy, each with a barrier. It is busy for a microsecond, unless it was stopped there.
 const TRIES: u32 = 3;
 
 /// Where in a heap's queues the next pages are.
