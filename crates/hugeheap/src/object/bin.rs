@@ -41,7 +41,7 @@ use super::class::{CLASSES, GRANULE_SHIFT};
 use super::instructions::{in_register, with_bit};
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 /// Blocks remembered per bin, at most: a cache line of 32 bits each. With 8 of 64 bits programs that replace objects of many
 /// sizes at random opened so many windows that they took a sixth longer; 32, on two lines, made no difference.
@@ -179,6 +179,8 @@ pub(crate) struct Bin {
     /// A ring of granules of free blocks in the first region, the one to be taken next at its end; the oldest are written over. Before the oldest is [`NO_BLOCK`]: so nobody counts how many there are. 32 bits
     /// hold granules of the first 64 GiB; blocks beyond are not remembered ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
     recent: [u32; RECENT],
+    /// Odd while those that are remembered are moved, and another number each time: see [`recent_of_another`](Self::recent_of_another).
+    moves: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
@@ -201,6 +203,7 @@ impl Bin {
         end: 0,
         window: u32::MAX,
         recent: [NO_BLOCK; RECENT],
+        moves: AtomicU32::new(0),
     };
 
     /// The bins of a new heap.
@@ -271,13 +274,34 @@ impl Bin {
         self.latest().map(|granule| granule as usize)
     }
 
-    /// What a heap of another thread remembers of a class. See `vacate`.
+    /// What a heap of another thread remembers of a class: all that it remembers as long as this takes, and perhaps more. `None`: that was moved meanwhile. See `vacate`. `in_order`: what was read before was there
+    /// before what is read next.
+    ///
+    /// One place is read after the other. What moved from a place not read yet to one that had been read was in none of them, and the OS page of a block that was remembered all the time was given back.
     ///
     /// # Safety
     /// The bin is one of a heap.
-    pub(super) unsafe fn recent_of_another(bin: *const Self) -> [u32; RECENT] {
+    pub(super) unsafe fn recent_of_another<E>(
+        bin: *const Self,
+        in_order: impl Fn() -> Result<(), E>,
+    ) -> Result<Option<[u32; RECENT]>, E> {
+        // SAFETY: by the contract; nobody has an exclusive reference to what is atomic only.
+        let moves = unsafe { &*(&raw const (*bin).moves) };
+        let before = moves.load(Ordering::Relaxed);
+        in_order()?;
         // SAFETY: by the contract; the owner writes whole words.
-        core::array::from_fn(|place| unsafe { (&raw const (*bin).recent[place]).read_volatile() })
+        let recent =
+            core::array::from_fn(|place| unsafe { (&raw const (*bin).recent[place]).read_volatile() });
+        in_order()?;
+        let moved = before % 2 != 0 || before != moves.load(Ordering::Relaxed);
+        Ok((!moved).then_some(recent))
+    }
+
+    /// What is remembered is moved from now on, or not any more.
+    fn note_moves(&self) {
+        compiler_fence(Ordering::SeqCst);
+        self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// The granule of the block remembered last, and its place, from which it is to be [taken](Self::recall_from).
@@ -372,7 +396,9 @@ impl Bin {
         }
         // No branch for each.
         if self.recent.iter().fold(false, |any, &granule| any | is_remembered_and_such(granule)) {
+            self.note_moves();
             self.forget_among(is_such);
+            self.note_moves();
         }
     }
 
@@ -404,6 +430,8 @@ impl Bin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::UnsafeCell;
+    use core::sync::atomic::AtomicBool;
     use proptest::prelude::*;
 
     /// A child that was forked while another thread took a block handed out blocks twice.
@@ -430,6 +458,51 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The OS page of a block that was remembered all the time was given back.
+    #[test]
+    fn who_reads_what_another_remembers_misses_nothing_that_moves() {
+        const KEPT: u32 = 1;
+        struct Owner(UnsafeCell<Bin>);
+        // SAFETY: one thread changes it; the other one reads as another thread may.
+        unsafe impl Sync for Owner {}
+        let [bin, ..] = Bin::all();
+        let (owner, ends) = (Owner(UnsafeCell::new(bin)), AtomicBool::new(false));
+        // Apart, because one block is remembered from before until after all this.
+        let (owner, ends) = (&owner, &ends);
+        let looks = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // SAFETY: the only thread that changes it.
+                let bin = unsafe { &mut *owner.0.get() };
+                bin.note_free(KEPT as usize);
+                while !ends.load(Ordering::Relaxed) {
+                    // What is not kept comes after it and is forgotten: it moves by one place each time.
+                    for granule in [10, 20] {
+                        bin.note_free(granule);
+                    }
+                    bin.forget_if(|granule| granule == 10);
+                    bin.recall();
+                    core::hint::black_box(&mut *bin);
+                }
+            });
+            let (mut seen, mut missed) = (0, 0);
+            // SAFETY: the bin lives as long as the scope.
+            let look = || unsafe {
+                Bin::recent_of_another(owner.0.get(), || Ok::<(), ()>(compiler_fence(Ordering::SeqCst)))
+            };
+            while seen < 20_000 {
+                let Ok(Some(recent)) = look() else { continue };
+                // Before the first block was remembered there is nothing.
+                if seen > 0 || recent.contains(&KEPT) {
+                    seen += 1;
+                    missed += usize::from(!recent.contains(&KEPT));
+                }
+            }
+            ends.store(true, Ordering::Relaxed);
+            (seen, missed)
+        });
+        assert_eq!(looks, (20_000, 0));
     }
 
     proptest! {

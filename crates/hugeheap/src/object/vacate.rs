@@ -26,6 +26,7 @@
 //! ```
 //!
 //! so a block whose bit is set without being remembered is one for good, or the count says one block more than the bitmap. Bitmap and count are read before and after what is remembered, and both times have to agree with each other and be the same.
+//! What is remembered is read place by place; the owner notes when it moves some of it, and nothing is known of the page then.
 //! What other threads freed and nobody collected is free for good as well: its bit is set when it is collected. Then no block can be taken whose bit is set and which is not remembered, as long as the arena is closed and the page is claimed. The owner's stores are seen in their order on x86-64; elsewhere the barrier is passed between the readings.
 //!
 //! The owner has no instruction more on its fast paths. A block that is free and in an OS page that was dropped reads as zero, and brings its page back when it is written.
@@ -219,7 +220,7 @@ pub(super) fn at_rest<S: Source>(
     in_order(os)?;
     let count = mark.live();
     in_order(os)?;
-    let reach = Reach::of(core, class);
+    let Some(reach) = Reach::of(core, class, os)? else { return Ok(None) };
     in_order(os)?;
     let again = page.words();
     in_order(os)?;
@@ -246,18 +247,20 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    fn of<S: Source>(core: NonNull<Core<S>>, class: usize) -> Self {
+    /// `None`: what is remembered was moved meanwhile.
+    fn of<S: Source>(core: NonNull<Core<S>>, class: usize, os: &S::Os) -> OsResult<Option<Self>> {
         // SAFETY: cores are never unmapped. The owner writes these fields meanwhile, with plain stores of whole words: each is read once, volatile, as what it was or is, and what is made of them is thrown away unless
         // bitmap and count say that the owner was in the middle of nothing.
         unsafe {
             let own = &raw const (*core.as_ptr()).own;
             let bin = &raw const (*own).bins[class];
-            Self {
-                base: (&raw const (*own).base).read_volatile(),
-                page: (&raw const (*bin).page).read_volatile(),
-                window: (&raw const (*bin).current.base).read_volatile(),
-                recent: super::bin::Bin::recent_of_another(bin),
-            }
+            let (base, page, window) = (
+                (&raw const (*own).base).read_volatile(),
+                (&raw const (*bin).page).read_volatile(),
+                (&raw const (*bin).current.base).read_volatile(),
+            );
+            let recent = super::bin::Bin::recent_of_another(bin, || in_order(os))?;
+            Ok(recent.map(|recent| Self { base, page, window, recent }))
         }
     }
 

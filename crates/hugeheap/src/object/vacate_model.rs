@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   page     tag, bitmap of two blocks, count           as in `space`, smaller
-//!   bin      remembered blocks, as bits; at hand        in place of the ring and the page's address
+//!   bin      two places for remembered blocks, as bits, the first of which is read first; at hand        in place of the ring and the page's address
 //!   blocks   a cell each: written by who has the block, and by who drops its OS page
 //! ```
 //!
@@ -26,7 +26,8 @@ struct Page {
     tag: AtomicU32,
     vacant: AtomicU32,
     count: AtomicU32,
-    recent: AtomicU32,
+    recent: [AtomicU32; 2],
+    moves: AtomicU32,
     at_hand: AtomicU32,
     busy: AtomicU32,
     closed: AtomicU32,
@@ -58,23 +59,42 @@ impl Page {
             return false;
         }
         Self::change(&self.vacant, |vacant| vacant | block);
-        Self::change(&self.recent, |recent| recent | block);
+        Self::change(&self.recent[1], |recent| recent | block);
         Self::change(&self.count, |count| count - 1);
         true
     }
 
     /// `Own::retake_on`.
     fn retake(&self) -> Option<u32> {
-        let recent = self.recent.load(Ordering::Relaxed);
+        let recent = self.recent_of_own();
         let block = if recent & B != 0 { B } else { recent };
         if block == 0 {
             return None;
         }
         Self::change(&self.count, |count| count + 1);
-        Self::change(&self.recent, |recent| recent & !block);
+        let remembers = |place: &&AtomicU32| place.load(Ordering::Relaxed) & block != 0;
+        if let Some(place) = self.recent.iter().find(remembers) {
+            Self::change(place, |recent| recent & !block);
+        }
         Self::change(&self.vacant, |vacant| vacant & !block);
         self.write(block);
         Some(block)
+    }
+
+    fn recent_of_own(&self) -> u32 {
+        self.recent.iter().fold(0, |recent, place| recent | place.load(Ordering::Relaxed))
+    }
+
+    /// `Bin::forget_if`, of a block of another page: what is remembered moves to the place that is read first.
+    fn forget_another(&self) {
+        self.busy.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        Self::change(&self.moves, |moves| moves + 1);
+        let moved = self.recent[1].load(Ordering::Relaxed);
+        Self::change(&self.recent[0], |recent| recent | moved);
+        self.recent[1].store(0, Ordering::Release);
+        Self::change(&self.moves, |moves| moves + 1);
+        self.busy.store(0, Ordering::Release);
     }
 
     /// `Own::next_page`, and a block of the page.
@@ -85,7 +105,7 @@ impl Page {
             self.at_hand.store(1, Ordering::Release);
         }
         self.busy.store(0, Ordering::Release);
-        let free = self.vacant.load(Ordering::Relaxed) & !self.recent.load(Ordering::Relaxed);
+        let free = self.vacant.load(Ordering::Relaxed) & !self.recent_of_own();
         if self.at_hand.load(Ordering::Relaxed) != 0 && free != 0 {
             let block = free & free.wrapping_neg();
             Self::change(&self.vacant, |vacant| vacant & !block);
@@ -113,7 +133,12 @@ impl Page {
         }
         let vacant = self.vacant.load(Ordering::Acquire);
         let count = self.count.load(Ordering::Acquire);
-        let (recent, at_hand) = (self.recent.load(Ordering::Acquire), self.at_hand.load(Ordering::Acquire));
+        let at_hand = self.at_hand.load(Ordering::Acquire);
+        let moves = self.moves.load(Ordering::Acquire);
+        let recent = self.recent.iter().fold(0, |recent, place| recent | place.load(Ordering::Acquire));
+        if moves % 2 != 0 || moves != self.moves.load(Ordering::Acquire) {
+            return 0;
+        }
         let again = self.vacant.load(Ordering::Acquire);
         let live = (!vacant & (A | B)).count_ones();
         if vacant != again || count != live || count != self.count.load(Ordering::Acquire) || at_hand != 0 {
@@ -155,6 +180,16 @@ fn what_the_owner_remembered_before_does_not_go() {
         page.free(B);
         page.retake();
         page.refill();
+    });
+}
+
+/// A block that was remembered all the time was in no place that was read.
+#[test]
+fn what_moves_while_it_is_read_does_not_go() {
+    model(|page| {
+        page.free(B);
+        page.forget_another();
+        page.retake();
     });
 }
 
