@@ -20,7 +20,14 @@ use super::heap::{Core, Heap, Turn};
 use super::space::{Source, Space};
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, compiler_fence};
+use core::time::Duration;
 use hugeheap_os::Pages;
+
+/// How often a thread gives way before it sleeps: some 20 µs where nobody else wants the processor, as long as a heap is held (`idle`).
+const GIVES_WAY: u32 = 64;
+
+/// How long it sleeps then: the kernel adds as much again.
+const NAP: Duration = Duration::from_micros(50);
 
 impl<S: Source> Heap<S> {
     /// Marks the heap busy until the guard is dropped. Not where it is already.
@@ -34,6 +41,24 @@ impl Turn {
     /// Whether somebody changes the heap's lists.
     pub(super) fn is_taken(&self) -> bool {
         self.busy.load(Ordering::SeqCst) != 0 || self.held.load(Ordering::SeqCst) != 0
+    }
+}
+
+/// How long a thread has waited for what another one does in microseconds.
+#[derive(Default)]
+pub(super) struct Patience(u32);
+
+impl Patience {
+    /// Lets others run.
+    ///
+    /// Not for ever by giving way only: a thread of a real-time class that does that on the processor of one that is not never lets it run.
+    pub(super) fn wait(&mut self) {
+        if self.0 < GIVES_WAY {
+            self.0 += 1;
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(NAP);
+        }
     }
 }
 
@@ -57,10 +82,11 @@ impl Busy {
     #[cold]
     #[inline(never)]
     fn wait(turn: &Turn) {
+        let mut patience = Patience::default();
         while turn.held.load(Ordering::Acquire) != 0 {
             turn.busy.store(0, Ordering::Release);
             while turn.held.load(Ordering::Acquire) != 0 {
-                std::thread::yield_now();
+                patience.wait();
             }
             turn.busy.store(1, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);

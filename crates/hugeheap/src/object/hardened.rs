@@ -252,6 +252,7 @@ impl<S: Source> Own<S> {
     /// A random free block. `None` when the system has no memory.
     pub(super) fn refill_hardened(&mut self, shared: &Shared, class: Class) -> Option<usize> {
         loop {
+            let look = self.space.begin_look();
             if shared.inbox.first.load(Ordering::Relaxed) != 0 {
                 self.collect(shared);
             }
@@ -261,8 +262,9 @@ impl<S: Source> Own<S> {
             // Used up; what is collected or leaves the quarantine from here on puts it into a list.
             self.leave_page(class);
             if !self.next_page(class) && !self.new_page(class) {
-                // The blocks in quarantine are better than none.
-                if !self.end_quarantine(class) && !self.space.wait_for_closed() {
+                // What had to wait because its arena was closed, and the blocks in quarantine, are better than none.
+                let more = self.collect_queues() || self.end_quarantine(class);
+                if !more && !self.space.may_have_missed(look) {
                     return None;
                 }
             }

@@ -121,6 +121,10 @@ impl<S: Source> Space<S> {
             }
             held
         })?;
+        // Again: who leaves the heap says so before it takes its last turn.
+        if !is_owned(shared) {
+            return Some(false);
+        }
         // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins and the runs it keeps, which are neither read nor written through this reference.
         let own = unsafe { &mut (*core.as_ptr()).own };
         let mut vacant = Vacant::default();

@@ -166,7 +166,7 @@ impl<S: Source> Own<S> {
     }
 
     /// Collects all queues; says no when they are empty, or what is there has to wait.
-    fn collect_queues(&mut self) -> bool {
+    pub(super) fn collect_queues(&mut self) -> bool {
         let before = self.pending.pages;
         if before == 0 {
             return false;

@@ -58,6 +58,8 @@ mod idle;
 mod idle_model;
 mod inbox;
 mod instructions;
+#[cfg(all(test, loom))]
+mod leave_model;
 mod lists;
 pub(crate) mod mark;
 mod mistake;

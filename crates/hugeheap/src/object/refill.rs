@@ -35,6 +35,7 @@ impl<S: Source> Own<S> {
         // Full, so nothing is written back.
         self.bins[class].current = Window::NONE;
         loop {
+            let look = self.space.begin_look();
             if self.next_window(class) {
                 return self.bins[class].current.take();
             }
@@ -51,7 +52,7 @@ impl<S: Source> Own<S> {
                 continue;
             }
             // What there is may lie in an arena that is closed for a moment.
-            if !self.new_page(class) && !self.space.wait_for_closed() {
+            if !self.new_page(class) && !self.space.may_have_missed(look) {
                 return None;
             }
         }

@@ -30,7 +30,7 @@ use super::visit::Visits;
 use crate::lock::Lock;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// States of a heap.
 pub(super) const WAITING: u32 = 0;
@@ -69,6 +69,10 @@ pub(super) struct Registry {
     pub(super) visits: Visits,
     /// The arena of which no page is brought to hand; 0: none. See `vacate`.
     pub(super) closed: AtomicUsize,
+    /// How often an arena was opened again.
+    pub(super) openings: AtomicUsize,
+    /// A heap that waits was left with pages that lie in an arena that was closed.
+    pub(super) left_behind: AtomicBool,
 }
 
 impl Registry {
@@ -83,6 +87,8 @@ impl Registry {
             making: Lock::new((0, 0)),
             visits: Visits::new(),
             closed: AtomicUsize::new(0),
+            openings: AtomicUsize::new(0),
+            left_behind: AtomicBool::new(false),
         }
     }
 
@@ -225,14 +231,26 @@ impl<S: Source> Space<S> {
         if shared.state.load(Ordering::SeqCst) != WAITING {
             return;
         }
-        if let Some(mut visit) = self.claim(number, VISITED) {
+        while let Some(mut visit) = self.claim(number, VISITED).map(ManuallyDrop::new) {
             visit.collect_all();
             // Nothing else is kept in a heap that waits, but for a quarantine; most visits, one for each block freed there, empty no page.
             if visit.own().spare_count > 0 {
                 visit.trim_but_quarantine();
             }
-            ManuallyDrop::new(visit).leave();
+            if !visit.wait() {
+                return;
+            }
         }
+    }
+
+    /// After an arena was opened: collects for heaps that wait and were left with pages of it.
+    pub(super) fn collect_left_behind(&self) {
+        if !self.registry.left_behind.load(Ordering::SeqCst)
+            || !self.registry.left_behind.swap(false, Ordering::SeqCst)
+        {
+            return;
+        }
+        self.registry.numbers().for_each(|number| self.collect_ownerless(number));
     }
 
     /// In a forked child: the heaps of threads that do not exist here. `own`: the heaps that are still owned.
@@ -258,6 +276,8 @@ impl<S: Source> Space<S> {
             shared.late.store(0, Ordering::Relaxed);
         }
         self.registry.late.store(0, Ordering::Relaxed);
+        // A missing thread may have been about to see to that.
+        self.registry.left_behind.store(true, Ordering::Relaxed);
         self.registry.waiting.store(waiting, Ordering::Relaxed);
         self.registry.lost.store(lost, Ordering::Relaxed);
     }
@@ -333,19 +353,41 @@ impl<S: Source> Heap<S> {
         own.collect(shared);
     }
 
-    /// Makes the heap wait for another owner, and looks at the inbox once more.
-    fn leave(&mut self) {
-        let number = self.number();
-        let space = self.own().space;
+    /// Makes the heap wait for another owner, and sees to what came meanwhile.
+    pub(super) fn leave(&mut self) {
+        let (number, space) = (self.number(), self.own().space);
         let shared = self.shared();
         if shared.late.swap(0, Ordering::AcqRel) != 0 {
             space.registry.late.fetch_sub(1, Ordering::AcqRel);
         }
-        space.registry.waiting.fetch_add(1, Ordering::AcqRel);
-        shared.state.store(WAITING, Ordering::SeqCst);
-        if shared.inbox.first.load(Ordering::SeqCst) != 0 {
+        // Nobody begins to collect for an idle owner here from now on.
+        shared.state.store(LEAVING, Ordering::SeqCst);
+        if self.wait() {
             space.collect_ownerless(number);
         }
+    }
+
+    /// Makes the heap wait. Says whether there is something to collect.
+    ///
+    /// The inbox may have got a page since it was collected. And there may be pages in the queues: put there by who collected for an idle owner, or because they lie in an arena that was closed. Nobody announces those again. They stayed until
+    /// somebody adopted the heap, with all that was freed in them.
+    fn wait(&mut self) -> bool {
+        let (core, registry) = (self.core, &self.own().space.registry);
+        let queued = {
+            // Who holds the heap has done so when this begins.
+            let _busy = self.busy();
+            self.own().queued() != 0
+        };
+        registry.waiting.fetch_add(1, Ordering::AcqRel);
+        // SAFETY: cores are never unmapped; from here on the heap is another's, but for this part.
+        let shared = unsafe { &(*core.as_ptr()).shared };
+        shared.state.store(WAITING, Ordering::SeqCst);
+        if queued {
+            // First written and then looked, as by who opens the arena: one of them sees the other.
+            registry.left_behind.store(true, Ordering::SeqCst);
+        }
+        shared.inbox.first.load(Ordering::SeqCst) != 0
+            || queued && registry.closed.load(Ordering::SeqCst) == 0
     }
 
     /// Gives back what the heap keeps without live blocks. Returns the bytes given back to the arenas.

@@ -31,6 +31,7 @@
 //!
 //! The owner has no instruction more on its fast paths. A block that is free and in an OS page that was dropped reads as zero, and brings its page back when it is written.
 
+use super::busy::Patience;
 use super::class::{CLASSES, SHAPES};
 use super::heap::Core;
 use super::registry::LOST;
@@ -50,6 +51,15 @@ pub(super) enum Claim {
     /// It is pending since others freed in it, and in its owner's inbox or queues, or about to be.
     NotNeeded,
     Made,
+}
+
+/// What was known when somebody began to look for a free block.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    /// Arenas opened until then.
+    openings: usize,
+    /// One was closed then.
+    closed: bool,
 }
 
 /// No arena is closed.
@@ -84,7 +94,7 @@ impl<S: Source> Tenant for Space<S> {
         for (_, page) in self.pages_of(arena, claimed) {
             self.push_into_inbox(page, page.tag());
         }
-        closed.store(NONE, Ordering::SeqCst);
+        self.open();
         // Not before: it may be this thread that collects them. Those that were pending have been announced.
         for (_, page) in self.pages_of(arena, claimed) {
             self.announced(page.tag());
@@ -92,6 +102,8 @@ impl<S: Source> Tenant for Space<S> {
         for (_, page) in self.pages_of(arena, pending) {
             self.collect_ownerless(tag::heap(page.tag()));
         }
+        // Of heaps that wait also pages that were not claimed: what was freed there while the arena was closed.
+        self.collect_left_behind();
         (bytes, result)
     }
 }
@@ -185,14 +197,31 @@ impl<S: Source> Space<S> {
         self.registry.closed.load(Ordering::SeqCst)
     }
 
-    /// Waits until no arena is closed. Says no when none was: what is asked for is not there.
+    /// The arena that was closed is one like any other again.
+    pub(super) fn open(&self) {
+        // First, for who looks: see `begin_look`.
+        self.registry.openings.fetch_add(1, Ordering::SeqCst);
+        self.registry.closed.store(NONE, Ordering::SeqCst);
+    }
+
+    /// Before somebody looks for a free block.
+    pub(super) fn begin_look(&self) -> Look {
+        let openings = self.registry.openings.load(Ordering::SeqCst);
+        Look { openings, closed: self.closed_arena() != NONE }
+    }
+
+    /// Whether what was looked for may lie in an arena that was closed meanwhile. Waits until it is open.
+    ///
+    /// With what was seen at the end only, an arena that was opened just before that was none, and a program got no memory while it had free blocks.
     #[cold]
-    pub(super) fn wait_for_closed(&self) -> bool {
-        let was = self.closed_arena() != NONE;
+    pub(super) fn may_have_missed(&self, look: Look) -> bool {
+        let mut patience = Patience::default();
+        let mut closed = look.closed;
         while self.closed_arena() != NONE {
-            std::thread::yield_now();
+            closed = true;
+            patience.wait();
         }
-        was
+        closed || self.registry.openings.load(Ordering::SeqCst) != look.openings
     }
 
     /// In a forked child: nobody goes on with what a missing thread was giving back. Its pages are claimed: they are put into the inboxes of their heaps.

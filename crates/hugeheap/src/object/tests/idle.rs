@@ -383,6 +383,26 @@ fn however_many_pages_there_are_all_are_looked_at() {
     owner.check_empty();
 }
 
+/// Who collects for an idle owner leaves pages in its queues, and announced pages are not announced again: what others freed there stayed until somebody adopted the heap.
+#[test]
+fn what_was_queued_while_the_owner_leaves_is_collected() {
+    for others in [0, 1000] {
+        let (space, [mut owner, mut other], blocks) = asleep(64);
+        let elsewhere = other.take_many(others, 64);
+        // What dropping a handle does, step by step.
+        owner.trim();
+        let (first, rest): (Vec<_>, Vec<_>) = blocks.iter().partition(|&&block| page_of(block) == at(block));
+        other.give_all(first);
+        space.collect_for_idle(false);
+        assert!(pending(space, &blocks) > 500);
+        core::mem::ManuallyDrop::new(owner).leave();
+        other.give_all(rest);
+        other.give_all(elsewhere);
+        other.trim();
+        assert_eq!((live(space), pending(space, &blocks)), (0, 0));
+    }
+}
+
 /// While OS pages of an arena go, nobody collects its pages: neither their owner nor who holds its heap.
 #[test]
 fn pages_of_a_closed_arena_are_collected_by_nobody() {

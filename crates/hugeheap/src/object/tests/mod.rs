@@ -31,11 +31,28 @@ const REGION: usize = 64 << 20;
 pub(crate) struct World {
     pub(crate) arenas: Lock<Arenas<Kernel>>,
     pub(crate) kernel: Kernel,
+    /// What happens when the arenas are asked the next time.
+    when_asked: Lock<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl World {
+    fn when_asked(&self, happens: impl FnOnce() + Send + 'static) {
+        *self.when_asked.lock() = Some(Box::new(happens));
+    }
+
+    /// Whether they were asked since.
+    fn asked(&self) -> bool {
+        self.when_asked.lock().is_none()
+    }
 }
 
 impl Source for World {
     type Os = Kernel;
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
+        let happens = self.when_asked.lock().take();
+        if let Some(happens) = happens {
+            happens();
+        }
         work(&mut self.arenas.lock())
     }
     fn is_gone(&self, thread: u32) -> bool {
@@ -55,7 +72,7 @@ pub(crate) fn space_with(config: Config, region: usize) -> &'static Space<World>
     let kernel = Kernel::new(Config { enforce_access: true, ..config });
     let settings = Settings { region: Some(region), ..Settings::DEFAULT };
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings).with_tenant());
-    let world = Box::leak(Box::new(World { arenas, kernel }));
+    let world = Box::leak(Box::new(World { arenas, kernel, when_asked: Lock::new(None) }));
     Box::leak(Box::new(Space::new(world)))
 }
 

@@ -307,6 +307,83 @@ fn who_finds_nothing_elsewhere_waits_until_the_arena_is_open() {
     assert!(taken >= free, "{taken} of {free}");
 }
 
+/// It is opened after the heap has looked at its pages, and before it asks whether it had to wait.
+#[test]
+fn what_lies_in_an_arena_that_was_opened_meanwhile_is_found() {
+    let bytes = 2048;
+    for hardened in [false, true] {
+        let space = space();
+        let acquired = if hardened { space.acquire_hardened() } else { space.acquire() };
+        let mut heap = acquired.expect("memory");
+        let mut blocks = Blocks::default();
+        blocks.take(&mut heap, 3 * ARENA_BYTES / bytes, bytes);
+        blocks.keep(&mut heap, 2, &mut 1);
+        heap.trim();
+        space.source().kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+        // The arenas have no page left.
+        let mut other = space.acquire().expect("memory");
+        let pages: Vec<_> = core::iter::from_fn(|| other.allocate(HEAP_PAGE_BYTES)).collect();
+        let arena = *blocks.arenas().iter().nth(1).expect("some");
+        let free = |space: &Space<World>| {
+            let pages =
+                (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES).filter_map(|page| space.page(page));
+            let blocks = pages
+                .filter(|page| tag::class(page.tag()) < class::CLASSES)
+                .map(|page| 8 - page.mark().live())
+                .sum::<u32>();
+            blocks as usize
+        };
+        // All that lies elsewhere.
+        space.registry.closed.store(arena, Ordering::SeqCst);
+        space.source().when_asked(move || space.open());
+        let there = free(space);
+        assert!(there > 100, "{there}");
+        let before = blocks.0.len();
+        while let Some(block) = heap.allocate(bytes) {
+            fill(block, bytes, 1);
+            blocks.0.push((block, bytes, 1));
+        }
+        assert!(space.source().asked(), "the arenas were asked while it was closed");
+        assert!(blocks.0.len() - before >= there, "{} of {there}", blocks.0.len() - before);
+        assert_eq!(free(space), 0);
+        blocks.give_all(&mut heap);
+        other.give_all(pages);
+    }
+}
+
+/// Of a heap that waits pages were full when the arena was closed, so that nobody claimed them; what is freed there meanwhile is announced once.
+#[test]
+fn what_is_freed_in_a_heap_that_waits_while_the_arena_is_closed_is_collected() {
+    let (space, mut owner) = heap();
+    let mut ended = space.acquire().expect("memory");
+    let mut blocks = Blocks::default();
+    blocks.take(&mut owner, 300, 2048);
+    let full = ended.take_many(320, 2048);
+    let arena = at(full[0]) & !(ARENA_BYTES - 1);
+    assert!(blocks.arenas().contains(&arena));
+    blocks.0.retain(|&(block, ..)| {
+        let stays = at(block) % HEAP_PAGE_BYTES == 0;
+        if !stays {
+            owner.give(block).expect("live");
+        }
+        stays
+    });
+    drop(ended);
+    let mut freed = false;
+    let (given, _) = vacate(space, arena, |_| {
+        if !core::mem::replace(&mut freed, true) {
+            // SAFETY: nobody uses them.
+            full.iter().for_each(|&block| unsafe { space.free(block) });
+        }
+    });
+    assert!(given > 0 && freed);
+    let pending =
+        full.iter().filter(|&&block| tag::is_pending(space.page(page_of(block)).expect("known").tag()));
+    assert_eq!(pending.count(), 0, "nobody comes back to them");
+    blocks.give_all(&mut owner);
+    owner.check_empty();
+}
+
 #[test]
 fn two_at_a_time_do_not_meet() {
     let (space, _heap, blocks) = sparse(4096);
