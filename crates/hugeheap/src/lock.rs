@@ -2,9 +2,18 @@
 //!
 //! A pthread mutex and not std's: `pthread_atfork` handlers take it in one function and release it in two others, in parent and
 //! child, which std's guard cannot express. Statically initialised, never destroyed.
+//!
+//! ```text
+//!   fork ─▶ our handler keeps the locks ─▶ the program's own handlers: may allocate ─▶ fork ─▶ the same ─▶ our handlers release them
+//!                                             └─ in this thread the locks are passed
+//! ```
+//!
+//! A program may have fork handlers of its own, and those that were registered before ours run while the locks are kept. The thread that forks *passes* what it keeps itself: nobody else is within, and what the lock is for is at rest.
+//! Before, a handler that needed a heap page waited for its own thread.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Tries before a thread sleeps, about 5 µs of them. What is done under these locks mostly takes below one, and to be woken takes 50: two threads that take and free
 /// runs of heap pages slept 1,600 times in a second (`rptest`, voluntary context switches), and do so 60 times with this.
@@ -13,6 +22,8 @@ const SPINS: u32 = 100;
 /// A value behind a mutex.
 pub struct Lock<T> {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
+    /// The thread that keeps it over a fork, as the C library names it, in the child as well; 0: none.
+    keeper: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
@@ -22,12 +33,18 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 /// The value while it is locked.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// Its thread keeps the lock over a fork, and goes on doing so.
+    passes: bool,
 }
 
 impl<T> Lock<T> {
     /// A lock that nobody holds.
     pub const fn new(value: T) -> Self {
-        Self { mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER), value: UnsafeCell::new(value) }
+        Self {
+            mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            keeper: AtomicUsize::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the lock.
@@ -37,6 +54,9 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) -> Guard<'_, T> {
+        if self.is_kept_here() {
+            return Guard { lock: self, passes: true };
+        }
         for _ in 0..SPINS {
             core::hint::spin_loop();
             if let Some(guard) = self.try_lock() {
@@ -45,7 +65,12 @@ impl<T> Lock<T> {
         }
         // SAFETY: the mutex is initialised and never moves while it is used: it lives in a static or behind `&self`.
         unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
-        Guard { lock: self }
+        Guard { lock: self, passes: false }
+    }
+
+    /// Whether this thread keeps the lock over a fork.
+    pub fn is_kept_here(&self) -> bool {
+        self.keeper.load(Ordering::Relaxed) == this_thread()
     }
 
     /// The lock if nobody holds it.
@@ -53,7 +78,7 @@ impl<T> Lock<T> {
         // SAFETY: as in `wait`.
         let taken = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) } == 0;
         // A guard only where the lock was taken: one that was made and dropped without released what another thread held.
-        if taken { Some(Guard { lock: self }) } else { None }
+        if taken { Some(Guard { lock: self, passes: false }) } else { None }
     }
 
     /// Releases the lock that a leaked guard of this thread, or of the thread that forked this process, holds.
@@ -61,6 +86,7 @@ impl<T> Lock<T> {
     /// # Safety
     /// Such a guard exists, and nobody uses the value through it afterwards.
     pub unsafe fn unlock_leaked(&self) {
+        self.keeper.store(0, Ordering::Relaxed);
         // SAFETY: the caller says that this thread holds the mutex.
         unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
     }
@@ -74,6 +100,19 @@ impl<T> Lock<T> {
         // SAFETY: exclusive by the caller's promise.
         unsafe { &mut *self.value.get() }
     }
+}
+
+impl<T> Guard<'_, T> {
+    /// Keeps the lock over a fork, until [`unlock_leaked`](Lock::unlock_leaked): this thread passes it meanwhile.
+    pub fn keep_over_fork(self) {
+        self.lock.keeper.store(this_thread(), Ordering::Relaxed);
+        core::mem::forget(self);
+    }
+}
+
+fn this_thread() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::pthread_self() as usize }
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -93,8 +132,10 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: this thread holds the mutex.
-        unsafe { libc::pthread_mutex_unlock(self.lock.mutex.get()) };
+        if !self.passes {
+            // SAFETY: this thread holds the mutex.
+            unsafe { libc::pthread_mutex_unlock(self.lock.mutex.get()) };
+        }
     }
 }
 
@@ -129,6 +170,24 @@ mod tests {
         });
         drop(held);
         assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn who_keeps_a_lock_over_a_fork_passes_it_and_nobody_else() {
+        let lock = Lock::new(1);
+        lock.lock().keep_over_fork();
+        *lock.lock() = 2;
+        assert_eq!(*lock.lock(), 2, "it is kept on");
+        assert!(lock.try_lock().is_none());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| *lock.lock());
+            std::thread::sleep(core::time::Duration::from_millis(50));
+            assert!(!other.is_finished());
+            // SAFETY: kept by this thread.
+            unsafe { lock.unlock_leaked() };
+            assert_eq!(other.join().expect("it does not panic"), 2);
+        });
+        assert!(!lock.is_kept_here() && lock.try_lock().is_some());
     }
 
     #[test]

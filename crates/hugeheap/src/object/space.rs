@@ -306,7 +306,7 @@ impl<S: Source> Space<S> {
 
     /// Keeps regions from being added during a fork.
     pub(super) fn lock_regions(&self) {
-        core::mem::forget(self.adding.lock());
+        self.adding.lock().keep_over_fork();
     }
 
     /// # Safety

@@ -51,7 +51,7 @@ impl Visits {
 impl<S: Source> Space<S> {
     /// Before a fork, and before the arenas are locked for it, which a visit does while it is under way.
     pub(crate) fn hold_visits(&self) {
-        core::mem::forget(self.registry.visits.visiting.lock());
+        self.registry.visits.visiting.lock().keep_over_fork();
     }
 
     /// After a fork, in parent and child.

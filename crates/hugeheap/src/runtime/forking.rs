@@ -25,6 +25,9 @@
 //! wherever no lock but that of visits is held, and an event of the arenas, which starts it, happens under no other. Before, a thread that
 //! added a region held `adding` and had such an event, which took the lock of the thread's handle; a fork held that and waited for `adding`.
 //!
+//! A program's own handlers may allocate while all this is held: those that were registered before ours run after `before`, and before the other two. The thread that forks [passes](crate::lock) what it holds
+//! itself. It publishes nothing meanwhile: in the child the record is its parent's.
+//!
 //! The child's handler makes system calls only, and allocates nothing. Each lock that it takes or finds held was taken by `before`, in the thread that is the child's only one: a lock
 //! that another thread may have held at the moment of the fork would be held there for good.
 
@@ -111,7 +114,7 @@ extern "C" fn before() {
         warn();
     }
     core::mem::forget(copies);
-    core::mem::forget(heap);
+    heap.keep_over_fork();
 }
 
 /// Says that the child is in danger. The fork itself cannot be refused from here.

@@ -76,7 +76,7 @@ impl Publisher {
     /// Before a fork: nobody opens a record, or says what this process is, at its moment. Who does that holds the lock here without the heap's, and opening may take long:
     /// in a child that was forked meanwhile it was held for good, and the child's first record waited for it inside `fork`.
     pub(super) fn lock_for_fork(&self) {
-        core::mem::forget(self.state.lock());
+        self.state.lock().keep_over_fork();
     }
 
     /// After a fork, in parent and child.
@@ -127,6 +127,10 @@ impl Publisher {
         let record = self.record.load(Ordering::Acquire);
         let due = self.numbers.due(heap.counters.arenas, heap.counters.live, whole);
         if record.is_null() && due == Due::Nothing {
+            return;
+        }
+        // During a fork: the child, too, comes here with the record of its parent.
+        if self.state.is_kept_here() {
             return;
         }
         let mut state = self.state.lock();
