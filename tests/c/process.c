@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <sys/resource.h>
 
 static void test_process(void) {
     CHECK(strcmp(hh_version(), HH_VERSION) == 0);
@@ -102,4 +104,25 @@ static void test_json(void) {
     puts(whole);
 }
 
-MAIN({"process", test_process}, {"json", test_json})
+static void *nothing(void *argument) { return argument; }
+
+/* A process at its limit of threads: what maintenance is refused is not the program's matter. */
+static void test_refused(void) {
+    enum { BLOCKS = 100000 };
+    static void *blocks[BLOCKS];
+    for (int n = 0; n < BLOCKS; n++) blocks[n] = hh_malloc(700);
+    struct rlimit none = {0, 0};
+    CHECK(setrlimit(RLIMIT_NPROC, &none) == 0);
+    if (geteuid() == 0) CHECK(setgid(54321) == 0 && setuid(54321) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, nothing, NULL) == EAGAIN);
+    for (int n = 0; n < BLOCKS; n++) {
+        errno = EDOM;
+        hh_free(blocks[n]);
+        CHECK(errno == EDOM);
+    }
+    hh_give_back();
+    CHECK(errno == EDOM);
+}
+
+MAIN({"process", test_process}, {"json", test_json}, {"refused", test_refused})

@@ -22,6 +22,10 @@ def test_the_json_says_what_the_struct_does(compiled, clean):
     assert reasons["address_space"]["count"] == 1 and reasons["address_space"]["hint"]
 
 
+def test_errno_stays_as_it_was_where_no_thread_can_be_started(compiled, clean):
+    run(compiled(SOURCE), "refused", {**clean, "HUGEHEAP_DECAY": "0.01"})
+
+
 def test_no_memory_error_under_valgrind(compiled, clean):
     """What the library does with memory that is not its own: buffers, structs, errno."""
     needs("valgrind")

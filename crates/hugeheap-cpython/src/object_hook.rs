@@ -286,7 +286,8 @@ unsafe extern "C" fn free_shared<const DOMAIN: Domain>(block: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_far<const LOCKS: bool, const DOMAIN: Domain>(block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
-    match on_heap::<LOCKS, _>(|heap| heap.free_far(address.as_ptr() as usize)) {
+    // SAFETY: CPython gives the block up.
+    match on_heap::<LOCKS, _>(|heap| unsafe { heap.free_far(address.as_ptr() as usize) }) {
         Some(Ok(())) => {
             if LOCKS && space().has_due() {
                 visit_due();

@@ -195,20 +195,22 @@ const _: () = assert!(
 );
 
 impl Bin {
-    const EMPTY: Self = Self {
-        current: Window::NONE,
-        page: 0,
-        since: Since::NOTHING,
-        turns: 0,
-        end: 0,
-        window: u32::MAX,
-        recent: [NO_BLOCK; RECENT],
-        moves: AtomicU32::new(0),
-    };
+    const fn empty() -> Self {
+        Self {
+            current: Window::NONE,
+            page: 0,
+            since: Since::NOTHING,
+            turns: 0,
+            end: 0,
+            window: u32::MAX,
+            recent: [NO_BLOCK; RECENT],
+            moves: AtomicU32::new(0),
+        }
+    }
 
     /// The bins of a new heap.
     pub(crate) const fn all() -> [Self; CLASSES] {
-        [const { Self::EMPTY }; CLASSES]
+        [const { Self::empty() }; CLASSES]
     }
 
     /// A block was freed away from the current window.
@@ -286,7 +288,7 @@ impl Bin {
         in_order: impl Fn() -> Result<(), E>,
     ) -> Result<Option<[u32; RECENT]>, E> {
         // SAFETY: by the contract; nobody has an exclusive reference to what is atomic only.
-        let moves = unsafe { &*(&raw const (*bin).moves) };
+        let moves = unsafe { &(*bin).moves };
         let before = moves.load(Ordering::Relaxed);
         in_order()?;
         // SAFETY: by the contract; the owner writes whole words.
@@ -487,10 +489,12 @@ mod tests {
                 }
             });
             let (mut seen, mut missed) = (0, 0);
-            // SAFETY: the bin lives as long as the scope.
-            let look = || unsafe {
-                Bin::recent_of_another(owner.0.get(), || Ok::<(), ()>(compiler_fence(Ordering::SeqCst)))
+            let in_order = || {
+                compiler_fence(Ordering::SeqCst);
+                Ok::<(), ()>(())
             };
+            // SAFETY: the bin lives as long as the scope.
+            let look = || unsafe { Bin::recent_of_another(owner.0.get(), in_order) };
             while seen < 20_000 {
                 let Ok(Some(recent)) = look() else { continue };
                 // Before the first block was remembered there is nothing.

@@ -57,7 +57,7 @@ impl<S: Source> Heap<S> {
     pub unsafe fn try_free(&mut self, address: NonNull<u8>) -> Result<(), Mistake> {
         let address = address.as_ptr() as usize;
         // SAFETY: by the contract above.
-        if unsafe { self.free_near(address) } { Ok(()) } else { self.free_far(address) }
+        unsafe { if self.free_near(address) { Ok(()) } else { self.free_far(address) } }
     }
 
     /// Frees a block of this heap. Says no, with nothing changed, for anything else, mistakes included: see
@@ -198,10 +198,13 @@ impl<S: Source> Heap<S> {
     ///
     /// # Errors
     /// When nothing live of this allocator begins at `address`. Nothing is changed.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free). (It was a safe function once, and one that frees what others use.)
     #[inline(never)]
-    pub fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
+    pub unsafe fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
         let core = self.core;
-        // SAFETY: whoever frees gives the block up.
+        // SAFETY: by the contract above.
         if unsafe { Self::free_of_own(core, address) } {
             return Ok(());
         }

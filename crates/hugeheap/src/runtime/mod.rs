@@ -15,6 +15,7 @@
 //!   forks of multi-threaded processes (3.12) is not provoked.
 
 mod environment;
+mod errno;
 mod forking;
 mod guest;
 mod numbers;
@@ -242,6 +243,7 @@ impl Runtime {
     /// Gives back now what the retention rule would keep, on the caller's thread, and waits for what others are giving back. Returns the bytes
     /// given back meanwhile.
     pub fn give_back(&self) -> u64 {
+        let _kept = errno::Kept::new();
         let mut heap = self.heap.lock();
         let before = heap.counters.given_back;
         heap.forget_demand();
@@ -304,8 +306,11 @@ impl Runtime {
         let oversleeps = due && heap.oversleeps(self.thread.wakes_at());
         let grows = heap.ahead_due();
         drop(heap);
-        if due && !self.thread.ensure(self) {
-            self.maintain_inline();
+        if due {
+            let _kept = errno::Kept::new();
+            if !self.thread.ensure(self) {
+                self.maintain_inline();
+            }
         }
         if oversleeps {
             self.thread.look_again();

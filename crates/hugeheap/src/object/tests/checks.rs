@@ -6,7 +6,8 @@ use std::thread;
 /// The answer of both ways to free, which agree, and after which everything is as before.
 fn refused(heap: &mut Heap<World>, address: usize) -> Mistake {
     let before = live(heap.own().space);
-    let mistake = heap.free_far(address).expect_err("a mistake");
+    // SAFETY: it is refused.
+    let mistake = unsafe { heap.free_far(address) }.expect_err("a mistake");
     // SAFETY: nothing live begins there, so nothing is freed.
     assert_eq!(unsafe { heap.try_free(pointer(address)) }, Err(mistake));
     heap.check();
@@ -51,7 +52,8 @@ fn a_block_freed_twice_whose_page_went_back_meanwhile() {
         let blocks = heap.take_many(100, 8192);
         other.give_all(blocks.iter().copied());
         let address = at(blocks[picked]);
-        let first = heap.free_far(address).expect_err("a mistake");
+        // SAFETY: as above.
+        let first = unsafe { heap.free_far(address) }.expect_err("a mistake");
         assert_eq!(refused(&mut heap, address), first, "block {picked}");
     }
 }

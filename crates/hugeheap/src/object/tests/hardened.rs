@@ -283,7 +283,8 @@ fn without_a_guard_page_from_the_system_it_is_memory_all_the_same() {
 fn refused(heap: &mut Heap<World>, address: usize, mistake: Mistake) {
     let before = live(heap.own().space);
     assert_eq!(heap.give(pointer(address)), Err(mistake));
-    assert_eq!(heap.free_far(address), Err(mistake));
+    // SAFETY: it is refused.
+    assert_eq!(unsafe { heap.free_far(address) }, Err(mistake));
     let mut other = heap.own().space.acquire().expect("memory");
     assert_eq!(other.give(pointer(address)), Err(mistake));
     heap.check();
