@@ -385,6 +385,9 @@ impl ValueEnum for LevelName {
 /// A number of bytes: `1048576`, `512M`, `1.5GiB`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
+    if digits == 0 {
+        return Err("not a number of bytes, such as 512M".to_owned());
+    }
     let (number, suffix) = text.split_at(digits);
     let shift = match suffix.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
         "" => 0,

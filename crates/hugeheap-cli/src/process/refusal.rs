@@ -8,6 +8,7 @@ use crate::exit;
 use crate::output::Output;
 use hugeheap_os::process::ProcessStatus;
 use hugeheap_os::{Error, ErrorKind};
+use std::path::Path;
 
 /// What the process was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,9 @@ fn explained(id: u32, status: Option<&ProcessStatus>, doing: Doing, error: Error
     match (error.kind(), error.code) {
         (_, libc::ESRCH) => match status {
             Some(_) => (format!("{who} has ended"), exit::GONE),
+            None if !Path::new("/proc/self").exists() => {
+                ("/proc is not mounted here, so that no process can be seen".to_owned(), exit::UNSUPPORTED)
+            }
             None => (format!("there is no process {id}"), exit::GONE),
         },
         (ErrorKind::Permission, _) => {

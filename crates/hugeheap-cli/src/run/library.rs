@@ -4,8 +4,9 @@
 //! where the caller says (a Python wheel carries its own), beside the program (a build tree, an unpacked
 //! archive), `../lib/hugeheap` and `../lib` from there (an installation).
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsStr, OsString};
 use std::fmt;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,12 @@ impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nowhere(places) => {
+                if places.is_empty() {
+                    return write!(
+                        f,
+                        "where this program lies, and {FILE_NAME} beside it, is not known without /proc; set {VARIABLE} to its path"
+                    );
+                }
                 write!(f, "{FILE_NAME} was not found; looked at")?;
                 for place in places {
                     write!(f, "\n  {}", place.display())?;
@@ -55,8 +62,22 @@ impl fmt::Display for Missing {
 /// Finds the library; `caller` is the path a wheel passed.
 pub(crate) fn find(caller: Option<&Path>) -> Result<PathBuf, Missing> {
     // The link is resolved: `/usr/local/bin/hugeheap` may point into an installation elsewhere.
-    let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
+    let program = this_program().and_then(|path| path.canonicalize()).ok();
     find_in(std::env::var_os(VARIABLE), caller, program.as_deref())
+}
+
+/// The path of this program. Without /proc, in a sandbox, the one that it was started with.
+fn this_program() -> io::Result<PathBuf> {
+    std::env::current_exe().or_else(|error| {
+        // SAFETY: no preconditions.
+        let path = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
+        if path.is_null() {
+            return Err(error);
+        }
+        // SAFETY: the kernel put a string there that stays as long as the process.
+        let path = unsafe { CStr::from_ptr(path) };
+        Ok(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
+    })
 }
 
 fn find_in(
