@@ -97,6 +97,36 @@ static void test_threads(void) {
     CHECK(statistics().live < (4 << 20));
 }
 
+/* ---- A process that has used up all keys of the C library before the first request ---------------------------------- */
+
+static void *allocate_much(void *unused) {
+    (void)unused;
+    enum { COUNT = 500 };
+    void *blocks[COUNT];
+    for (unsigned n = 0; n < COUNT; n++)
+        CHECK((blocks[n] = hh_malloc(n + 1)) != NULL);
+    for (unsigned n = 0; n < COUNT; n++)
+        hh_free(blocks[n]);
+    return NULL;
+}
+
+/* Nobody was told that a thread ended: each kept its heap for good. */
+static void test_keys(void) {
+    pthread_key_t key;
+    while (pthread_key_create(&key, NULL) == 0)
+        ;
+    uint64_t before = 0;
+    for (int n = 0; n < 100; n++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, allocate_much, NULL) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        /* A few: the number of one that ended may be free a moment later only. */
+        if (n == 9)
+            before = statistics().live;
+    }
+    CHECK(statistics().live < before + (8 << 20));
+}
+
 /* ---- Fork --------------------------------------------------------------------------------------------------------- */
 
 static volatile int stop;
@@ -181,4 +211,4 @@ static void test_fork(void) {
     hh_heap_drop(heap);
 }
 
-MAIN({"threads", test_threads}, {"fork", test_fork})
+MAIN({"threads", test_threads}, {"keys", test_keys}, {"fork", test_fork})

@@ -221,8 +221,22 @@ mod slot {
 /// pthread key + 1 whose destructor leaves the thread's heap; 0: not made yet, `u32::MAX`: none to be had.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Sees to it that the heap of this thread is left when the thread ends.
+/// Sees to it that the heap of this thread is left when the thread ends; where the C library has no key for that, or no room for its value, that it is adopted afterwards. It was nobody's for good: in a
+/// program that uses up all keys before its first request, each thread that ended kept its heap, 0.9 MiB.
 fn leave_at_end(core: NonNull<Core<Runtime>>) {
+    let key = key();
+    let value = core.as_ptr().cast_const().cast();
+    // SAFETY: the key exists.
+    let told = key != u32::MAX && unsafe { libc::pthread_setspecific(key - 1, value) } == 0;
+    if !told {
+        // SAFETY: no preconditions.
+        let thread = unsafe { libc::gettid() };
+        SPACE.note_late(&ManuallyDrop::new(Heap { core }), thread as u32);
+    }
+}
+
+/// [`KEY`], made if there is none.
+fn key() -> u32 {
     let mut key = KEY.load(Ordering::Acquire);
     if key == 0 {
         let mut made: libc::pthread_key_t = 0;
@@ -240,10 +254,7 @@ fn leave_at_end(core: NonNull<Core<Runtime>>) {
             }
         };
     }
-    if key != u32::MAX {
-        // SAFETY: the key exists. A failure leaves the heap owned by nobody for good: its blocks stay valid.
-        unsafe { libc::pthread_setspecific(key - 1, core.as_ptr().cast_const().cast()) };
-    }
+    key
 }
 
 /// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and this one is called again: up to four times in all.

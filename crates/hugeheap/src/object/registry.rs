@@ -15,7 +15,8 @@
 //! consistency, so one of them sees the other.
 //!
 //! A thread that has left its heap may take another: a destructor allocates. If that was the last one to be called, nobody leaves this heap. So it is noted as *late*, and
-//! whoever would make a heap looks first whether the threads of late ones are gone.
+//! whoever would make a heap looks first whether the threads of late ones are gone. All heaps of threads are late where the C library has no key to be told by that a thread ends; so
+//! not all late ones are asked for each time, but [`ASKED`] of them, in turn.
 //!
 //! After a fork the child has one thread. The heaps that belong to the others are waiting there (one that is owned by a handle may be the forking thread's, and
 //! stays owned), unless they were in the middle of a change of their lists
@@ -47,6 +48,9 @@ const HEAPS: usize = 1 << 16;
 
 const _: () = assert!(tag::heap(tag::tag(HEAPS as u32 - 1, 0)) == HEAPS as u32 - 1);
 
+/// Late heaps of which the system is asked, at most, when one is wanted: 0.2 µs each. With more of them than one in so many whose thread is gone, one is found each time.
+const ASKED: usize = 64;
+
 /// Heaps made from one mapping.
 const CHUNK: usize = 8;
 
@@ -61,7 +65,9 @@ pub(super) struct Registry {
     /// Heaps that are lost.
     lost: AtomicUsize,
     /// Heaps that are late.
-    late: AtomicUsize,
+    pub(super) late: AtomicUsize,
+    /// The late heap that was asked for last.
+    asked: AtomicU32,
     /// Bytes of an OS page, once a hardened heap asked for them; 0 before.
     pub(super) os_page: AtomicUsize,
     /// Held while heaps are made: the room that is left in the last mapping.
@@ -83,6 +89,7 @@ impl Registry {
             waiting: AtomicUsize::new(0),
             lost: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
+            asked: AtomicU32::new(0),
             os_page: AtomicUsize::new(0),
             making: Lock::new((0, 0)),
             visits: Visits::new(),
@@ -115,6 +122,13 @@ impl Registry {
     pub(super) fn numbers(&self) -> core::ops::Range<u32> {
         1..self.count.load(Ordering::Acquire) as u32
     }
+
+    /// The same, beginning at one of them, or at the first after the last.
+    fn numbers_from(&self, from: u32) -> impl Iterator<Item = u32> + use<> {
+        let numbers = self.numbers();
+        let from = if numbers.contains(&from) { from } else { numbers.start };
+        (from..numbers.end).chain(numbers.start..from)
+    }
 }
 
 impl<S: Source> Space<S> {
@@ -133,9 +147,15 @@ impl<S: Source> Space<S> {
     /// The same for a thread, of that number with the system, that has left a heap.
     pub(super) fn acquire_late(&'static self, thread: u32) -> Option<Heap<S>> {
         let heap = self.acquire_for_thread()?;
-        heap.shared().late.store(thread, Ordering::Release);
-        self.registry.late.fetch_add(1, Ordering::AcqRel);
+        self.note_late(&heap, thread);
         Some(heap)
+    }
+
+    /// A heap of the calling thread, of that number with the system, may be left by nobody.
+    pub(super) fn note_late(&self, heap: &Heap<S>, thread: u32) {
+        if heap.shared().late.swap(thread, Ordering::AcqRel) == 0 {
+            self.registry.late.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     pub(super) fn acquire_as(&'static self, hardened: bool, state: u32) -> Option<Heap<S>> {
@@ -148,9 +168,17 @@ impl<S: Source> Space<S> {
             }
         }
         if self.registry.late.load(Ordering::Acquire) > 0 {
-            let fits = |number: &u32| self.is_hardened(*number) == hardened;
-            let adopted =
-                self.registry.numbers().filter(fits).find_map(|number| self.adopt_late(number, state));
+            let fits = |number: &u32| {
+                let shared = self.registry.shared::<S>(*number);
+                shared.is_some_and(|shared| {
+                    shared.hardened == hardened && shared.late.load(Ordering::Relaxed) != 0
+                })
+            };
+            let from = self.registry.asked.load(Ordering::Relaxed) + 1;
+            let adopted = self.registry.numbers_from(from).filter(fits).take(ASKED).find_map(|number| {
+                self.registry.asked.store(number, Ordering::Relaxed);
+                self.adopt_late(number, state)
+            });
             if adopted.is_some() {
                 return adopted;
             }
@@ -166,6 +194,8 @@ impl<S: Source> Space<S> {
         if thread == 0 || !self.source().is_gone(thread) {
             return None;
         }
+        // Not waited for: who is visiting may have been told to by what wants a heap here.
+        let _visiting = self.registry.visits.try_lock()?;
         // One of those who look at it gets it.
         shared.late.compare_exchange(thread, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         self.registry.late.fetch_sub(1, Ordering::AcqRel);

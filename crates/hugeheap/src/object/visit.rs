@@ -46,6 +46,11 @@ impl Visits {
     pub(super) fn lock(&self) -> Guard<'_, ()> {
         self.visiting.lock()
     }
+
+    /// The same for who does without, if that would have to wait.
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, ()>> {
+        self.visiting.try_lock()
+    }
 }
 
 impl<S: Source> Space<S> {

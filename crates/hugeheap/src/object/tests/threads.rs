@@ -53,6 +53,41 @@ fn a_heap_that_was_taken_too_late_to_be_left_is_adopted_when_its_thread_is_gone(
     assert_eq!(made, Some(3), "once, and not that of a thread that lives");
 }
 
+/// Where all heaps of threads are late, each new thread asked for all of them.
+#[test]
+fn of_many_late_heaps_some_are_asked_for_each_time_and_in_the_end_all() {
+    let space = space();
+    let lives: Vec<_> = (0..1000).map(|_| space.acquire_late(GONE + 1).expect("memory")).collect();
+    core::mem::forget((lives, space.acquire_late(GONE)));
+    let found = (0..1001 / 64 + 1).find_map(|_| {
+        let mut heap = core::mem::ManuallyDrop::new(space.acquire().expect("memory"));
+        (heap.number() == 1001).then_some(())
+    });
+    assert!(found.is_some());
+}
+
+/// A heap can be noted as such by who takes it late, and again because nobody will be told that the thread ends.
+#[test]
+fn a_heap_that_is_late_for_two_reasons_is_counted_once() {
+    let space = space();
+    let heap = space.acquire_late(GONE).expect("memory");
+    space.note_late(&heap, GONE);
+    core::mem::forget(heap);
+    let (adopted, made) = (space.acquire(), space.acquire());
+    assert_eq!([adopted, made].map(|heap| heap.map(|mut heap| heap.number())), [Some(1), Some(2)]);
+    assert_eq!(space.registry.late.load(core::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_heap_whose_thread_is_gone_is_not_adopted_during_a_visit() {
+    let space = space();
+    core::mem::forget(space.acquire_late(GONE));
+    let visiting = space.registry.visits.lock();
+    let made = space.acquire().map(|mut heap| heap.number());
+    drop(visiting);
+    assert_eq!(made, Some(2));
+}
+
 #[test]
 fn a_heap_that_was_taken_late_and_is_left_is_a_heap_like_others() {
     let space = space();
