@@ -98,7 +98,7 @@ void *hh_heap_alloc(hh_heap *heap, size_t size) HH_NOEXCEPT HH_NEW(2);
 void *hh_heap_zalloc(hh_heap *heap, size_t size) HH_NOEXCEPT HH_NEW(2);
 
 /* As hh_realloc. `old_size` is what was asked for last; one that the block cannot have been asked for with is a mistake like a wrong
- * free. Without a meaning for NULL. */
+ * free. Without a meaning for NULL. Not for blocks of hh_aligned_alloc, as hh_free_sized. */
 void *hh_heap_realloc(hh_heap *heap, void *block, size_t old_size, size_t new_size) HH_NOEXCEPT HH_RESIZED(4);
 
 /* As hh_free and hh_free_sized: shortest for blocks of this heap, allowed for those of any. */

@@ -157,6 +157,57 @@ static void size_huge(void) { hh_heap_free_sized(heap, named(hh_heap_alloc(heap,
 static void size_realloc(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 48)), 64, 100) == NULL); }
 static void size_realloc_huge(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 48)), SIZE_MAX, 100) == NULL); }
 static void size_realloc_medium(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 3000)), 100, 100) == NULL); }
+/* Of the same kind, and of another class or number of pages. */
+static void size_realloc_class(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 3000)), 577, 100) == NULL); }
+static void size_realloc_run(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 1000000)), 8193, 100) == NULL); }
+static void size_realloc_large(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 50000000)), 8193, 100) == NULL); }
+
+/* In a thread that has left its heap: in a destructor that is called after hugeheap's own, which is of an earlier key. */
+static pthread_key_t late_key;
+static void (*late_work)(void);
+
+static void late_destructor(void *again) {
+    if (again != &late_key)
+        CHECK(pthread_setspecific(late_key, &late_key) == 0);
+    else
+        late_work();
+}
+
+static void *end_late(void *unused) {
+    (void)unused;
+    CHECK(hh_malloc(48) != NULL);
+    CHECK(pthread_setspecific(late_key, &late_work) == 0);
+    return NULL;
+}
+
+static void in_late_destructor(void (*work)(void)) {
+    late_work = work;
+    CHECK(pthread_key_create(&late_key, late_destructor) == 0);
+    in_thread(end_late, NULL);
+}
+
+static void *late_block;
+static void free_late_block_wrongly(void) { hh_free_sized(late_block, 4000); }
+static void free_late_pages_wrongly(void) { hh_free_sized(late_block, 200000); }
+static void free_late_block_twice(void) {
+    hh_free_sized(late_block, 48);
+    hh_free_sized(late_block, 48);
+}
+
+static void size_late(void) {
+    late_block = named(hh_malloc(48));
+    in_late_destructor(free_late_block_wrongly);
+}
+
+static void size_late_run(void) {
+    late_block = named(hh_malloc(100000));
+    in_late_destructor(free_late_pages_wrongly);
+}
+
+static void two_threads_late(void) {
+    late_block = named(old_block(48));
+    in_late_destructor(free_late_block_twice);
+}
 
 static void realloc_freed(void) {
     void *block = hh_malloc(48);
@@ -191,7 +242,8 @@ int main(int count, char **words) {
         KIND(foreign_low), KIND(foreign_high), KIND(foreign_heap), KIND(foreign_sized), KIND(foreign_realloc),
         KIND(foreign_size), KIND(size_small), KIND(size_less), KIND(size_zero), KIND(size_medium), KIND(size_run),
         KIND(size_large), KIND(size_heap), KIND(size_huge), KIND(size_realloc), KIND(size_realloc_huge),
-        KIND(size_realloc_medium), KIND(realloc_freed),
+        KIND(size_realloc_medium), KIND(size_realloc_class), KIND(size_realloc_run), KIND(size_realloc_large),
+        KIND(size_late), KIND(size_late_run), KIND(two_threads_late), KIND(realloc_freed),
         KIND(realloc_freed_heap), KIND(realloc_interior), KIND(size_of_freed),
     };
     for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)

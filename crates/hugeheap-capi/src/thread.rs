@@ -63,7 +63,7 @@ unsafe extern "C" fn hh_free_sized(address: *mut c_void, size: usize) {
     unsafe {
         match thread_heap_to_free() {
             Some(mut heap) => heap.free_sized(address, size),
-            None => space().free(address),
+            None => space().free_sized(address, size),
         }
     }
 }

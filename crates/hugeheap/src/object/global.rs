@@ -370,7 +370,7 @@ impl GlobalHeap {
             match thread_heap_to_free() {
                 Some(mut heap) => heap.free_sized(address, size),
                 // Without a heap of its own a thread can still free in those of others.
-                None => SPACE.free(address),
+                None => SPACE.free_sized(address, size),
             }
         }
     }

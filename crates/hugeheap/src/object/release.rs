@@ -350,6 +350,19 @@ impl<S: Source> Space<S> {
         }
     }
 
+    /// The same for a caller that knows the size it was requested with. A size of another class is a mistake here as well: a thread that had left its heap freed with any size.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    pub unsafe fn free_sized(&self, address: NonNull<u8>, bytes: usize) {
+        let start = address.as_ptr() as usize;
+        if let Err(mistake) = self.check_size(start, bytes) {
+            mistake::abort("sized free", start, mistake);
+        }
+        // SAFETY: by the contract above.
+        unsafe { self.free(address) }
+    }
+
     /// Bytes that may be used of what begins at `address`.
     ///
     /// # Errors
@@ -377,8 +390,12 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Whether something of the given size's class begins at `address`.
-    pub(super) fn check_size(&self, address: usize, given: usize) -> Result<(), Mistake> {
+    /// Whether a request of `given` bytes can have got what lies at `address`: for who has to know before it is freed or resized. That something live begins there is not looked at for
+    /// blocks; [`usable_size`](Self::usable_size) does.
+    ///
+    /// # Errors
+    /// When it cannot, or nothing of this allocator lies there.
+    pub fn check_size(&self, address: usize, given: usize) -> Result<(), Mistake> {
         let (bytes, fits) = match self.block_page(address)? {
             Some((_, class)) => {
                 let fits = given <= super::class::MAX_BLOCK && super::class::class_of(given) == class;
