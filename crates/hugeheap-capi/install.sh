@@ -29,8 +29,9 @@ case $version in
     0.*) abi=$(cut -d. -f1-2 <<<"$version") ;;
     *) abi=${version%%.*} ;;
 esac
-# What the static library needs beside itself, as rustc names it for this target.
-private="-lgcc_s -lpthread -lm -ldl -lc"
+# What the static library needs beside itself, as rustc names it for this target, but for the unwinder: the compiler adds the one that fits, libgcc_s or, where
+# all is linked statically, libgcc_eh. Named here as -lgcc_s it was not found with -static.
+private="-lpthread -lm -ldl -lc"
 # From LIBDIR/cmake/hugeheap to PREFIX.
 up=$(sed 's,[^/][^/]*,..,g' <<<"$libdir/cmake/hugeheap")
 

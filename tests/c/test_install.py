@@ -111,3 +111,22 @@ def test_the_archive_needs_what_the_package_says(compiled, clean):
         ["nm", "-u", program], capture_output=True, text=True, check=True
     ).stdout
     subprocess.run([program], env=clean, check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("way", ["-static", "-static-pie"])
+def test_a_program_without_any_shared_library_is_linked_as_the_package_says(way, prefix, clean, tmp_path):
+    """It was told to link libgcc_s, of which there is no archive."""
+    needs("gcc", "pkg-config", "readelf")
+    program = tmp_path / "program"
+    environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
+    words = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "--static", "hugeheap"], env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
+    # As a user says it: the flags are not changed.
+    command = ["gcc", "-O2", way, ROOT / "examples/list.c", "-o", program, *words]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    said = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+    assert "NEEDED" not in said
+    ran = subprocess.run([program], env=clean, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("sum 500000500000;")
