@@ -77,7 +77,7 @@ HH_INLINE HH_RESULT void *hh_heap_alloc_inline(hh_heap *heap, size_t size) {
 HH_INLINE void hh_heap_free_sized_inline(hh_heap *heap, void *block, size_t size) {
     if (__builtin_expect(size - 1 < HH_INLINE_MAX, 1)) {
         struct hh_bin_3 *bin = hh_bin_of_3(heap, size);
-        uint64_t offset = (uint64_t)((uintptr_t)block - bin->base);
+        uint64_t offset = (uintptr_t)block - bin->base;
         /* Too large for addresses elsewhere and for those that are no multiple of 16, both at once. */
         uint64_t granule = offset >> 4 | offset << 60;
         if (__builtin_expect(granule < 64, 1)) {

@@ -50,6 +50,17 @@ def test_its_functions_are_accepted_by_those_who_forbid_casts_as_in_c(compiler, 
     assert subprocess.run(command, capture_output=True, text=True, check=False).returncode != 0
 
 
+@pytest.mark.parametrize("standard", ["c++11", "c++14", "c++17", "c++20", "c++23"])
+def test_it_has_no_cast_to_the_type_that_is_there(standard, tmp_path):
+    """clang has no such warning."""
+    needs("g++")
+    source = tmp_path / "sample.cpp"
+    source.write_text("".join(f"#include <{header.name}>\n" for header in HEADERS))
+    command = ["g++", f"-std={standard}", *STRICT, "-Wuseless-cast", "-I", HEADER.parent, "-fsyntax-only", source]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0 and made.stderr == "", made.stderr
+
+
 def test_a_cpp_program_uses_it(tmp_path, flags, clean):
     needs("g++")
     program = tmp_path / "program"
