@@ -71,7 +71,9 @@ void hh_free_sized(void *block, size_t size) HH_NOEXCEPT;
 /* Like hh_malloc, aligned to `alignment`, a power of two up to HH_MAX_ALIGNMENT; others: NULL with EINVAL. `size` need not be a multiple. */
 void *hh_aligned_alloc(size_t alignment, size_t size) HH_NOEXCEPT HH_RESIZED(2);
 
-/* Bytes of a live block that may be used: at least what was asked for. 0 for NULL. */
+/* Bytes of a live block: at least what was asked for. 0 for NULL. What is beyond that the heap does not use, but the compiler takes the size that
+ * was asked for for the block's: with -D_FORTIFY_SOURCE=3 memset over all of it ends the process, and more may be optimised away.
+ * block = hh_realloc(block, hh_usable_size(block)) makes those bytes part of it, and moves nothing. */
 size_t hh_usable_size(const void *block) HH_NOEXCEPT;
 
 /* ---- Heaps of your own -------------------------------------------------------------------------------------------- */

@@ -45,6 +45,17 @@ def test_anything_in_any_order_at_each_policy(policy, compiled, clean):
     run(compiled(SECTIONS["random"]), "random", clean, HUGEHEAP_POLICY=policy)
 
 
+@pytest.mark.parametrize("level", ["1", "2", "3"])
+def test_bytes_beyond_the_size_belong_to_the_block_once_they_are_asked_for(level, compiled, clean, tmp_path):
+    """As c.md says. The compiler took them for another's: a program that wrote them ended with "buffer overflow detected"."""
+    text = (ROOT / "docs/reference/c.md").read_text()
+    sample = re.search(r"```c\n(.*?hh_usable_size.*?)```", text, re.S).group(1)
+    source = tmp_path / "sample.c"
+    source.write_text(sample)
+    program = compiled(source, "-U_FORTIFY_SOURCE", f"-D_FORTIFY_SOURCE={level}")
+    subprocess.run([program], env=clean, check=True, timeout=60)
+
+
 def test_the_short_example_is_short_and_right(compiled, clean):
     source = ROOT / "examples/list.c"
     assert len(source.read_text().splitlines()) <= 40
