@@ -54,14 +54,32 @@ const ASKED: usize = 64;
 /// Heaps made from one mapping.
 const CHUNK: usize = 8;
 
+/// The waiting heaps of a kind. With one count for both a single heap of the other kind had each acquisition look at all heaps; and with each search from the first heap on, to take heaps that waited was
+/// quadratic: 65,534 of them took 2 min 19 s.
+pub(super) struct Waiting {
+    /// Heaps that may be waiting.
+    pub(super) count: AtomicUsize,
+    /// Where the search begins: at the heap that was left last, and after it was taken at the next one.
+    from: AtomicU32,
+}
+
+impl Waiting {
+    const NONE: Self = Self { count: AtomicUsize::new(0), from: AtomicU32::new(1) };
+
+    #[cfg(test)]
+    pub(super) fn from(&self) -> u32 {
+        self.from.load(Ordering::Relaxed)
+    }
+}
+
 /// The heaps of a [`Space`].
 pub(super) struct Registry {
     /// One pointer per heap, in a mapping of its own.
     table: AtomicPtr<AtomicPtr<u8>>,
     /// Heaps made, and one.
     count: AtomicUsize,
-    /// Heaps that may be waiting: what `acquire` looks for.
-    pub(super) waiting: AtomicUsize,
+    /// What `acquire` looks for, of ordinary heaps and of hardened ones.
+    pub(super) waiting: [Waiting; 2],
     /// Heaps that are lost.
     lost: AtomicUsize,
     /// Heaps that are late.
@@ -86,7 +104,7 @@ impl Registry {
         Self {
             table: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
-            waiting: AtomicUsize::new(0),
+            waiting: [const { Waiting::NONE }; 2],
             lost: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
             asked: AtomicU32::new(0),
@@ -118,13 +136,18 @@ impl Registry {
         self.core::<S>(number).map(|core| unsafe { &(*core.as_ptr()).shared })
     }
 
+    /// The waiting heaps of a kind.
+    pub(super) fn waiting(&self, hardened: bool) -> &Waiting {
+        &self.waiting[usize::from(hardened)]
+    }
+
     /// Numbers of all heaps.
     pub(super) fn numbers(&self) -> core::ops::Range<u32> {
         1..self.count.load(Ordering::Acquire) as u32
     }
 
     /// The same, beginning at one of them, or at the first after the last.
-    fn numbers_from(&self, from: u32) -> impl Iterator<Item = u32> + use<> {
+    pub(super) fn numbers_from(&self, from: u32) -> impl Iterator<Item = u32> + use<> {
         let numbers = self.numbers();
         let from = if numbers.contains(&from) { from } else { numbers.start };
         (from..numbers.end).chain(numbers.start..from)
@@ -160,9 +183,15 @@ impl<S: Source> Space<S> {
 
     pub(super) fn acquire_as(&'static self, hardened: bool, state: u32) -> Option<Heap<S>> {
         self.source().begin();
-        if self.registry.waiting.load(Ordering::Acquire) > 0 {
+        let waiting = self.registry.waiting(hardened);
+        if waiting.count.load(Ordering::Acquire) > 0 {
             let fits = |number: &u32| self.is_hardened(*number) == hardened;
-            let adopted = self.registry.numbers().filter(fits).find_map(|number| self.claim(number, state));
+            let from = waiting.from.load(Ordering::Relaxed);
+            let adopted = self.registry.numbers_from(from).filter(fits).find_map(|number| {
+                let claimed = self.claim(number, state)?;
+                waiting.from.store(number + 1, Ordering::Relaxed);
+                Some(claimed)
+            });
             if adopted.is_some() {
                 return adopted;
             }
@@ -206,7 +235,8 @@ impl<S: Source> Space<S> {
     /// Heaps that somebody owns. Others may acquire and leave some meanwhile.
     pub fn heaps_in_use(&self) -> usize {
         let made = self.registry.count.load(Ordering::Relaxed) - 1;
-        let idle = self.registry.waiting.load(Ordering::Relaxed) + self.registry.lost.load(Ordering::Relaxed);
+        let waiting = self.registry.waiting.iter().map(|waiting| waiting.count.load(Ordering::Relaxed));
+        let idle = waiting.sum::<usize>() + self.registry.lost.load(Ordering::Relaxed);
         made.saturating_sub(idle)
     }
 
@@ -220,7 +250,7 @@ impl<S: Source> Space<S> {
         let core = self.registry.core::<S>(number)?;
         let shared = self.registry.shared::<S>(number)?;
         shared.state.compare_exchange(WAITING, state, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-        self.registry.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.registry.waiting(shared.hardened).count.fetch_sub(1, Ordering::AcqRel);
         Some(Heap { core })
     }
 
@@ -291,7 +321,7 @@ impl<S: Source> Space<S> {
         }
         self.finish_vacating();
         // Counted anew: a missing thread may have changed a heap's state and not the count yet, or the other way round.
-        let (mut waiting, mut lost) = (0, 0);
+        let (mut waiting, mut lost) = ([0; 2], 0);
         for number in self.registry.numbers() {
             let Some(shared) = self.registry.shared::<S>(number) else { continue };
             let mut state = shared.state.load(Ordering::Relaxed);
@@ -300,7 +330,7 @@ impl<S: Source> Space<S> {
                 state = if changing { LOST } else { WAITING };
                 shared.state.store(state, Ordering::Relaxed);
             }
-            waiting += usize::from(state == WAITING);
+            waiting[usize::from(shared.hardened)] += usize::from(state == WAITING);
             lost += usize::from(state == LOST);
             // The thread that forked has another number in the child.
             shared.late.store(0, Ordering::Relaxed);
@@ -308,7 +338,9 @@ impl<S: Source> Space<S> {
         self.registry.late.store(0, Ordering::Relaxed);
         // A missing thread may have been about to see to that.
         self.registry.left_behind.store(true, Ordering::Relaxed);
-        self.registry.waiting.store(waiting, Ordering::Relaxed);
+        for (kind, count) in self.registry.waiting.iter().zip(waiting) {
+            kind.count.store(count, Ordering::Relaxed);
+        }
         self.registry.lost.store(lost, Ordering::Relaxed);
     }
 
@@ -392,6 +424,7 @@ impl<S: Source> Heap<S> {
         }
         // Nobody begins to collect for an idle owner here from now on.
         shared.state.store(LEAVING, Ordering::SeqCst);
+        space.registry.waiting(shared.hardened).from.store(number, Ordering::Relaxed);
         if self.wait() {
             space.collect_ownerless(number);
         }
@@ -408,9 +441,9 @@ impl<S: Source> Heap<S> {
             let _busy = self.busy();
             self.own().queued() != 0
         };
-        registry.waiting.fetch_add(1, Ordering::AcqRel);
         // SAFETY: cores are never unmapped; from here on the heap is another's, but for this part.
         let shared = unsafe { &(*core.as_ptr()).shared };
+        registry.waiting(shared.hardened).count.fetch_add(1, Ordering::AcqRel);
         shared.state.store(WAITING, Ordering::SeqCst);
         if queued {
             // First written and then looked, as by who opens the arena: one of them sees the other.

@@ -122,14 +122,15 @@ fn a_heap_that_a_missing_thread_was_about_to_have_or_to_leave_waits_in_the_child
 #[test]
 fn a_child_knows_how_many_heaps_wait_whatever_missing_threads_were_doing() {
     let (space, _own) = heap();
-    let waiting = || space.registry.waiting.load(Ordering::Relaxed);
+    let waiting = || [false, true].map(|kind| space.registry.waiting(kind).count.load(Ordering::Relaxed));
     let (leaving, lost) = (thread_heap(space), thread_heap(space));
+    drop(space.acquire_hardened());
     // As in `leave` and as in `claim`.
-    space.registry.waiting.fetch_add(2, Ordering::Relaxed);
+    space.registry.waiting(false).count.fetch_add(2, Ordering::Relaxed);
     core::mem::forget((lost.busy(), leaving, lost));
     for _generation in 0..3 {
         fork(space, Some(1));
-        assert_eq!((waiting(), space.heaps_in_use()), (1, 1));
+        assert_eq!((waiting(), space.heaps_in_use()), ([1, 1], 1));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
+use super::super::registry::WAITING;
 use super::*;
 use std::collections::BTreeSet;
 use std::sync::mpsc;
@@ -51,6 +52,58 @@ fn a_heap_that_was_taken_too_late_to_be_left_is_adopted_when_its_thread_is_gone(
     adopted.check_empty();
     let made = space.acquire().map(|mut heap| heap.number());
     assert_eq!(made, Some(3), "once, and not that of a thread that lives");
+}
+
+impl Space<World> {
+    /// How many heaps are looked at for one that waits, at most.
+    fn looked_at_for_next(&self, hardened: bool) -> usize {
+        let waiting = self.registry.waiting(hardened);
+        let numbers = self.registry.numbers_from(waiting.from());
+        let waits = |number: u32| {
+            let shared = self.registry.shared::<World>(number).expect("made");
+            shared.hardened == hardened && shared.state.load(core::sync::atomic::Ordering::SeqCst) == WAITING
+        };
+        numbers.take_while(|&number| !waits(number)).count() + 1
+    }
+}
+
+/// To take heaps that waited was quadratic, because each search began at the first of all.
+#[test]
+fn heaps_that_wait_are_found_in_one_round_however_many_there_are() {
+    let space = space();
+    let take = |count: usize| (0..count).map(|_| space.acquire().expect("memory")).collect::<Vec<_>>();
+    let mut heaps = take(300);
+    for order in 0..3 {
+        match order {
+            0 => heaps.clear(),
+            1 => heaps.drain(..).rev().for_each(drop),
+            _ => drop(heaps.split_off(150)),
+        }
+        let mut looked_at = 0;
+        while heaps.len() < 300 {
+            looked_at += space.looked_at_for_next(false);
+            heaps.extend(space.acquire());
+        }
+        // Once round, and past those that are owned.
+        assert!(looked_at <= 2 * 300, "{order}: {looked_at}");
+    }
+    // As many as there were, each once.
+    let numbers: BTreeSet<_> = heaps.iter_mut().map(Heap::number).collect();
+    assert_eq!(numbers, (1..301).collect());
+}
+
+/// One that waits had every search for one of the other kind look at all.
+#[test]
+fn a_heap_of_the_other_kind_that_waits_is_not_looked_for() {
+    let space = space();
+    drop(space.acquire_hardened());
+    let count = |hardened| space.registry.waiting(hardened).count.load(core::sync::atomic::Ordering::Relaxed);
+    assert_eq!([count(false), count(true)], [0, 1]);
+    let mut ordinary = space.acquire().expect("memory");
+    assert_eq!((ordinary.number(), count(true)), (2, 1));
+    drop(ordinary);
+    assert_eq!([count(false), count(true)], [1, 1]);
+    assert_eq!(space.acquire_hardened().map(|mut heap| heap.number()), Some(1));
 }
 
 /// Where all heaps of threads are late, each new thread asked for all of them.
