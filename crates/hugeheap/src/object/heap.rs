@@ -89,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) turn: Apart<Turn>,
     /// How far the owner was when somebody looked last whether it does anything. See `idle`.
     pub(super) seen: AtomicU32,
+    /// Of a hardened heap that waits: how often somebody collected there what may be in its quarantine since; 0: that is empty. See `waiting`.
+    pub(super) quarantined: AtomicU32,
     /// What other threads write.
     pub(crate) inbox: Apart<Inbox>,
 }

@@ -85,6 +85,7 @@ mod vacate;
 mod vacate_model;
 mod verify;
 mod visit;
+mod waiting;
 mod walk;
 mod windows;
 

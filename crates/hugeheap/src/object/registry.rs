@@ -246,7 +246,7 @@ impl<S: Source> Space<S> {
     }
 
     /// Takes a waiting heap into another state.
-    fn claim(&self, number: u32, state: u32) -> Option<Heap<S>> {
+    pub(super) fn claim(&self, number: u32, state: u32) -> Option<Heap<S>> {
         let core = self.registry.core::<S>(number)?;
         let shared = self.registry.shared::<S>(number)?;
         shared.state.compare_exchange(WAITING, state, Ordering::SeqCst, Ordering::Relaxed).ok()?;
@@ -292,12 +292,19 @@ impl<S: Source> Space<S> {
             return;
         }
         while let Some(mut visit) = self.claim(number, VISITED).map(ManuallyDrop::new) {
+            // A visit may find nothing: after an arena was opened all heaps have one.
+            let some = shared.inbox.first.load(Ordering::Relaxed) != 0 || visit.own().queued() != 0;
             visit.collect_all();
+            let filled = some && shared.hardened && shared.quarantined.fetch_add(1, Ordering::Relaxed) == 0;
             // Nothing else is kept in a heap that waits, but for a quarantine; most visits, one for each block freed there, empty no page.
             if visit.own().spare_count > 0 {
                 visit.trim_but_quarantine();
             }
-            if !visit.wait() {
+            let more = visit.wait();
+            if filled {
+                self.tell_quarantined();
+            }
+            if !more {
                 return;
             }
         }
@@ -329,6 +336,9 @@ impl<S: Source> Space<S> {
                 let changing = shared.turn.busy.load(Ordering::Relaxed) != 0 || state == VISITED;
                 state = if changing { LOST } else { WAITING };
                 shared.state.store(state, Ordering::Relaxed);
+                // Nobody trimmed it before it waited.
+                shared.quarantined.store(u32::from(shared.hardened), Ordering::Relaxed);
+                shared.seen.store(0, Ordering::Relaxed);
             }
             waiting[usize::from(shared.hardened)] += usize::from(state == WAITING);
             lost += usize::from(state == LOST);
@@ -424,6 +434,11 @@ impl<S: Source> Heap<S> {
         }
         // Nobody begins to collect for an idle owner here from now on.
         shared.state.store(LEAVING, Ordering::SeqCst);
+        if shared.hardened {
+            // It was trimmed. What was seen when it waited before is of no meaning any more.
+            shared.quarantined.store(0, Ordering::Relaxed);
+            shared.seen.store(0, Ordering::Relaxed);
+        }
         space.registry.waiting(shared.hardened).from.store(number, Ordering::Relaxed);
         if self.wait() {
             space.collect_ownerless(number);
@@ -434,7 +449,7 @@ impl<S: Source> Heap<S> {
     ///
     /// The inbox may have got a page since it was collected. And there may be pages in the queues: put there by who collected for an idle owner, or because they lie in an arena that was closed. Nobody announces those again. They stayed until
     /// somebody adopted the heap, with all that was freed in them.
-    fn wait(&mut self) -> bool {
+    pub(super) fn wait(&mut self) -> bool {
         let (core, registry) = (self.core, &self.own().space.registry);
         let queued = {
             // Who holds the heap has done so when this begins.
@@ -463,7 +478,7 @@ impl<S: Source> Heap<S> {
     }
 
     /// The same for a heap that nobody owns, after it was collected: of a hardened one without what waits in quarantine, or a block that is freed
-    /// after its thread's end would be had at once.
+    /// after its thread's end would be had at once. When that ends: see `waiting`.
     fn trim_but_quarantine(&mut self) {
         if self.own().preset.is_none() {
             self.trim();
@@ -483,6 +498,7 @@ impl Shared {
             hardened,
             turn: Apart(Turn { busy: AtomicU32::new(0), held: AtomicU32::new(0) }),
             seen: AtomicU32::new(0),
+            quarantined: AtomicU32::new(0),
             inbox: Apart(Inbox {
                 first: AtomicUsize::new(0),
                 announced: AtomicU32::new(0),

@@ -331,15 +331,17 @@ impl Runtime {
 
     /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.
     fn look(&self, due: DueLook) -> Option<usize> {
+        let heaps = object::space();
+        // Heaps that wait need no barrier.
+        let mut waits = due.after == 0 && heaps.end_waiting_quarantines(due.quiet);
         // Without it nobody can be collected for, nor any OS page be given back, and huge pages would be broken for that.
         if Linux::new().barrier().is_err() {
             self.heap.lock().cannot_vacate();
             return None;
         }
         let mut told = Told::new(self.heap.lock().now(), due);
-        let heaps = object::space();
         // First: what is collected may be free as a whole.
-        let waits = due.after == 0 && heaps.collect_for_idle(due.quiet);
+        waits |= due.after == 0 && heaps.collect_for_idle(due.quiet);
         let look = heaps.look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));
         let refilled = self.heap.lock().looked(&told, look.next, look.later | waits);
         refilled

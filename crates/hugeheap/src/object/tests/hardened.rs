@@ -170,6 +170,83 @@ fn what_is_freed_after_its_thread_ended_goes_back_but_for_the_quarantine() {
     space.acquire_hardened().expect("memory").check_empty();
 }
 
+/// A hardened heap that waits, with blocks in its quarantine that another has freed, and two that live.
+fn quarantined() -> (&'static Space<World>, Heap<World>, [NonNull<u8>; 2]) {
+    let (space, mut heap) = hardened();
+    let blocks: Vec<_> = SIZES.iter().flat_map(|&bytes| heap.take_many(3000, bytes)).collect();
+    let live = [heap.take(48), heap.take(48)];
+    let mut other = space.acquire_hardened().expect("memory");
+    drop(heap);
+    other.give_all(blocks);
+    other.trim();
+    assert!(super::live(space) > (QUARANTINE * HEAP_PAGE_BYTES) as u64, "{}", super::live(space));
+    (space, other, live)
+}
+
+/// For good: 1.4 MiB for each heap.
+#[test]
+fn a_quarantine_ends_when_its_heap_waits_and_nobody_freed_there_for_two_looks() {
+    let (space, mut other, [first, last]) = quarantined();
+    let before = super::live(space);
+    assert!(space.end_waiting_quarantines(true), "it was not known before");
+    assert_eq!(super::live(space), before);
+    other.give(first).expect("live");
+    assert!(space.end_waiting_quarantines(true), "somebody freed there since");
+    assert_eq!(super::live(space), before);
+    assert!(!space.end_waiting_quarantines(true));
+    assert!(super::live(space) <= 2 * HEAP_PAGE_BYTES as u64, "{}", super::live(space));
+    // The count begins anew: what was seen before is not what is seen now.
+    other.give(last).expect("live");
+    assert!(space.end_waiting_quarantines(true));
+    assert!(!space.end_waiting_quarantines(true));
+    assert_eq!(super::live(space), 0);
+    assert!(!space.end_waiting_quarantines(true), "nothing is left");
+    other.check();
+    space.acquire_hardened().expect("memory").check_empty();
+}
+
+#[test]
+fn a_quarantine_of_a_heap_that_waits_ends_when_it_is_asked_for() {
+    let (space, mut other, live) = quarantined();
+    other.give_all(live);
+    assert!(!space.end_waiting_quarantines(false));
+    assert_eq!(super::live(space), 0);
+}
+
+/// An owner frees on, and what it has freed is its own.
+#[test]
+fn a_quarantine_goes_on_when_its_heap_was_adopted() {
+    let (space, mut other, live) = quarantined();
+    assert!(space.end_waiting_quarantines(true));
+    let mut adopted = space.acquire_hardened().expect("memory");
+    assert_eq!(adopted.number(), 1);
+    let before = super::live(space);
+    assert!(!space.end_waiting_quarantines(true) && !space.end_waiting_quarantines(false));
+    assert_eq!(super::live(space), before);
+    // It waits again, and what was seen then is not what is seen now.
+    drop(adopted);
+    other.give_all(live);
+    assert!(space.end_waiting_quarantines(true));
+    assert!(super::live(space) > 0);
+    assert!(!space.end_waiting_quarantines(true));
+    assert_eq!(super::live(space), 0);
+}
+
+/// The child has nobody who would trim what a missing thread had in quarantine.
+#[test]
+fn a_quarantine_of_a_missing_thread_ends_in_the_child() {
+    let space = space();
+    let mut missing = space.acquire_as(true, super::super::registry::THREAD).expect("memory");
+    let blocks = missing.take_many(100, 48);
+    missing.give_all(blocks);
+    core::mem::forget(missing);
+    space.after_fork_in_child(&[]);
+    assert!(super::live(space) > 0);
+    assert!(space.end_waiting_quarantines(true));
+    assert!(!space.end_waiting_quarantines(true));
+    assert_eq!(super::live(space), 0);
+}
+
 #[test]
 fn a_page_stays_while_a_block_of_it_is_in_quarantine() {
     let (_, mut heap) = hardened();
