@@ -44,7 +44,8 @@ unsafe extern "C" fn hh_heap_new(options: *const HeapOptions) -> Handle {
         }
     }
     // The heap of the thread comes with the runtime's start: settings from the environment, fork handlers.
-    if thread_heap().is_none() {
+    // SAFETY: not used.
+    if unsafe { thread_heap() }.is_none() {
         return refuse(libc::ENOMEM);
     }
     match space().acquire() {

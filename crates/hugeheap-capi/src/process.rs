@@ -29,7 +29,8 @@ const SIZE_OFFSET: usize = core::mem::offset_of!(Snapshot, size);
 /// Sees to it that the runtime has started, with the settings of the environment: what is configured then stays. Without memory for the
 /// thread's heap there is nothing to configure either.
 fn start() {
-    let _ = thread_heap();
+    // SAFETY: not used.
+    let _ = unsafe { thread_heap() };
 }
 
 #[unsafe(no_mangle)]
@@ -74,7 +75,8 @@ unsafe fn configure(options: &Options) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn hh_give_back() -> u64 {
-    if let Some(mut heap) = thread_heap() {
+    // SAFETY: used for one call.
+    if let Some(mut heap) = unsafe { thread_heap() } {
         heap.trim();
     }
     runtime().give_back()

@@ -22,7 +22,7 @@ use crate::detect::version_numbers;
 use crate::symbols::{DOMAIN_MEM, DOMAIN_OBJ, DomainAllocator, Symbols, ThreadSymbols, same_object};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hugeheap::complain;
@@ -74,12 +74,26 @@ fn in_main() -> bool {
     threads.as_ref().is_some_and(ThreadSymbols::in_main)
 }
 
+/// The heap of this thread.
+#[inline(always)]
+fn own() -> Option<ManuallyDrop<ProcessHeap>> {
+    // SAFETY: each hook has it for one call into the library, and lets it go.
+    unsafe { thread_heap() }
+}
+
+/// The same if it has one by now.
+#[inline(always)]
+fn own_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
+    // SAFETY: as above.
+    unsafe { thread_heap_at_hand() }
+}
+
 /// Works on the heap for this call. `LOCKS`: the version may have several. `None`: no memory for a heap.
 #[inline(always)]
 fn on_heap<const LOCKS: bool, R>(work: impl FnOnce(&mut ProcessHeap) -> R) -> Option<R> {
     if LOCKS {
-        let heap = thread_heap_at_hand();
-        if let Some(mut heap) = heap.or_else(|| if shares() { None } else { thread_heap() }) {
+        let heap = own_at_hand();
+        if let Some(mut heap) = heap.or_else(|| if shares() { None } else { own() }) {
             return Some(work(&mut heap));
         }
         if !in_main() {
@@ -121,7 +135,7 @@ unsafe extern "C" fn malloc<const LOCKS: bool, const DOMAIN: Domain>(
     let block = if !LOCKS {
         // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held.
         unsafe { main_heap() }.allocate_near(bytes)
-    } else if let Some(mut heap) = thread_heap_at_hand() {
+    } else if let Some(mut heap) = own_at_hand() {
         heap.allocate_near(bytes)
     } else {
         // SAFETY: the same request.
@@ -235,7 +249,7 @@ unsafe extern "C" fn free<const LOCKS: bool, const DOMAIN: Domain>(_: *mut c_voi
     let is_freed = if !LOCKS {
         // SAFETY: CPython gives the block up, with the interpreter's lock held.
         unsafe { main_heap().free_near(block as usize) }
-    } else if let Some(mut heap) = thread_heap_at_hand() {
+    } else if let Some(mut heap) = own_at_hand() {
         // SAFETY: CPython gives the block up.
         unsafe { heap.free_near(block as usize) }
     } else {

@@ -5,9 +5,10 @@
 
 use core::alloc::Layout;
 use core::ffi::c_void;
-use hugeheap::object::{space, thread_heap, thread_heap_to_free};
+use hugeheap::object::{ProcessHeap, space, thread_heap, thread_heap_to_free};
 use hugeheap::runtime::runtime;
 use std::alloc::GlobalAlloc;
+use std::mem::ManuallyDrop;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,16 +20,26 @@ const PATIENCE: Duration = Duration::from_secs(60);
 static CLEARED: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 static CLEARED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
+fn heap() -> Option<ManuallyDrop<ProcessHeap>> {
+    // SAFETY: each function here has it for one call, and lets it go.
+    unsafe { thread_heap() }
+}
+
+fn heap_to_free() -> Option<ManuallyDrop<ProcessHeap>> {
+    // SAFETY: as above.
+    unsafe { thread_heap_to_free() }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn malloc(bytes: usize) -> *mut c_void {
-    let block = thread_heap().and_then(|mut heap| heap.allocate(bytes));
+    let block = heap().and_then(|mut heap| heap.allocate(bytes));
     block.map_or(core::ptr::null_mut(), |block| block.as_ptr().cast())
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(bytes) else { return core::ptr::null_mut() };
-    let block = thread_heap().and_then(|mut heap| heap.allocate_zeroed(bytes));
+    let block = heap().and_then(|mut heap| heap.allocate_zeroed(bytes));
     let block = block.map_or(core::ptr::null_mut(), |block| block.as_ptr());
     let [address, length] = &CLEARED[CLEARED_COUNT.fetch_add(1, Ordering::Relaxed) % CLEARED.len()];
     address.store(block as usize, Ordering::Relaxed);
@@ -40,7 +51,7 @@ extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
 extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
     let Some(old) = core::ptr::NonNull::new(block.cast::<u8>()) else { return malloc(bytes) };
     // SAFETY: by the contract of realloc.
-    let moved = thread_heap().and_then(|mut heap| unsafe { heap.reallocate(old, bytes) });
+    let moved = heap().and_then(|mut heap| unsafe { heap.reallocate(old, bytes) });
     moved.map_or(core::ptr::null_mut(), |block| block.as_ptr().cast())
 }
 
@@ -53,7 +64,7 @@ extern "C" fn free(block: *mut c_void) {
         }
         // SAFETY: by the contract of free.
         unsafe {
-            match thread_heap_to_free() {
+            match heap_to_free() {
                 Some(mut heap) => heap.free(block),
                 None => space().free(block),
             }

@@ -21,14 +21,15 @@ fn work() {
     // The program's own allocator is the C library's here.
     let mut blocks: Vec<NonNull<u8>> = Vec::new();
     for _ in 0..MOST / bytes {
-        let mut heap = thread_heap().expect("memory");
+        // SAFETY: for one call.
+        let mut heap = unsafe { thread_heap() }.expect("memory");
         let block = heap.allocate(bytes).expect("memory");
         // SAFETY: just handed out.
         unsafe { block.write_bytes(1, bytes.min(100)) };
         blocks.push(block);
     }
     for block in blocks.split_off(1) {
-        // SAFETY: taken above, and used by nobody.
+        // SAFETY: taken above, and used by nobody; the handle is for this call.
         unsafe { thread_heap().expect("memory").free(block) };
     }
     DONE.fetch_add(1, Ordering::Relaxed);

@@ -308,7 +308,8 @@ fn a_child_frees_all_that_it_inherited() {
                         .enumerate()
                         .all(|(item, bytes)| bytes.iter().all(|&byte| byte == item as u8))
                 );
-                thread_heap().expect("it has one").trim();
+                // SAFETY: for this call.
+                unsafe { thread_heap() }.expect("it has one").trim();
             }));
         }
     });

@@ -272,23 +272,37 @@ fn give_up(mut heap: ProcessHeap) {
 }
 
 /// The heap of this thread, not to be dropped by the caller; `None` when there is no memory for its metadata.
+///
+/// # Safety
+/// The thread has no other handle of it in use. The handle is used on this thread, for one call, and not dropped: whoever kept it had a second one with the next call.
 #[inline(always)]
-pub fn thread_heap() -> Option<ManuallyDrop<ProcessHeap>> {
-    thread_heap_at_hand().or_else(acquire)
+pub unsafe fn thread_heap() -> Option<ManuallyDrop<ProcessHeap>> {
+    own_at_hand().or_else(acquire)
 }
 
 /// The same if the thread has one by now: without a call, for what has to save no registers.
+///
+/// # Safety
+/// As for [`thread_heap`].
 #[inline(always)]
-pub fn thread_heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
+pub unsafe fn thread_heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
+    own_at_hand()
+}
+
+#[inline(always)]
+fn own_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     // The thread owns the heap through its slot, and has no other handle in use: every function here takes one for one call.
     NonNull::new(slot::get()).map(|core| ManuallyDrop::new(Heap { core }))
 }
 
 /// The same to free something. `None` also when the thread ends and has left its heap: no destructor is called any more when the C library frees the last of
 /// what it kept for a thread, and a heap taken for that was nobody's for good. It is freed as from another thread.
+///
+/// # Safety
+/// As for [`thread_heap`].
 #[inline(always)]
-pub fn thread_heap_to_free() -> Option<ManuallyDrop<ProcessHeap>> {
-    thread_heap_at_hand().or_else(acquire_to_free)
+pub unsafe fn thread_heap_to_free() -> Option<ManuallyDrop<ProcessHeap>> {
+    own_at_hand().or_else(acquire_to_free)
 }
 
 #[cold]
@@ -319,7 +333,7 @@ fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
 /// Makes a heap that was taken for this thread its own, unless it has one by now. Where a program's `malloc` is hugeheap, the C library may have come in between: a heap is made with an event of the
 /// arenas, that may start the maintenance thread, and the C library allocates the tables of that. The first of the two was nobody's for good.
 fn own(heap: ProcessHeap) -> ManuallyDrop<ProcessHeap> {
-    if let Some(earlier) = thread_heap_at_hand() {
+    if let Some(earlier) = own_at_hand() {
         give_up(heap);
         return earlier;
     }
@@ -332,7 +346,7 @@ fn own(heap: ProcessHeap) -> ManuallyDrop<ProcessHeap> {
 
 /// The number of this thread's heap, if it has one.
 pub(crate) fn thread_number() -> Option<u32> {
-    thread_heap_at_hand().map(|mut heap| heap.number())
+    own_at_hand().map(|mut heap| heap.number())
 }
 
 /// hugeheap as the allocator of a Rust program:
@@ -350,14 +364,14 @@ impl GlobalHeap {
     /// the compiler makes one branch of the two, with four more instructions.
     #[inline(never)]
     fn allocate(bytes: usize) -> *mut u8 {
-        let block = thread_heap().and_then(|mut heap| heap.allocate(bytes));
+        let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate(bytes));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
     /// The arguments in the order in which a global allocator has them.
     #[inline(never)]
     fn allocate_aligned(bytes: usize, align: usize) -> *mut u8 {
-        let block = thread_heap().and_then(|mut heap| heap.allocate_aligned(bytes, align));
+        let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_aligned(bytes, align));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
@@ -367,7 +381,7 @@ impl GlobalHeap {
     unsafe fn free(address: NonNull<u8>, size: usize) {
         // SAFETY: by the contract above.
         unsafe {
-            match thread_heap_to_free() {
+            match own_at_hand().or_else(acquire_to_free) {
                 Some(mut heap) => heap.free_sized(address, size),
                 // Without a heap of its own a thread can still free in those of others.
                 None => SPACE.free_sized(address, size),
@@ -381,7 +395,7 @@ impl GlobalHeap {
     unsafe fn free_aligned(address: NonNull<u8>) {
         // SAFETY: by the contract above.
         unsafe {
-            match thread_heap_to_free() {
+            match own_at_hand().or_else(acquire_to_free) {
                 Some(mut heap) => heap.free(address),
                 None => SPACE.free(address),
             }
@@ -419,7 +433,7 @@ unsafe impl GlobalAlloc for GlobalHeap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let Some(mut heap) = thread_heap() else { return null_mut() };
+        let Some(mut heap) = own_at_hand().or_else(acquire) else { return null_mut() };
         let block = if layout.align() <= 16 {
             heap.allocate_zeroed(layout.size())
         } else {
@@ -435,7 +449,7 @@ unsafe impl GlobalAlloc for GlobalHeap {
         // SAFETY: by the contract of `GlobalAlloc`.
         unsafe {
             if layout.align() <= 16 {
-                let Some(mut heap) = thread_heap() else { return null_mut() };
+                let Some(mut heap) = own_at_hand().or_else(acquire) else { return null_mut() };
                 let moved = heap.reallocate(NonNull::new_unchecked(address), size);
                 return moved.map_or(null_mut(), NonNull::as_ptr);
             }
@@ -498,7 +512,7 @@ mod tests {
         std::thread::spawn(|| {
             let mut outer = SPACE.acquire_for_thread().expect("memory");
             let unused = SPACE.registry.shared::<Runtime>(outer.number()).expect("made");
-            let number = thread_heap().expect("memory").number();
+            let number = own_at_hand().or_else(acquire).expect("memory").number();
             assert_eq!(own(outer).number(), number, "the heap with the block of the request within");
             assert_eq!(thread_number(), Some(number));
             assert_eq!(unused.state.load(Ordering::SeqCst), 0, "the other one waits");

@@ -64,7 +64,9 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    const NONE: Self = Self { count: AtomicUsize::new(0), from: AtomicU32::new(1) };
+    const fn none() -> Self {
+        Self { count: AtomicUsize::new(0), from: AtomicU32::new(1) }
+    }
 
     #[cfg(test)]
     pub(super) fn from(&self) -> u32 {
@@ -104,7 +106,7 @@ impl Registry {
         Self {
             table: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(1),
-            waiting: [const { Waiting::NONE }; 2],
+            waiting: [const { Waiting::none() }; 2],
             lost: AtomicUsize::new(0),
             late: AtomicUsize::new(0),
             asked: AtomicU32::new(0),

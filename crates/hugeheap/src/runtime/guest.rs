@@ -20,7 +20,9 @@ use core::sync::atomic::Ordering;
 
 /// Makes a call that may allocate from this process's heap, wherever the thread is. `None`, and no call, when there is no memory for a guest.
 pub(super) fn call<R>(call: impl FnOnce() -> R) -> Option<R> {
-    let Some(own) = thread_heap_at_hand().filter(|heap| heap.shared().turn.busy.load(Ordering::Relaxed) != 0)
+    // SAFETY: looked at here, and not used while the guest is in its place.
+    let Some(own) =
+        unsafe { thread_heap_at_hand() }.filter(|heap| heap.shared().turn.busy.load(Ordering::Relaxed) != 0)
     else {
         return Some(call());
     };

@@ -289,10 +289,12 @@ fn the_environment_asks_for_hardened_heaps() {
     let test = "the_environment_asks_for_hardened_heaps";
     for (value, hardened) in [("1", true), ("0", false), ("yes", false)] {
         let output = child(test, ("HUGEHEAP_HARDENED", value), || {
-            let mut heap = global::thread_heap().expect("memory");
+            // SAFETY: the only one of this thread in use.
+            let mut heap = unsafe { global::thread_heap() }.expect("memory");
             println!("hardened {}", heap.is_hardened());
             std::thread::spawn(|| {
-                println!("hardened {}", global::thread_heap().expect("memory").is_hardened())
+                // SAFETY: as above.
+                println!("hardened {}", unsafe { global::thread_heap() }.expect("memory").is_hardened())
             })
             .join()
             .expect("no panic");
