@@ -26,7 +26,7 @@
 use super::arenas::pages_bytes;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
-use super::plan::{Action, Plan, Step};
+use super::plan::{Action, Found, Plan, Step};
 use super::record::{Arena, Made, State};
 use super::{ARENA_BYTES, Arenas};
 use crate::telemetry::Fallback;
@@ -194,9 +194,17 @@ impl<O: Os> Arenas<O> {
                 Action::GiveBack { unmap } => self.gave_back(step, now, unmap),
                 Action::Break { .. } => self.broke(step, now),
                 Action::Split { .. } => self.split_off(step),
-                Action::Collapse { .. } => self.collapsed(step),
+                Action::Collapse { untold, .. } => {
+                    self.told(step, untold);
+                    self.collapsed(step)
+                }
             };
-            if let Err(error) = step.result {
+            if step.found == Some(Found::Sparse) {
+                let (first, retry_at) = self.found_sparse(step.id, now);
+                // The first answers come one after the other, whatever they are: a block of 64 GiB kept the thread awake for minutes, 16 arenas at a time.
+                achieved |= first;
+                due = due.min(retry_at);
+            } else if let Err(error) = step.result {
                 due = due.min(self.failed(step, now, error));
             } else {
                 self.table.arena_mut(step.id).failures = 0;
@@ -296,12 +304,36 @@ impl<O: Os> Arenas<O> {
         step.result.is_ok()
     }
 
+    /// Notes what the kernel said of an arena that only the program had touched.
+    fn told(&mut self, step: &Step, untold: bool) {
+        let dense = step.found == Some(Found::Dense);
+        if dense && untold {
+            self.count(Fallback::NoHugePage);
+        }
+        let arena = self.table.arena_mut(step.id);
+        // Of a sparse one nothing is known yet.
+        arena.untold &= step.found == Some(Found::Sparse);
+    }
+
+    /// Puts off the collapse of an arena of which little is resident. Returns whether that is news, and when it is looked at again. That its program touches it
+    /// nobody tells, so it is looked at ever more seldom, and then no more until it is used for something else: an idle process is left in peace.
+    fn found_sparse(&mut self, id: ArenaId, now: u64) -> (bool, u64) {
+        if self.arena(id).in_use == 0 {
+            // Freed meanwhile: it may be given back at once.
+            return (false, u64::MAX);
+        }
+        let first = self.arena(id).failures == 0;
+        let retry_at = self.put_off(id, now, false);
+        self.sweep.due = self.sweep.due.min(retry_at);
+        (first, retry_at)
+    }
+
     fn collapsed(&mut self, step: &Step) -> bool {
         let arena = self.table.arena_mut(step.id);
         if step.advised {
             arena.made = Made::Thp;
         }
-        if step.result.is_err() {
+        if step.result.is_err() || step.found == Some(Found::Sparse) {
             return false;
         }
         let holes = pages_bytes(!arena.touched);
@@ -309,7 +341,8 @@ impl<O: Os> Arenas<O> {
         arena.touched = u128::MAX;
         self.counters.retained += holes;
         arena.unsplit = false;
-        self.counters.collapses += 1;
+        // Nothing was to be done for one that is huge.
+        self.counters.collapses += u64::from(step.found != Some(Found::Huge));
         true
     }
 
@@ -317,7 +350,7 @@ impl<O: Os> Arenas<O> {
     fn failed(&mut self, step: &Step, now: u64, error: Error) -> u64 {
         match step.action {
             Action::GiveBack { .. } | Action::Split { .. } => {}
-            Action::Break { advise, .. } | Action::Collapse { advise } if advise && !step.advised => {
+            Action::Break { advise, .. } | Action::Collapse { advise, .. } if advise && !step.advised => {
                 if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Again) {
                     self.count(Fallback::MappingLimit);
                 }
@@ -325,14 +358,8 @@ impl<O: Os> Arenas<O> {
             Action::Break { .. } => {}
             Action::Collapse { .. } => self.count(collapse_reason(error)),
         }
-        let patience = self.demand.decay().saturating_mul(PATIENCE);
         let short = matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::Again);
-        let arena = self.table.arena_mut(step.id);
-        let pause = patience.saturating_mul(1 << u32::from(arena.failures).min(DOUBLINGS));
-        arena.failures = arena.failures.saturating_add(1);
-        let gives_up = arena.failures >= REFUSALS && !short;
-        let retry_at = if gives_up { u64::MAX } else { now.saturating_add(pause) };
-        arena.retry_at = retry_at;
+        let retry_at = self.put_off(step.id, now, short);
         if matches!(step.action, Action::Split { .. } | Action::Collapse { .. }) {
             self.sweep.due = self.sweep.due.min(retry_at);
         }
@@ -340,6 +367,17 @@ impl<O: Os> Arenas<O> {
             self.look_again_at(retry_at);
         }
         retry_at
+    }
+
+    /// Sets when maintenance looks at an arena again, later each time. `short`: something was short, so it never gives up.
+    fn put_off(&mut self, id: ArenaId, now: u64, short: bool) -> u64 {
+        let patience = self.demand.decay().saturating_mul(PATIENCE);
+        let arena = self.table.arena_mut(id);
+        let pause = patience.saturating_mul(1 << u32::from(arena.failures).min(DOUBLINGS));
+        arena.failures = arena.failures.saturating_add(1);
+        let gives_up = arena.failures >= REFUSALS && !short;
+        arena.retry_at = if gives_up { u64::MAX } else { now.saturating_add(pause) };
+        arena.retry_at
     }
 
     /// Asks the operating system again what may have changed: THP mode, limits, charge. Reads a few files; not for the caller's path.

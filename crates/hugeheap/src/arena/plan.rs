@@ -3,7 +3,7 @@
 //! ```text
 //!   give back   decommit the arena, or unmap it when it is from a pool
 //!   break       advise against huge pages ─▶ decommit the free pages ─▶ split what is left
-//!   collapse    advise for huge pages where it was advised against ─▶ collapse
+//!   collapse    ask what is resident, where that is not known ─▶ advise for huge pages where it was advised against ─▶ collapse
 //! ```
 //!
 //! A plan is carried out without the heap's lock, so it holds all it needs. Of a step that fails in the middle it remembers how far it
@@ -12,6 +12,7 @@
 use super::bitmap;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
+use super::sweep::DENSE;
 use super::tenant::{NoTenant, Tenant};
 use hugeheap_os::{AddressRange, Advice, Error, ErrorKind, Pages, Result as OsResult};
 
@@ -45,7 +46,22 @@ pub(super) enum Action {
     Collapse {
         /// The arena was advised against huge pages.
         advise: bool,
+        /// What is live of it need not be resident: the kernel is asked first.
+        ask: bool,
+        /// The kernel was never asked.
+        untold: bool,
     },
+}
+
+/// What the kernel said of an arena that was to be collapsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is a huge page already.
+    Huge,
+    /// Too little is resident.
+    Sparse,
+    /// It is dense, and no huge page.
+    Dense,
 }
 
 /// One action, and what came of it.
@@ -64,6 +80,8 @@ pub(super) struct Step {
     pub(super) vacated: usize,
     /// Whether all was split that was to be; `None`: it did not come to that.
     pub(super) split: Option<bool>,
+    /// What a collapse found, where it asked.
+    pub(super) found: Option<Found>,
 }
 
 /// What a pass does: made by [`Arenas::plan`](super::Arenas::plan), carried out by [`perform`](Self::perform), reported to
@@ -114,6 +132,7 @@ impl Plan {
             dropped: 0,
             vacated: 0,
             split: None,
+            found: None,
         });
         self.count += 1;
     }
@@ -141,7 +160,7 @@ impl Step {
             Action::GiveBack { unmap: true } => self.result = unsafe { os.unmap(self.range) },
             Action::Break { .. } => self.break_arena(os, tenant),
             Action::Split { pages } => self.split(os, pages),
-            Action::Collapse { advise } => self.collapse(os, advise),
+            Action::Collapse { advise, ask, untold } => self.collapse(os, advise, ask, untold),
         }
     }
 
@@ -194,7 +213,27 @@ impl Step {
         self.split = Some(done);
     }
 
-    fn collapse<P: Pages>(&mut self, os: &P, advise: bool) {
+    /// What there is to collapse.
+    fn ask<P: Pages>(&self, os: &P, untold: bool) -> Found {
+        match os.residency(self.range) {
+            Ok(residency) if residency.huge() == self.range.len as u64 => Found::Huge,
+            Ok(residency) if residency.resident < (DENSE as usize * HEAP_PAGE_BYTES) as u64 => Found::Sparse,
+            Ok(_) => Found::Dense,
+            // A kernel that does not answer: what the policy expects is assumed, as at the first touch.
+            Err(_) if untold => Found::Huge,
+            Err(_) => Found::Dense,
+        }
+    }
+
+    fn collapse<P: Pages>(&mut self, os: &P, advise: bool, ask: bool, untold: bool) {
+        if ask {
+            let found = self.ask(os, untold);
+            self.found = Some(found);
+            // One that is advised against huge pages, and is one all the same, is advised for them.
+            if found == Found::Sparse || found == Found::Huge && !advise {
+                return;
+            }
+        }
         if advise && !self.advise(os, Advice::Huge) {
             return;
         }

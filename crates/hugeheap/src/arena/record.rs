@@ -89,6 +89,8 @@ pub(crate) struct Arena {
     pub(crate) apart: bool,
     /// One huge page, as far as the kernel's answers tell: at the first touch, or to a collapse.
     pub(crate) huge: bool,
+    /// Only the program touches it, and the kernel was not asked yet what it found: see [`First`](super::supply::First).
+    pub(crate) untold: bool,
     /// It was advised against huge pages, but its huge page could not be split: what was dropped of it is still charged.
     pub(crate) unsplit: bool,
     /// The tail of a large block, a huge page because the block grows, and not full yet.

@@ -12,6 +12,9 @@
 //! hide the most common reason why nothing becomes faster.
 //!
 //! An arena that is not what its policy wanted is counted once, under the first reason.
+//!
+//! Of a large block only the first arena is touched. When all were, a block of 2 GiB was resident before the program had written a byte of it: each first touch of 4 KiB brings
+//! 2 MiB. What the others consist of the kernel is asked when maintenance wants to collapse them, see [`sweep`](super::sweep).
 
 use super::Arenas;
 use super::Policy;
@@ -41,6 +44,15 @@ pub(super) struct Making {
     may_be_huge: bool,
 }
 
+/// Who touches an arena first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// Who makes it: the program is about to use it, and the kernel tells at once whether it is huge.
+    Maker,
+    /// The program, if it ever does: what it never touches costs no memory.
+    Program,
+}
+
 /// What the first touch of an arena made resident.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Touched {
@@ -51,6 +63,10 @@ pub(super) struct Touched {
     pub(super) missing: bool,
     /// How long a processor worked for it, in nanoseconds; `None`: it was not touched.
     took: Option<u64>,
+}
+
+impl Touched {
+    const NOTHING: Self = Self { pages: 0, huge: false, missing: false, took: None };
 }
 
 impl Making {
@@ -64,8 +80,8 @@ impl Making {
         self.may_be_huge
     }
 
-    /// Touches the arena, if that may make it a huge page, and asks the kernel whether it did; times it. The program would touch the
-    /// arena next anyway. `ahead`: it would not yet, and maps others meanwhile.
+    /// Touches the arena, if that may make it a huge page, and asks the kernel whether it did; times it. For arenas that the
+    /// program touches next anyway. `ahead`: it does not yet, and maps others meanwhile.
     pub(super) fn touch<O: Os>(&self, os: &O, range: AddressRange, ahead: bool) -> Touched {
         if self.is_resident() {
             return Touched { pages: u128::MAX, huge: true, missing: false, took: None };
@@ -73,7 +89,7 @@ impl Making {
         if self.may_be_huge {
             return first_touch(os, range, ahead);
         }
-        Touched { pages: 0, huge: false, missing: false, took: None }
+        Touched::NOTHING
     }
 }
 
@@ -169,8 +185,16 @@ impl<O: Os> Arenas<O> {
     /// Gives memory to an arena that has none (unmapped or given back), with the backing the policy chooses. `huge` false: the
     /// arena will be used only in part, so OS pages are better whatever the policy.
     pub(crate) fn supply(&mut self, id: ArenaId, now: u64, huge: bool) -> OsResult<()> {
+        self.supply_for(First::Maker, id, now, huge)
+    }
+
+    /// The same, where the program may be the first to touch it.
+    pub(crate) fn supply_for(&mut self, first: First, id: ArenaId, now: u64, huge: bool) -> OsResult<()> {
         let making = self.begin_supply(huge, id, now)?;
-        let touched = making.touch(&self.os, self.table.range(id), false);
+        let touched = match first {
+            First::Program if !making.is_resident() => Touched::NOTHING,
+            _ => making.touch(&self.os, self.table.range(id), false),
+        };
         self.complete_supply(id, now, making, touched);
         Ok(())
     }
@@ -224,6 +248,7 @@ impl<O: Os> Arenas<O> {
         let arena = self.table.arena_mut(id);
         arena.serial = serial;
         arena.huge = touched.huge;
+        arena.untold = making.may_be_huge && touched.took.is_none();
         arena.retry_at = 0;
         arena.failures = 0;
         self.counters.retained += pages_bytes(touched.pages);

@@ -10,6 +10,9 @@
 //! that has grown. Arenas are in no
 //! list for this: most of the time none of them is without a huge page. What a break could not split is found here too,
 //! whether the arena is still used or not.
+//!
+//! That a large block is live says nothing of what its program has touched, so of its arenas, and of those that such a block left, the kernel is asked first. Where seven eighths
+//! are not resident nothing is collapsed: that would fill the holes of a sparse table with zeros, the more the larger it is.
 
 use super::list::ArenaId;
 use super::maintenance::LOOK;
@@ -75,7 +78,8 @@ impl<O: Os> Arenas<O> {
         let earliest = if tight { now.saturating_add(self.demand.decay()) } else { unchanged };
         let due = earliest.max(arena.retry_at);
         let advise = matches!(arena.made, Made::Base | Made::Broken);
-        Some((Action::Collapse { advise }, due))
+        let ask = arena.untold || matches!(arena.state, State::Large | State::LargeRest);
+        Some((Action::Collapse { advise, ask, untold: arena.untold }, due))
     }
 
     /// Goes on with the search, if there is one.

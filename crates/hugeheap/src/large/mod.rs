@@ -12,13 +12,16 @@
 //! The tail is rounded up to a huge page only when that wastes little: it is seven eighths full, or the block is at least [`ROUND_UP`].
 //! Or it is a *guess*: the block grows (it was resized upwards), and a list being appended to will fill the page. Guesses that
 //! did not come true yet are bounded, because most lists end somewhere in a page: without a bound, a hundred lists of 1.2 MiB each took 210 MiB.
+//!
+//! Its memory becomes resident as the program touches it, a huge page at a time. Only the first arena of what is asked for is touched at once: that tells whether the host has
+//! huge pages, and how long they take. A hash table, a stack, what `calloc` returns may be used in few places, and 2 GiB were resident for them.
 
 mod moving;
 #[cfg(test)]
 mod tests;
 
 use crate::arena::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
-use crate::arena::{ArenaId, Arenas, BadFree, MAX_REGION_ARENAS, State, pages_bytes};
+use crate::arena::{ArenaId, Arenas, BadFree, First, MAX_REGION_ARENAS, State, pages_bytes};
 use crate::telemetry::Fallback;
 use core::num::NonZeroUsize;
 use core::ops::Range;
@@ -67,13 +70,24 @@ impl<O: Os> Arenas<O> {
     /// Takes a large block of `bytes` bytes. `growing`: the block is expected to grow, so room is left behind it and its tail may be
     /// a huge page. `None` when the system has no memory or address space; counted.
     pub fn allocate_large(&mut self, bytes: usize, growing: bool) -> Option<LargeBlock> {
-        self.allocate_large_within(bytes, growing, u64::MAX)
+        self.allocate_large_first(First::Program, bytes, growing, u64::MAX)
     }
 
     /// The same if no more than `room` bytes have to come from the system for it: of what is free and resident, none do. Not counted where that is
-    /// the reason: who asks may have another way.
+    /// the reason: who asks may have another way. It is resident as a whole, as far as it becomes huge pages: two that each have room must not both be taken where there is room
+    /// for one, which only what is charged shows.
     pub(crate) fn allocate_large_within(
         &mut self,
+        bytes: usize,
+        growing: bool,
+        room: u64,
+    ) -> Option<LargeBlock> {
+        self.allocate_large_first(First::Maker, bytes, growing, room)
+    }
+
+    fn allocate_large_first(
+        &mut self,
+        touches: First,
         bytes: usize,
         growing: bool,
         room: u64,
@@ -83,7 +97,7 @@ impl<O: Os> Arenas<O> {
         if bytes as u64 > room && self.missing(first, 0..count, bytes) > room {
             return None;
         }
-        let zeroed = self.occupy(first, 0, count, bytes, growing)?;
+        let zeroed = self.occupy(first, 0..count, bytes, growing, touches)?;
         let arena = self.table.arena_mut(first);
         arena.large_bytes = bytes as u64;
         arena.large_arenas = count;
@@ -127,7 +141,8 @@ impl<O: Os> Arenas<O> {
         };
         let Some(count) = self.count_arenas_for(bytes) else { return Ok(None) };
         if count <= old_count || self.is_room_behind(first, old_count, count) {
-            let resized = self.resize_in_place(first, old_count, count, bytes, bytes > old_bytes);
+            let resized =
+                self.resize_in_place(first, old_count, count, bytes, (bytes > old_bytes, First::Program));
             return Ok(NonZeroUsize::new(address).filter(|_| resized));
         }
         Ok(self.move_large(first, old_count, count, bytes))
@@ -150,7 +165,7 @@ impl<O: Os> Arenas<O> {
         // Of the last arena it has, the end may be missing as well.
         let fits = self.is_room_behind(first, old_count, count)
             && self.missing(first, old_count - 1..count, bytes) <= room;
-        Ok(fits && self.resize_in_place(first, old_count, count, bytes, true))
+        Ok(fits && self.resize_in_place(first, old_count, count, bytes, (true, First::Maker)))
     }
 
     /// Whether the large block at `address` can have `bytes` bytes where it is, as far as what lies behind it goes.
@@ -167,12 +182,12 @@ impl<O: Os> Arenas<O> {
         old_count: u32,
         count: u32,
         bytes: usize,
-        growing: bool,
+        (growing, touches): (bool, First),
     ) -> bool {
         if count > old_count {
             // It will be full: the next one may be the guess.
             self.end_guess(self.nth(first, old_count - 1));
-            if self.occupy(first, old_count, count, bytes, growing).is_none() {
+            if self.occupy(first, old_count..count, bytes, growing, touches).is_none() {
                 return false;
             }
         }
@@ -237,9 +252,17 @@ impl<O: Os> Arenas<O> {
         })
     }
 
-    /// Makes the idle arenas `from..to` behind `first` part of a block of `bytes`. Says whether all were zero; `None`, with nothing
-    /// changed, when the system has no memory.
-    fn occupy(&mut self, first: ArenaId, from: u32, to: u32, bytes: usize, growing: bool) -> Option<bool> {
+    /// Makes the idle arenas of a range behind `first` part of a block of `bytes`. `touches`: who touches those that have no memory first, but for the first of
+    /// them. Says whether all were zero; `None`, with nothing changed, when the system has no memory.
+    fn occupy(
+        &mut self,
+        first: ArenaId,
+        arenas: Range<u32>,
+        bytes: usize,
+        growing: bool,
+        touches: First,
+    ) -> Option<bool> {
+        let Range { start: from, end: to } = arenas;
         let now = self.now();
         let mut zeroed = true;
         for index in from..to {
@@ -255,7 +278,8 @@ impl<O: Os> Arenas<O> {
                 if guess {
                     self.begin_guess(id);
                 }
-                if let Err(error) = self.supply(id, now, little || guess) {
+                let touches = if index == from { First::Maker } else { touches };
+                if let Err(error) = self.supply_for(touches, id, now, little || guess) {
                     self.end_guess(id);
                     self.count_refusal(error);
                     self.put_back(id);
@@ -309,6 +333,8 @@ impl<O: Os> Arenas<O> {
             arena.in_use = 0;
             arena.starts = 0;
             arena.changed(now);
+            // What was put off was a collapse; it may be given back at once.
+            (arena.retry_at, arena.failures) = (0, 0);
             self.counters.retained += bytes;
             self.counters.live -= bytes;
             self.counters.large -= bytes;

@@ -14,7 +14,7 @@
 //! Copying is done with the heap locked, 0.1 ms per MiB. It happens where the kernel cannot move (before 5.7), for arenas from a
 //! pool, and for arenas that maintenance works on.
 
-use super::{ARENA_BYTES, ArenaId, Arenas, State, pages_bytes, with_room};
+use super::{ARENA_BYTES, ArenaId, Arenas, First, State, pages_bytes, with_room};
 use crate::arena::Made;
 use core::num::NonZeroUsize;
 use core::ops::Range;
@@ -32,7 +32,7 @@ impl<O: Os> Arenas<O> {
         let to = self.find_large_span(count, with_room(count))?;
         let old_bytes = self.table.arena(first).large_bytes as usize;
         self.end_guess(self.nth(first, old_count - 1));
-        self.occupy(to, old_count, count, bytes, true)?;
+        self.occupy(to, old_count..count, bytes, true, First::Program)?;
         if !self.move_arenas(first, to, old_count, old_bytes) {
             self.vacate(to, old_count, count);
             return None;
@@ -61,7 +61,7 @@ impl<O: Os> Arenas<O> {
                 continue;
             }
             one_by_one = false;
-            if self.occupy(to, index, index + alike, bytes, true).is_none() {
+            if self.occupy(to, index..index + alike, bytes, true, First::Maker).is_none() {
                 self.move_back(from, to, index);
                 return false;
             }
@@ -165,6 +165,7 @@ impl<O: Os> Arenas<O> {
             arena.touched = 0;
             arena.huge = false;
             arena.unsplit = false;
+            arena.untold = false;
             if bytes > 0 {
                 self.retain_less(bytes);
                 self.counters.given_back += bytes;
@@ -186,10 +187,11 @@ impl<O: Os> Arenas<O> {
         (arena.retry_at, arena.failures) = (content.retry_at, content.failures);
         (arena.made, arena.state) = (content.made, content.state);
         (arena.huge, arena.unsplit, arena.guess) = (content.huge, content.unsplit, content.guess);
+        arena.untold = content.untold;
         // What stays behind is an empty mapping with the old advice.
         let arena = self.table.arena_mut(old);
         (arena.in_use, arena.starts, arena.touched) = (0, 0, 0);
-        (arena.huge, arena.unsplit, arena.guess) = (false, false, false);
+        (arena.huge, arena.unsplit, arena.guess, arena.untold) = (false, false, false, false);
         self.file(old);
     }
 }

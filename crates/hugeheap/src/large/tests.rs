@@ -4,8 +4,8 @@ use crate::arena::tests::{ARENA, MIB, PAGE, World};
 use crate::arena::{ARENA_BYTES, BadFree, HEAP_PAGE_BYTES, HEAP_PAGES, Policy, Settings, Wait};
 use crate::telemetry::Fallback;
 use hugeheap_os::Capabilities;
-use hugeheap_os::Facts;
 use hugeheap_os::simulated::{Call, Config};
+use hugeheap_os::{AddressRange, Facts};
 use std::time::Duration;
 
 fn world(policy: Policy) -> World {
@@ -115,6 +115,7 @@ fn a_block_grows_in_place_where_there_is_room() {
     let faults = world.kernel.events().huge_faults;
     assert_eq!(resize(&mut world, block, 5 * ARENA_BYTES + 5), block);
     assert_eq!(resize(&mut world, block, 6 * ARENA_BYTES), block);
+    world.kernel.touch(AddressRange::new(block, 6 * ARENA_BYTES)).expect("it is live");
     assert_eq!(world.kernel.events().huge_faults, faults + 2);
     assert_eq!(world.kernel.calls(Call::Relocate), 0);
     world.check_contents(block, 4 * ARENA_BYTES);
@@ -167,6 +168,7 @@ fn a_block_without_room_moves_without_copying_and_stays_huge() {
     let moved = resize(&mut world, below, 6 * ARENA_BYTES);
     assert_ne!(moved, below);
     world.check_moved(below, moved, 4 * ARENA_BYTES);
+    world.kernel.touch(AddressRange::new(moved, 6 * ARENA_BYTES)).expect("it is live");
     let events = world.kernel.events();
     assert_eq!((events.huge_faults, events.faults), (10, 0), "two new ones: nothing was copied");
     assert_eq!(world.huge_bytes(), 10 * ARENA);
@@ -424,5 +426,89 @@ fn blocks_in_regions_of_their_size_only() {
     }
     world.check_contents(small, ARENA_BYTES);
     assert_eq!(world.fallback(Fallback::AddressSpace), 0);
+    world.check();
+}
+
+/// A block of 2 GiB was resident before its program had written a byte of it, and filled its control group.
+#[test]
+fn a_large_block_that_nobody_touched_was_resident() {
+    let mut world = world(Policy::Thp);
+    let block = world.heap.allocate_large(1 << 30, false).expect("there is memory");
+    assert!(block.zeroed);
+    assert_eq!(world.kernel.charge(), ARENA, "the first arena tells whether there are huge pages");
+    let block = block.address.get();
+    let somewhere = AddressRange::new(block + 77 * ARENA_BYTES + 5 * HEAP_PAGE_BYTES, HEAP_PAGE_BYTES);
+    world.kernel.touch(somewhere).expect("it is live");
+    assert_eq!(
+        (world.kernel.charge(), world.huge_bytes()),
+        (2 * ARENA, 2 * ARENA),
+        "a huge page where it is touched"
+    );
+    let grown = resize(&mut world, block, 2 << 30);
+    assert_eq!(world.kernel.charge(), 3 * ARENA);
+    world.heap.free_large(grown).expect("it is live");
+    world.heap.forget_demand();
+    world.run(3.0);
+    let snapshot = world.heap.snapshot();
+    assert_eq!((world.kernel.charge(), snapshot.retained, snapshot.arenas), (0, 0, 0));
+    world.check();
+}
+
+/// What is live of a large block is dense whatever was touched of it, and a collapse fills what was not.
+#[test]
+fn maintenance_does_not_fill_a_large_block_that_is_used_in_part() {
+    for policy in [Policy::Thp, Policy::Dense, Policy::Auto] {
+        let mut world = world(policy);
+        let block =
+            world.heap.allocate_large(64 * ARENA_BYTES, false).expect("there is memory").address.get();
+        for arena in 0..32 {
+            let page = AddressRange::new(block + arena * ARENA_BYTES, HEAP_PAGE_BYTES);
+            world.kernel.touch(page).expect("it is live");
+        }
+        let charge = world.kernel.charge();
+        world.run(100.0);
+        assert_eq!(world.kernel.charge(), charge, "{policy:?}");
+        assert_eq!(world.fallbacks(), [], "{policy:?}");
+        assert_eq!(world.heap.snapshot().collapses, 0);
+        // An idle process is left in peace after a while.
+        world.run(3000.0);
+        assert_eq!(world.heap.maintain(), Wait::Idle);
+        world.heap.free_large(block).expect("it is live");
+        world.heap.forget_demand();
+        world.run(3.0);
+        assert_eq!(world.kernel.charge(), 0, "what was put off does not keep it");
+        world.check();
+    }
+}
+
+#[test]
+fn what_a_program_found_is_asked_later_and_counted() {
+    let mut world = world(Policy::Thp);
+    world.kernel.set_free_huge_pages(Some(3));
+    let block = take(&mut world, 6 * ARENA_BYTES, false);
+    assert_eq!(world.huge_bytes(), 3 * ARENA);
+    assert_eq!(
+        (world.heap.snapshot().arenas_thp, world.fallback(Fallback::NoHugePage)),
+        (1, 0),
+        "of the first it is known"
+    );
+    world.kernel.set_free_huge_pages(None);
+    world.run(5.0);
+    let snapshot = world.heap.snapshot();
+    assert_eq!((snapshot.arenas_thp, snapshot.collapses, world.fallback(Fallback::NoHugePage)), (6, 3, 3));
+    assert_eq!(world.huge_bytes(), 6 * ARENA);
+    world.check_contents(block, 6 * ARENA_BYTES);
+    world.check();
+}
+
+#[test]
+fn a_pool_still_promises_a_large_block_all_its_pages() {
+    let mut world = world(Policy::Hugetlb);
+    assert_eq!(world.kernel.set_pool(4), 4);
+    let block = world.heap.allocate_large(6 * ARENA_BYTES, false).expect("there is memory").address.get();
+    let snapshot = world.heap.snapshot();
+    assert_eq!((snapshot.arenas_hugetlb, world.fallback(Fallback::PoolEmpty)), (4, 2));
+    assert_eq!(world.kernel.charge(), 0, "what is not from the pool is not touched");
+    world.use_all(block, 6 * ARENA_BYTES);
     world.check();
 }

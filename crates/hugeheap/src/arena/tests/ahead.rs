@@ -150,7 +150,7 @@ fn the_first_arena_that_takes_long_is_known_as_such_while_it_is_made() {
 #[test]
 fn what_is_left_of_a_large_block_is_not_ready_for_others() {
     let mut world = World::new(Policy::Thp, Config::default());
-    world.heap.allocate_large(2 * ARENA_BYTES - 14 * HEAP_PAGE_BYTES, true).expect("there is memory");
+    world.heap.allocate_large(ARENA_BYTES - 14 * HEAP_PAGE_BYTES, true).expect("there is memory");
     assert_eq!((world.heap.retained(), world.heap.ready(ARENA).bytes), (14 * PAGE, 0));
     // What heap pages are taken from is.
     world.take(100);
