@@ -294,6 +294,9 @@ pub trait Facts {
     /// Does not allocate.
     fn address_space_limit(&self) -> Option<AddressSpaceLimit>;
 
+    /// The limit on this process's private memory that can be written (`RLIMIT_DATA`) in bytes, touched or not. `None`: no limit. Does not allocate.
+    fn data_limit(&self) -> Option<u64>;
+
     /// Time since an arbitrary point, never going back. Does not allocate.
     fn now(&self) -> Duration;
 

@@ -4,7 +4,7 @@
 #[path = "linux_support/mod.rs"]
 mod support;
 
-use hugeheap_os::{AddressRange, Advice, Backing, ErrorKind, Pages, Protection, Residency};
+use hugeheap_os::{AddressRange, Advice, Backing, ErrorKind, Facts, Pages, Protection, Residency};
 use proptest::prelude::*;
 use support::*;
 
@@ -86,6 +86,28 @@ fn zeros_count_against_no_limit_on_memory_before_they_can_be_written() {
         put(part.start, 5);
         assert_eq!(OS.protect(rest, Protection::ReadWrite).unwrap_err().kind(), ErrorKind::OutOfMemory);
         assert_eq!((get(part.start), get(part.end()), get(rest.start)), (5, 0, 0));
+    }
+}
+
+/// What `Facts::data_limit` is for: dropping memory does not help, unmapping it does.
+#[test]
+fn dropped_memory_counts_against_the_limit_on_data_until_it_is_unmapped() {
+    if !in_child("dropped_memory_counts_against_the_limit_on_data_until_it_is_unmapped", None) {
+        return;
+    }
+    let memory = Reserved(OS.reserve(128 * HUGE, HUGE).unwrap());
+    let (first, second) = (memory.part(0, 64 * HUGE), memory.part(64 * HUGE, 64 * HUGE));
+    let bytes = (100 * HUGE) as u64;
+    // SAFETY: the structure is read only; the test owns the ranges.
+    unsafe {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_DATA, &limit), 0);
+        assert_eq!(OS.data_limit(), Some(bytes));
+        OS.map(first, Backing::Base).unwrap();
+        OS.decommit(first).unwrap();
+        assert_eq!(OS.map(second, Backing::Base).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        OS.unmap(first).unwrap();
+        OS.map(second, Backing::Base).unwrap();
     }
 }
 

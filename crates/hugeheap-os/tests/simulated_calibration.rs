@@ -353,6 +353,28 @@ fn address_space_limit_counts_reservations() {
     d.sound();
 }
 
+/// Linux 6.x, `RLIMIT_DATA` and `VmData`: private memory counts while it can be written, resident or not (`linux_pages` asks the running kernel).
+#[test]
+fn data_limit_counts_what_can_be_written_until_it_is_unmapped() {
+    let d = Driver::new(Config { data_limit: Some(3 * HUGE as u64), ..Config::default() });
+    assert_eq!(d.kernel.data_limit(), Some(3 * HUGE as u64));
+    let heap = d.mapped(2 * HUGE, Backing::Thp);
+    d.touch(heap);
+    d.decommit(heap.start, 2 * HUGE);
+    assert_eq!(d.kernel.data(), 2 * HUGE as u64);
+    let more = d.reserved(2 * HUGE);
+    // SAFETY: the range was just reserved.
+    let refused = unsafe { d.kernel.map(more, Backing::Plain) };
+    assert_eq!(kinds(refused), Err(ErrorKind::OutOfMemory));
+    // SAFETY: nothing is kept there.
+    unsafe { d.kernel.unmap(pages(heap, HUGE)[0]).unwrap() };
+    d.map(more, Backing::Zeros);
+    assert_eq!(d.kernel.data(), HUGE as u64);
+    d.protect(more, Protection::ReadWrite);
+    assert_eq!(d.kernel.data(), 3 * HUGE as u64);
+    d.sound();
+}
+
 #[test]
 fn a_kernel_without_huge_pages_says_so() {
     let d = Driver::new(Config::with_page_sizes(OS, None));

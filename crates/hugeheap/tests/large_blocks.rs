@@ -1,6 +1,6 @@
 //! Large blocks on this process's runtime and a real kernel: what they cost before they are used.
 
-use hugeheap::arena::ARENA_BYTES;
+use hugeheap::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use hugeheap::runtime::runtime;
 
 fn resident() -> usize {
@@ -27,4 +27,53 @@ fn what_nobody_touches_of_a_large_block_is_not_resident() {
     runtime().free_large(block).expect("just taken");
     runtime().give_back();
     assert_eq!(runtime().snapshot(false).retained, 0);
+}
+
+/// Says to a test that it is the process with the limit.
+const LIMITED: &str = "HUGEHEAP_TEST_LIMITED";
+
+/// Under `ulimit -d` a large block that was refused, and large blocks that were given back, left nothing of the limit for small blocks or for the C library.
+#[test]
+fn a_limit_on_data_is_there_for_small_blocks_after_large_ones() {
+    if std::env::var_os(LIMITED).is_none() {
+        let name = "a_limit_on_data_is_there_for_small_blocks_after_large_ones";
+        let program = std::env::current_exe().expect("this program");
+        let output = std::process::Command::new(program)
+            .args(["--exact", name, "--nocapture"])
+            .env(LIMITED, "1")
+            .output()
+            .expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let limit = libc::rlimit { rlim_cur: 400 << 20, rlim_max: 400 << 20 };
+    // SAFETY: the structure is read only.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
+    let heap = runtime();
+    let small = |count: usize| {
+        let blocks: Vec<_> =
+            (0..count).map(|_| heap.allocate(HEAP_PAGE_BYTES).expect("a small block")).collect();
+        blocks.into_iter().for_each(|block| heap.free(block.get(), HEAP_PAGE_BYTES).expect("just taken"));
+    };
+    let libc_has_room = || {
+        // SAFETY: freed at once, or null.
+        unsafe {
+            let block = libc::malloc(64 << 20);
+            assert!(!block.is_null(), "the C library is refused 64 MiB");
+            libc::free(block);
+        }
+    };
+    small(1);
+    assert_eq!(heap.allocate_large(1_000_000_000, false), None);
+    libc_has_room();
+    small(3000);
+    let mut blocks = Vec::with_capacity(1000);
+    while let Some(block) = heap.allocate_large(3_000_000, false) {
+        blocks.push(block.address.get());
+    }
+    assert!(blocks.len() > 30);
+    blocks.iter().for_each(|&block| _ = heap.free_large(block).expect("it is live"));
+    heap.give_back();
+    libc_has_room();
+    small(3000);
 }

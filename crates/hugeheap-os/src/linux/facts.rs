@@ -78,6 +78,10 @@ impl Facts for Linux {
         host::address_space_limit(&self.root)
     }
 
+    fn data_limit(&self) -> Option<u64> {
+        host::data_limit()
+    }
+
     fn now(&self) -> Duration {
         host::now()
     }

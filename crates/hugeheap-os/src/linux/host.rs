@@ -44,16 +44,31 @@ fn average(text: &[u8], kind: &[u8]) -> Option<f32> {
 pub(super) fn address_space_limit(root: &Root) -> Option<AddressSpaceLimit> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: the call fills the structure when it answers 0, and only then is it read.
-    let limit = unsafe {
+    let limit = soft_limit(unsafe {
         if libc::getrlimit(libc::RLIMIT_AS, limit.as_mut_ptr()) != 0 {
             return None;
         }
-        limit.assume_init().rlim_cur
-    };
+        limit.assume_init()
+    })?;
+    Some(AddressSpaceLimit { limit, used: address_space_used(root).unwrap_or(limit) })
+}
+
+/// The limit on this process's private memory that can be written, if there is one.
+pub(super) fn data_limit() -> Option<u64> {
+    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+    // SAFETY: the call fills the structure when it answers 0, and only then is it read.
+    soft_limit(unsafe {
+        if libc::getrlimit(libc::RLIMIT_DATA, limit.as_mut_ptr()) != 0 {
+            return None;
+        }
+        limit.assume_init()
+    })
+}
+
+fn soft_limit(limit: libc::rlimit) -> Option<u64> {
     // Wider on some libraries than on others.
     #[allow(clippy::unnecessary_cast)]
-    let limit = (limit != libc::RLIM_INFINITY).then_some(limit as u64)?;
-    Some(AddressSpaceLimit { limit, used: address_space_used(root).unwrap_or(limit) })
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as u64)
 }
 
 /// The size of this process's address space in bytes: the first field of statm.

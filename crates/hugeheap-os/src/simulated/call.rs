@@ -96,6 +96,8 @@ calls! {
     Capabilities "probe" &[],
     /// `Facts::address_space_limit`. Cannot fail.
     AddressSpaceLimit "getrlimit(RLIMIT_AS)" &[],
+    /// `Facts::data_limit`. Cannot fail.
+    DataLimit "getrlimit(RLIMIT_DATA)" &[],
     /// `Facts::now`. Cannot fail.
     Now "clock_gettime(CLOCK_MONOTONIC)" &[],
     /// `Facts::thread_time`. Cannot fail.

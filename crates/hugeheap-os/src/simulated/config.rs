@@ -68,6 +68,8 @@ pub struct Config {
     pub pressure: Pressure,
     /// Limit on the address space of a process (`ulimit -v`), in bytes.
     pub address_space_limit: Option<u64>,
+    /// Limit on the private memory that a process can write, touched or not (`ulimit -d`), in bytes.
+    pub data_limit: Option<u64>,
     /// Limit on the mappings of a process (`vm.max_map_count`).
     pub map_limit: usize,
     /// What the kernel supports. Calls it does not support fail.
@@ -138,6 +140,7 @@ impl Config {
             cgroup_high: None,
             pressure: Pressure { some_avg10: 0.0, full_avg10: 0.0 },
             address_space_limit: None,
+            data_limit: None,
             map_limit: 65530,
             capabilities: Capabilities {
                 advise_huge: huge.is_some(),
@@ -281,6 +284,11 @@ impl Kernel {
     /// Sets the limit on the address space of a process.
     pub fn set_address_space_limit(&self, bytes: Option<u64>) {
         self.lock().config.address_space_limit = bytes;
+    }
+
+    /// Sets the limit on the private memory that a process can write.
+    pub fn set_data_limit(&self, bytes: Option<u64>) {
+        self.lock().config.data_limit = bytes;
     }
 
     /// Sets the limit on the mappings of a process.

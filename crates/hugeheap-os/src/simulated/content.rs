@@ -97,6 +97,10 @@ impl State {
         // mremap moves one mapping, not several.
         let [piece] = &pieces[..] else { return Err(libc::EFAULT) };
         let attributes = piece.attributes.clone();
+        // The source stays mapped, so both count.
+        if attributes.is_data() {
+            self.may_write(pid, target, to)?;
+        }
         let protection = attributes.protection;
         let room = self.room(pid);
         self.processes[pid].spaces[target].vmas.set(to, attributes, room)?;

@@ -110,6 +110,10 @@ impl Facts for Kernel {
         })
     }
 
+    fn data_limit(&self) -> Option<u64> {
+        self.certain(Call::DataLimit, |state| state.config.data_limit)
+    }
+
     fn now(&self) -> Duration {
         self.certain(Call::Now, |state| state.clock.now)
     }

@@ -119,6 +119,21 @@ impl State {
         self.processes[pid].spaces.iter().map(|space| space.range.len as u64).sum()
     }
 
+    /// Private memory of a process that can be written, in bytes: what `RLIMIT_DATA` limits. Hugetlb mappings do not count, the kernel's are shared with their file.
+    pub(super) fn data(&self, pid: Pid) -> u64 {
+        let mappings = self.processes[pid].spaces.iter().flat_map(|space| space.vmas.iter());
+        mappings.filter(|(_, attributes)| attributes.is_data()).map(|(range, _)| range.len as u64).sum()
+    }
+
+    /// Whether a range may be made writable, as far as the limit on data goes.
+    pub(super) fn may_write(&self, pid: Pid, index: usize, range: AddressRange) -> Outcome<()> {
+        let Some(limit) = self.config.data_limit else { return Ok(()) };
+        let pieces = self.processes[pid].spaces[index].vmas.pieces(range);
+        let new = pieces.iter().filter(|piece| !piece.attributes.is_data());
+        let new: u64 = new.map(|piece| piece.part.len as u64).sum();
+        if new > 0 && self.data(pid) + new > limit { Err(libc::ENOMEM) } else { Ok(()) }
+    }
+
     pub(super) fn release(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
         let index = self.locate(pid, Call::Release, range, self.physical.geometry.os)?;
         if self.processes[pid].spaces[index].range != range {
@@ -159,6 +174,9 @@ impl State {
                 Attributes::mapped(Kind::Hugetlb { page_size, owner: true, stolen: false }, None)
             }
         };
+        if attributes.is_data() {
+            self.may_write(pid, index, range)?;
+        }
         let (room, protection) = (self.room(pid), attributes.protection);
         if let Backing::Hugetlb(page_size) = backing {
             let pages = (range.len / page_size) as u64;
@@ -260,6 +278,9 @@ impl State {
         }
         let (index, _) = self.locate_mapped(pid, Call::Protect, range, self.physical.geometry.os)?;
         self.injector.ask(Call::Protect)?;
+        if protection == Protection::ReadWrite {
+            self.may_write(pid, index, range)?;
+        }
         let room = self.room(pid);
         let space = &mut self.processes[pid].spaces[index];
         space.vmas.edit(range, room, |attributes| attributes.protection = protection)?;

@@ -145,6 +145,11 @@ impl Kernel {
         self.lock().physical.charge()
     }
 
+    /// Bytes of private memory that this process can write: what a limit on data counts.
+    pub fn data(&self) -> u64 {
+        self.lock().data(self.pid)
+    }
+
     /// Bytes charged that no process maps: stranded.
     pub fn stranded(&self) -> u64 {
         let state = self.lock();

@@ -52,6 +52,11 @@ impl Attributes {
         Self { kind, advice, protection: Protection::ReadWrite, name: None }
     }
 
+    /// Whether it counts as data.
+    pub(super) fn is_data(&self) -> bool {
+        self.kind == Kind::Anonymous && self.protection == Protection::ReadWrite
+    }
+
     fn merges_with(&self, other: &Self) -> bool {
         self == other && !matches!(self.kind, Kind::Hugetlb { .. })
     }

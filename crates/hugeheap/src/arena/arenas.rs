@@ -83,7 +83,7 @@ pub struct Arenas<O> {
     pub(super) growth: Growth,
     /// The base arena for small runs that policy `auto` keeps apart, in no list; `NONE` before the first small run.
     pub(crate) small: ArenaId,
-    pub(super) serial: u32,
+    pub(crate) serial: u32,
     /// Bytes mapped when the limits were read last.
     pub(super) limits_read_at: u64,
     /// The counters that events change; what can be counted at leisure is filled in by [`snapshot`](Self::snapshot).

@@ -38,12 +38,20 @@ pub(crate) struct Host {
     pub(crate) limits: Option<MemoryLimits>,
     /// Processors that the process may run on.
     pub(crate) processors: usize,
+    /// The process has a limit on what it can write (`ulimit -d`): memory that is given back has to lose its write access, too.
+    pub(crate) data_limited: bool,
 }
 
 impl Host {
     /// Before anything was read: as a host without huge pages.
-    pub(crate) const UNKNOWN: Self =
-        Self { thp: None, disabled: ThpDisabled::No, collapse: false, limits: None, processors: 1 };
+    pub(crate) const UNKNOWN: Self = Self {
+        thp: None,
+        disabled: ThpDisabled::No,
+        collapse: false,
+        limits: None,
+        processors: 1,
+        data_limited: false,
+    };
 
     /// Asks the operating system. Does not allocate.
     pub(crate) fn read<F: Facts>(os: &F) -> Self {
@@ -60,12 +68,14 @@ impl Host {
             collapse: right_size && os.capabilities().collapse,
             limits: os.memory_limits().ok(),
             processors: os.processors(),
+            data_limited: os.data_limit().is_some(),
         }
     }
 
     /// Reads again what changes while a process runs.
     pub(crate) fn refresh<F: Facts>(&mut self, os: &F) {
         self.processors = os.processors();
+        self.data_limited = os.data_limit().is_some();
         if self.thp.is_some() {
             if let Ok(thp) = os.thp() {
                 self.thp = Some(thp.mode);
@@ -226,6 +236,7 @@ mod tests {
         collapse: true,
         limits: None,
         processors: 1,
+        data_limited: false,
     };
     const HEAP: Situation = Situation { forks: 0, tight: false, slow: false };
 

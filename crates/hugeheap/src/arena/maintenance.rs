@@ -140,8 +140,10 @@ impl<O: Os> Arenas<O> {
                 return;
             }
             if arena.retry_at <= now {
-                // A hugetlb page goes back to its pool only when unmapped: its reservation would not survive a decommit.
-                plan.push(id, self.table.range(id), Action::GiveBack { unmap: arena.made == Made::Hugetlb });
+                // A hugetlb page goes back to its pool only when unmapped: its reservation would not survive a decommit. And what can be written counts against `ulimit -d`,
+                // resident or not: a heap that had given everything back was refused an arena for 48 bytes, and the C library was refused, too.
+                let unmap = arena.made == Made::Hugetlb || self.host.data_limited;
+                plan.push(id, self.table.range(id), Action::GiveBack { unmap });
                 *excess -= bytes;
             } else {
                 plan.due = plan.due.min(arena.retry_at);
@@ -383,6 +385,11 @@ impl<O: Os> Arenas<O> {
     /// Asks the operating system again what may have changed: THP mode, limits, charge. Reads a few files; not for the caller's path.
     pub fn refresh_host(&mut self) {
         self.host.refresh(&self.os);
+    }
+
+    /// Asks whether there is a limit on what the process can write: one call, for who gives back at once.
+    pub(crate) fn refresh_data_limit(&mut self) {
+        self.host.data_limited = self.os.data_limit().is_some();
     }
 
     /// Passes until nothing is due now, on the caller's thread: for programs without other threads and for tests.

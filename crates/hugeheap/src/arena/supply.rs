@@ -34,6 +34,9 @@ const MIN_REGION_BYTES: u64 = 64 << 30;
 /// room for a block of 700 KiB, and a program that needs 30 MB on stock failed. Not one arena: there is a table of 64 regions.
 const MIN_LIMITED_REGION_BYTES: u64 = 8 << 20;
 
+/// Arenas that lose their write access at once when the system refuses one: what is asked for, and room for what others ask for.
+const WITHDRAWN: u32 = 8;
+
 /// An arena that was mapped or advised, and not touched yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Making {
@@ -209,6 +212,9 @@ impl<O: Os> Arenas<O> {
             Choice { made: Made::Base, effective: self.effective_policy(), fallback: None }
         };
         let mut made = self.make(id, choice.made);
+        if choice.made != Made::Hugetlb && is_out_of_memory(&made) && self.withdraw(id) {
+            made = self.make(id, choice.made);
+        }
         if let (Made::Hugetlb, Err(error)) = (choice.made, made) {
             let reason = match error.kind() {
                 ErrorKind::OutOfMemory => Fallback::PoolEmpty,
@@ -216,6 +222,9 @@ impl<O: Os> Arenas<O> {
             };
             choice = Choice { fallback: Some(reason), ..backing::advised(&self.host, situation) };
             made = self.make(id, choice.made);
+            if is_out_of_memory(&made) && self.withdraw(id) {
+                made = self.make(id, choice.made);
+            }
         }
         let (made, refused) = made?;
         let fallback = choice.fallback.or(refused);
@@ -253,6 +262,25 @@ impl<O: Os> Arenas<O> {
         arena.failures = 0;
         self.counters.retained += pages_bytes(touched.pages);
         self.touch(id, now, touched.pages);
+    }
+
+    /// Takes the write access from arenas that were given back and are mapped still, [`WITHDRAWN`] of them, when the system refuses one more. Says whether there were any.
+    ///
+    /// They cost no memory, but count against `ulimit -d` and strict overcommit. Without such a limit they stay mapped: reserving and mapping them again would be two calls for each
+    /// arena that comes and goes.
+    fn withdraw(&mut self, wanted: ArenaId) -> bool {
+        let (mut id, mut withdrawn) = (self.given_back.tail, 0);
+        while id.is_some() && withdrawn < WITHDRAWN {
+            let previous = self.table.arena(id).previous;
+            if id != wanted && self.table.is_mapped(id) {
+                // What the system refuses to take back stays as it is, and is tried the next time.
+                withdrawn += u32::from(self.unmake(id).is_ok());
+            }
+            id = previous;
+        }
+        // A limit that was set after the host was asked.
+        self.refresh_data_limit();
+        withdrawn > 0
     }
 
     fn effective_policy(&self) -> Policy {
@@ -324,6 +352,10 @@ impl<O: Os> Arenas<O> {
         }
         Ok(())
     }
+}
+
+fn is_out_of_memory<T>(result: &OsResult<T>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::OutOfMemory)
 }
 
 fn first_touch<O: Os>(os: &O, range: AddressRange, ahead: bool) -> Touched {

@@ -264,6 +264,7 @@ impl<O: Os> Arenas<O> {
     ) -> Option<bool> {
         let Range { start: from, end: to } = arenas;
         let now = self.now();
+        let serial = self.serial;
         let mut zeroed = true;
         for index in from..to {
             let id = self.nth(first, index);
@@ -284,6 +285,7 @@ impl<O: Os> Arenas<O> {
                     self.count_refusal(error);
                     self.put_back(id);
                     self.vacate(first, from, index);
+                    self.withdraw_supplied(first, from..index, serial);
                     return None;
                 }
             }
@@ -300,6 +302,19 @@ impl<O: Os> Arenas<O> {
             self.count_live(now, pages_bytes(used));
         }
         Some(zeroed)
+    }
+
+    /// Makes those of some arenas reserved again that were supplied from number `serial` on, for a block that could not be had. They stayed writable before: under `ulimit -d` a request
+    /// that was too large by far left nothing of the limit for the small blocks after it.
+    fn withdraw_supplied(&mut self, first: ArenaId, arenas: Range<u32>, serial: u32) {
+        let supplied = self.serial.wrapping_sub(serial);
+        for index in arenas {
+            let id = self.nth(first, index);
+            if self.table.arena(id).serial.wrapping_sub(serial) < supplied {
+                // Where the system refuses, it is an empty arena like others.
+                self.make_way(id);
+            }
+        }
     }
 
     /// Bytes that are not resident of some arenas of a block, or of idle ones that it is to have.

@@ -156,7 +156,7 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Unmaps an idle arena that something is moved to.
-    fn make_way(&mut self, id: ArenaId) -> bool {
+    pub(super) fn make_way(&mut self, id: ArenaId) -> bool {
         self.unfile(id);
         let unmapped = self.unmake(id).is_ok();
         if unmapped {

@@ -247,6 +247,7 @@ impl Runtime {
         let mut heap = self.heap.lock();
         let before = heap.counters.given_back;
         heap.forget_demand();
+        heap.refresh_data_limit();
         let mut waits = WAITS;
         let mut after = Some(0);
         loop {

@@ -168,3 +168,72 @@ fn unreadable_facts_are_no_reason_to_fail() {
     world.run(3.0);
     assert_eq!(world.kernel.charge(), 0);
 }
+
+fn can_take_pages(world: &mut World, pages: u32) {
+    for _ in 0..pages {
+        world.heap.allocate(1).expect("there is memory for a small run");
+    }
+    world.check();
+}
+
+/// Under `ulimit -d` a request for 1 GB was refused and left nothing of the limit: 5,455 blocks of 48 bytes later nothing was to be had any more.
+#[test]
+fn a_refused_large_block_left_nothing_of_the_limit_on_data() {
+    for policy in [Policy::Auto, Policy::Thp, Policy::Base] {
+        let mut world = World::new(policy, Config { data_limit: Some(400 << 20), ..Config::default() });
+        world.take(1);
+        let (data, charge) = (world.kernel.data(), world.kernel.charge());
+        assert_eq!(world.heap.allocate_large(1_000_000_000, false), None);
+        assert_eq!(world.fallback(Fallback::OutOfMemory), 1);
+        assert_eq!((world.kernel.data(), world.kernel.charge()), (data, charge), "{policy:?}");
+        can_take_pages(&mut world, 10 * HEAP_PAGES);
+    }
+}
+
+#[test]
+fn a_block_that_cannot_grow_leaves_the_limit_on_data_to_others() {
+    let mut world = World::new(Policy::Thp, Config { data_limit: Some(400 << 20), ..Config::default() });
+    let block = world.heap.allocate_large(10 * ARENA_BYTES, true).expect("there is memory").address.get();
+    world.use_all(block, 10 * ARENA_BYTES);
+    let data = world.kernel.data();
+    assert_eq!(world.heap.resize_large(block, 1 << 30), Ok(None));
+    assert_eq!(world.kernel.data(), data);
+    world.check_contents(block, 10 * ARENA_BYTES);
+    can_take_pages(&mut world, HEAP_PAGES);
+}
+
+/// Given back, it cost no memory and counted all the same.
+#[test]
+fn what_was_given_back_still_counted_against_the_limit_on_data() {
+    let mut world = World::new(Policy::Thp, Config { data_limit: Some(400 << 20), ..Config::default() });
+    let mut blocks = Vec::new();
+    while let Some(block) = world.heap.allocate_large(3_000_000, false) {
+        blocks.push(block.address.get());
+    }
+    blocks.into_iter().for_each(|block| _ = world.heap.free_large(block).expect("it is live"));
+    world.heap.forget_demand();
+    world.run(3.0);
+    let metadata = world.heap.snapshot().metadata;
+    assert_eq!((world.heap.snapshot().arenas, world.kernel.data()), (0, metadata));
+    can_take_pages(&mut world, 10 * HEAP_PAGES);
+}
+
+/// Nobody told the heap of a limit that was set later: it learns of it when it is refused memory.
+#[test]
+fn arenas_given_back_before_there_was_a_limit_on_data_lose_their_access_when_one_is_refused() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let block = world.heap.allocate_large(100 * ARENA_BYTES, false).expect("there is memory").address.get();
+    world.heap.free_large(block).expect("it is live");
+    world.heap.forget_demand();
+    world.run(3.0);
+    assert!(world.kernel.data() > 100 * ARENA, "without a limit nothing is unmapped");
+    assert_eq!(world.kernel.calls(Call::Unmap), 0);
+    world.kernel.set_data_limit(Some(world.kernel.data()));
+    // More than was given back: it is reached whatever part of these is used again.
+    let mut taken = 0;
+    while world.heap.allocate(HEAP_PAGES).is_some() {
+        taken += 1;
+    }
+    assert_eq!(taken, 100);
+    world.check();
+}
