@@ -56,6 +56,7 @@ REASONS = [
     "mapping_limit",
     "no_huge_page",
     "no_barrier",
+    "offer_refused",
 ]
 # What a host that is busy or short of huge pages at the moment makes of any policy that wants them: no test can rule it out.
 CHANCE = {"no_huge_page", "latency", "collapse_no_page", "collapse_busy"}

@@ -152,3 +152,28 @@ def test_far_from_the_limit_it_plays_no_part(need, tmp_path):
     result, _ = fill(4 * need, testbed.preloaded("auto", tmp_path))
     assert (result.returncode, result.stdout, result.stderr) == (0, FILLED, "")
     assert "memory_limit" not in testbed.only_record(tmp_path)["fallbacks"]
+
+
+# Of large blocks and of small ones, never both at once: the large ones come from hugeheap at level `arenas`, the small ones from the C library.
+IN_TURN = """
+for k in range(4):
+    l = [bytes(bytearray(3 << 20)) for _ in range(40)]
+    del l
+    l = [b"x" * 50_000 for _ in range(2500)]
+    del l
+print("survived")
+"""
+
+
+@pytest.mark.parametrize("policy", ["auto", "thp", "dense", "base"])
+def test_what_is_kept_kills_no_program_that_grows_elsewhere(policy, tmp_path):
+    """124 MiB were kept for reuse while the C library took as much: killed up to a limit of 230 MiB, on stock it fits in 150."""
+    with testbed.memory_group("kept") as group:
+        group.limit(170 * MIB)
+        stock = testbed.run([PYTHON, "-c", IN_TURN], env=testbed.clean(), preexec_fn=group.enter)
+        assert stock.stdout == "survived\n", "the limit is too low on stock"
+        result = testbed.run([PYTHON, "-c", IN_TURN], env=testbed.preloaded(policy, tmp_path), preexec_fn=group.enter)
+        assert result.returncode != -signal.SIGKILL, "killed for what is kept"
+        assert (result.returncode, result.stdout, result.stderr) == (0, "survived\n", "")
+    record = testbed.only_record(tmp_path)
+    assert "offer_refused" not in record["fallbacks"], record

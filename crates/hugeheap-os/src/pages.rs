@@ -181,6 +181,18 @@ pub trait Pages {
     /// The common contract; the contents are lost.
     unsafe fn decommit(&self, range: AddressRange) -> Result<()>;
 
+    /// Offers the memory of a mapped range to the system, which takes of it what it needs before it kills anybody, and no more; swap is not needed for that.
+    /// Until then a touch costs no fault. Of an OS page that was not written since, the contents are the old ones or zero, and can become zero at any time; a page
+    /// that is written is offered no more (of a huge page: all of it). Nothing is taken while a forked child shares the pages, and that is no error.
+    /// The charge falls only when something is taken. Not for hugetlb ranges.
+    ///
+    /// # Errors
+    /// `Invalid` before Linux 4.5, and for a locked mapping (`mlockall`).
+    ///
+    /// # Safety
+    /// The common contract; the contents are lost.
+    unsafe fn offer(&self, range: AddressRange) -> Result<()>;
+
     /// Changes the access to a mapped range.
     ///
     /// # Errors

@@ -98,6 +98,12 @@ impl Pages for Linux {
         unsafe { vm::advise(range, libc::MADV_DONTNEED, "madvise(MADV_DONTNEED)") }
     }
 
+    /// Whole huge pages stay whole (`MADV_FREE` splits those of which the range holds only a part), and are taken whole.
+    unsafe fn offer(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns the range and gives its contents up.
+        unsafe { vm::advise(range, libc::MADV_FREE, "madvise(MADV_FREE)") }
+    }
+
     unsafe fn protect(&self, range: AddressRange, protection: Protection) -> Result<()> {
         let bits = match protection {
             Protection::None => libc::PROT_NONE,

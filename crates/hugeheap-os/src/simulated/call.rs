@@ -56,6 +56,8 @@ calls! {
     Split "madvise(MADV_COLD)" &[libc::EAGAIN, libc::EINVAL, libc::EPERM],
     /// `Pages::decommit`.
     Decommit "madvise(MADV_DONTNEED)" &[libc::EAGAIN, libc::ENOMEM, libc::EINVAL],
+    /// `Pages::offer`.
+    Offer "madvise(MADV_FREE)" &[libc::EINVAL],
     /// `Pages::protect`.
     Protect "mprotect" &[libc::ENOMEM, libc::EACCES],
     /// `Pages::relocate`.

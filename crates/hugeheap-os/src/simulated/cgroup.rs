@@ -2,7 +2,8 @@
 //!
 //! Terms: the *charge* is what the group pays for: all folios, also the parts nobody maps, plus `other`, a fixed
 //! amount that stands for page cache and other processes. *Reclaim* here is the deferred-split shrinker: the model
-//! has no swap and no file cache, so the parts of huge pages nobody maps are the only memory it can get back.
+//! has no swap and no file cache, so the parts of huge pages nobody maps, and what was offered (`take_offered`, by the fault that would
+//! be refused), are the only memory it can get back.
 //!
 //! ```text
 //!   charge ≤ high                 fine

@@ -1,4 +1,4 @@
-//! Calls that change what mapped ranges consist of: populate, decommit, split, relocate.
+//! Calls that change what mapped ranges consist of: populate, decommit, offer, split, relocate.
 
 use super::call::{Call, Fault, Misuse, Outcome};
 use super::fault::Access;
@@ -58,6 +58,74 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// The contents are zero from now on, which a kernel may have done by then: so what the real system holds memory for was written since, also where the
+    /// model was not told of it. Pages shared with another process are not offered, as in the kernel.
+    pub(super) fn offer(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
+        if range.len == 0 {
+            return self.injector.ask(Call::Offer);
+        }
+        let geometry = self.physical.geometry;
+        let (index, pieces) = self.locate_mapped(pid, Call::Offer, range, geometry.os)?;
+        let kinds: Vec<_> = pieces.iter().map(|piece| piece.attributes.kind).collect();
+        self.refuse_hugetlb(Call::Offer, range, &kinds)?;
+        self.injector.ask(Call::Offer)?;
+        let (space, physical) = (&mut self.processes[pid].spaces[index], &mut self.physical);
+        for (chunk, part) in space.used_chunks(range, geometry) {
+            if part.len < geometry.chunk {
+                space.demote(chunk, geometry);
+            }
+            for address in (part.start..part.end()).step_by(geometry.os) {
+                let (pte, _) = space.entry(address, physical);
+                let Pte::Page { folio, .. } = pte else { continue };
+                if physical.is_only_of(folio, pid) {
+                    space.offered.insert(address);
+                }
+            }
+        }
+        if let Some(host) = &space.host {
+            for &page in space.offered.range(range.start..range.end()) {
+                host.discard(AddressRange::new(page, geometry.os));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all that was offered and not written since, as reclaim in the cgroup does. Returns the bytes freed.
+    pub(super) fn take_offered(&mut self) -> u64 {
+        let before = self.physical.charge();
+        let geometry = self.physical.geometry;
+        for process in &mut self.processes {
+            for space in &mut process.spaces {
+                let mut taken = core::mem::take(&mut space.offered);
+                if let Some(host) = &space.host {
+                    let pages: Vec<_> = taken.iter().copied().collect();
+                    for page in pages {
+                        host.accessed(AddressRange::new(page, geometry.os), geometry.os, |written| {
+                            let chunk = geometry.chunk_of(written);
+                            if let Some(Table::Huge { .. }) = space.tables.get(&chunk) {
+                                taken.retain(|&page| geometry.chunk_of(page) != chunk);
+                            }
+                            taken.remove(&written);
+                        });
+                    }
+                }
+                while let Some(&page) = taken.first() {
+                    let chunk = geometry.chunk_of(page);
+                    let rest = taken.split_off(&(chunk + geometry.chunk));
+                    if taken.len() == geometry.pages() {
+                        space.zap(AddressRange::new(chunk, geometry.chunk), true, &mut self.physical);
+                    } else {
+                        taken.iter().for_each(|&page| space.put(page, Pte::None, &mut self.physical));
+                    }
+                    taken = rest;
+                }
+            }
+        }
+        let freed = before - self.physical.charge();
+        self.physical.events.taken += freed;
+        freed
     }
 
     pub(super) fn split(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
@@ -125,6 +193,8 @@ impl State {
     fn move_pages(&mut self, pid: Pid, source: usize, from: AddressRange, target: usize, to: AddressRange) {
         let geometry = self.physical.geometry;
         let aligned = geometry.index(from.start) == geometry.index(to.start);
+        // Moved pages count as written: the model takes less than a kernel, and nothing twice.
+        self.processes[pid].spaces[source].offered.retain(|page| !(from.start..from.end()).contains(page));
         for (chunk, part) in chunks(from, geometry).collect::<Vec<_>>() {
             let new = to.start + (part.start - from.start);
             let spaces = &mut self.processes[pid].spaces;

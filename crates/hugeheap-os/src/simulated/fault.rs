@@ -41,7 +41,13 @@ impl State {
     /// Touches every OS page of `range`, and charges the clock for the faults.
     pub(super) fn access(&mut self, pid: Pid, range: AddressRange, access: Access) -> Result<(), Fault> {
         let before = self.physical.events;
-        let result = self.touch_all(pid, range, access);
+        let result = loop {
+            match self.touch_all(pid, range, access) {
+                // What is offered is taken before anybody is killed. The pages before the fault stay touched.
+                Err(Fault::Oom) if self.take_offered() > 0 => {}
+                result => break result,
+            }
+        };
         let after = &mut self.physical.events;
         if result == Err(Fault::Oom) {
             after.ooms += 1;
@@ -131,6 +137,9 @@ impl State {
             self.huge_pages_apply(pid, advice) && whole.encloses(AddressRange::new(chunk, geometry.chunk));
         let direct = self.fault_may_compact(advice);
         let (space, physical) = (&mut self.processes[pid].spaces[index], &mut self.physical);
+        if access.writes() {
+            space.withdraw(part, geometry);
+        }
         match space.tables.get(&chunk) {
             None if applies && !access.writes() => {
                 space.tables.insert(chunk, Table::HugeZero);

@@ -109,6 +109,7 @@ impl State {
             host: Some(host),
             vmas: Vmas::new(range),
             tables: BTreeMap::new(),
+            offered: std::collections::BTreeSet::new(),
             hugetlb: BTreeMap::new(),
         });
         Ok(range)

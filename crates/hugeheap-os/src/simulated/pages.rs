@@ -60,6 +60,10 @@ impl Pages for Kernel {
         self.call(Call::Decommit, range, |state, pid| state.decommit(pid, range))
     }
 
+    unsafe fn offer(&self, range: AddressRange) -> Result<()> {
+        self.call(Call::Offer, range, |state, pid| state.offer(pid, range))
+    }
+
     unsafe fn protect(&self, range: AddressRange, protection: Protection) -> Result<()> {
         self.call(Call::Protect, range, |state, pid| state.protect(pid, range, protection))
     }

@@ -28,7 +28,7 @@ use super::hugetlb::HugetlbEntry;
 use super::vma::Vmas;
 use super::{Geometry, Pid};
 use crate::{AddressRange, Residency};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pte {
@@ -59,6 +59,8 @@ pub(super) struct Space {
     pub(super) vmas: Vmas,
     /// Chunk → table.
     pub(super) tables: BTreeMap<usize, Table>,
+    /// OS pages that were offered and not written since.
+    pub(super) offered: BTreeSet<usize>,
     /// Address → page, for hugetlb mappings.
     pub(super) hugetlb: BTreeMap<usize, HugetlbEntry>,
 }
@@ -118,10 +120,26 @@ impl Space {
         }
     }
 
+    /// Pages that are written, or gone, are offered no more: of a huge page none of them.
+    pub(super) fn withdraw(&mut self, range: AddressRange, geometry: Geometry) {
+        if self.offered.is_empty() {
+            return;
+        }
+        for (chunk, part) in chunks(range, geometry) {
+            let huge = matches!(self.tables.get(&chunk), Some(Table::Huge { .. }));
+            let part = if huge { AddressRange::new(chunk, geometry.chunk) } else { part };
+            let pages: Vec<_> = self.offered.range(part.start..part.end()).copied().collect();
+            for page in pages {
+                self.offered.remove(&page);
+            }
+        }
+    }
+
     /// Replaces one entry and drops what it pointed to.
     pub(super) fn put(&mut self, address: usize, pte: Pte, physical: &mut Physical) {
         let geometry = physical.geometry;
         let pid = self.pid;
+        self.offered.remove(&address);
         let entry = &mut self.ptes(geometry.chunk_of(address), geometry)[geometry.index(address)];
         let old = core::mem::replace(entry, pte);
         // The new page is counted first, so that a folio that is in both is not freed in between.
@@ -138,6 +156,7 @@ impl Space {
         for page in 0..physical.len(folio) {
             physical.map(folio, page, self.pid);
         }
+        self.withdraw(AddressRange::new(chunk, physical.geometry.chunk), physical.geometry);
         let old = self.tables.insert(chunk, Table::Huge { folio, cow: false });
         self.forget(old, physical);
     }
@@ -167,6 +186,7 @@ impl Space {
             let whole = part.len == geometry.chunk;
             let has_table = matches!(self.tables[&chunk], Table::Ptes(_));
             if whole && (free_tables || !has_table) {
+                self.withdraw(part, geometry);
                 let table = self.tables.remove(&chunk);
                 self.forget(table, physical);
                 continue;

@@ -72,6 +72,8 @@ pub struct Events {
     pub splits: u64,
     /// Of these, those split by reclaim.
     pub reclaims: u64,
+    /// Bytes that were offered and that reclaim took.
+    pub taken: u64,
     /// Charges above `memory.high`.
     pub throttles: u64,
     /// Direct compactions.
@@ -161,10 +163,11 @@ impl Kernel {
         self.lock().physical.queued()
     }
 
-    /// Reclaim, as memory pressure in the cgroup or on the host causes it: splits every partially mapped huge page. Returns
-    /// the bytes freed.
+    /// Reclaim, as memory pressure in the cgroup or on the host causes it: splits every partially mapped huge page, and takes
+    /// what was [offered](crate::Pages::offer). Returns the bytes freed.
     pub fn reclaim(&self) -> u64 {
-        self.lock().physical.reclaim()
+        let mut state = self.lock();
+        state.take_offered() + state.physical.reclaim()
     }
 
     /// Lets khugepaged scan `pages` OS pages now, whole huge-page ranges only, going on where it stopped. Returns how many

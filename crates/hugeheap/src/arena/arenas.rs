@@ -14,6 +14,7 @@ use super::bitmap;
 use super::demand::Demand;
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::{ArenaId, List};
+use super::offer::Offers;
 use super::order::Order;
 use super::record::{Arena, Made, State};
 use super::sweep::{DENSE, Sweep};
@@ -92,6 +93,8 @@ pub struct Arenas<O> {
     pub(super) sweep: Sweep,
     /// The looks for heap pages of which a part is vacant.
     pub(super) looks: Looks,
+    /// What the kernel may take.
+    pub(super) offers: Offers,
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
@@ -121,6 +124,7 @@ impl<O: Os> Arenas<O> {
             counters: Snapshot::EMPTY,
             sweep: Sweep::NEW,
             looks: Looks::NEW,
+            offers: Offers::NONE,
             forks: 0,
             settled: 0,
             guesses: 0,
@@ -378,6 +382,8 @@ impl<O: Os> Arenas<O> {
             return;
         }
         match state {
+            // A pass had it, and put it nowhere else: others may have become empty since it did.
+            State::Empty if was == State::Empty => self.file_empty(id),
             State::Empty => self.empty.push_front(&mut self.table, id),
             State::GivenBack => self.given_back.push_front(&mut self.table, id),
             State::Partial if made == Made::Broken => self.broken.insert(&mut self.table, id),
@@ -386,8 +392,10 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Sees to it that an arena that became dense without a huge page, or that is used again though not split, is looked at.
+    /// Sees to it that an arena that became dense without a huge page, or that is used again though not split, is looked at. First, what its state means
+    /// for what the kernel may take: that may have cost it its huge page.
     pub(crate) fn note_density(&mut self, id: ArenaId) {
+        self.note_offer(id);
         let arena = self.table.arena(id);
         let dense = !arena.huge && arena.live_pages() >= DENSE && !self.stays_apart(id);
         self.sweep.news |= arena.unsplit || dense && self.may_collapse();

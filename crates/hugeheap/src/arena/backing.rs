@@ -104,17 +104,26 @@ impl Host {
         self.collapse && self.disabled != ThpDisabled::Completely
     }
 
+    /// The cgroup's limit, if there is one.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.limits.and_then(|limits| [limits.max, limits.high].into_iter().flatten().min())
+    }
+
+    /// Bytes that it leaves, if there is one.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let (limits, limit) = (self.limits?, self.limit()?);
+        Some(limit.saturating_sub(limits.anonymous.unwrap_or(limits.charge).min(limits.charge)))
+    }
+
     /// Whether the cgroup's charge is near its limit: less than a sixteenth of it, or than 8 arenas, left. `mapped` is what the
     /// heap holds, `own` the limit that the user set on that. File cache can be dropped and is not counted where the kernel tells it apart.
     pub(crate) fn is_tight(&self, mapped: u64, own: Option<u64>) -> bool {
         if own.is_some_and(|own| mapped >= own) {
             return true;
         }
-        let Some(limits) = self.limits else { return false };
-        let Some(limit) = [limits.max, limits.high].into_iter().flatten().min() else { return false };
-        let used = limits.anonymous.unwrap_or(limits.charge).min(limits.charge);
+        let (Some(limit), Some(room)) = (self.limit(), self.room()) else { return false };
         let margin = (limit / 16).max(8 * super::ARENA_BYTES as u64).min(limit / 2);
-        used >= limit - margin
+        room <= margin
     }
 }
 

@@ -58,6 +58,22 @@ impl List {
         self.tail = id;
     }
 
+    /// Behind a member; `NONE`: in front of all.
+    pub(crate) fn insert_behind(&mut self, table: &mut Table, before: ArenaId, id: ArenaId) {
+        if !before.is_some() {
+            return self.push_front(table, id);
+        }
+        let next = table.arena(before).next;
+        if !next.is_some() {
+            return self.push_back(table, id);
+        }
+        let arena = table.arena_mut(id);
+        arena.previous = before;
+        arena.next = next;
+        table.arena_mut(before).next = id;
+        table.arena_mut(next).previous = id;
+    }
+
     pub(crate) fn remove(&mut self, table: &mut Table, id: ArenaId) {
         let (previous, next) = {
             let arena = table.arena_mut(id);

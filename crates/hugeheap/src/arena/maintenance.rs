@@ -12,6 +12,7 @@
 //!
 //! What is chosen, in this order:
 //! 1. *Give back* whole empty arenas, the longest empty first, while more is resident than the retention rule keeps.
+//!    Of what is kept whole arenas are *offered* to the kernel where there is a memory limit: [`offer`](super::offer).
 //! 2. *Break* sparse arenas if that was not enough: those with at least half of their pages free, unchanged for the decay time, those
 //!    with the longest free range first. The free pages are dropped, the arena is advised against huge pages (khugepaged would refill
 //!    it), and the live pages are advised cold, which makes the kernel split the huge page and release the dropped part: without
@@ -76,12 +77,14 @@ impl<O: Os> Arenas<O> {
     pub fn maintenance_due(&self) -> bool {
         let retains = self.counters.retained > self.settled + SLACK
             && self.counters.live_peak > self.counters.live + FALLEN;
-        self.sweep.is_pending() || retains || self.ahead_due() || self.has_look_ahead()
+        self.sweep.is_pending() || retains || self.ahead_due() || self.has_look_ahead() || self.offers_due()
     }
 
     /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.
     pub(crate) fn oversleeps(&mut self, look: u64) -> bool {
-        self.counters.retained > SLACK && self.demand.may_fall_before(look) || self.looks_before(look)
+        self.counters.retained > SLACK && self.demand.may_fall_before(look)
+            || self.looks_before(look)
+            || self.offers_before(look)
     }
 
     /// Chooses what to do. What the host says is as fresh as the caller made it with [`refresh_host`](Self::refresh_host).
@@ -93,11 +96,17 @@ impl<O: Os> Arenas<O> {
         let ahead = self.kept_ahead(now).map_or(0, |(_, bytes)| bytes);
         let demanded = self.demand.target(now);
         plan.kept = !tight && demanded > live;
-        let target = if tight { live } else { demanded.max(live + ahead) };
+        let mut target = if tight { live } else { demanded.max(live + ahead) };
+        if let Some(most) = self.most_kept(now) {
+            target = target.min(live + most);
+        }
         let mut excess = (live + self.counters.retained).saturating_sub(target);
         let kept = if tight { 0 } else { ahead / ARENA_BYTES as u64 };
         self.plan_give_back(&mut plan, now, &mut excess, kept);
         self.claim(&plan, 0);
+        let claimed = plan.len();
+        self.plan_offers(&mut plan, now, kept);
+        self.claim(&plan, claimed);
         let claimed = plan.len();
         self.plan_breaks(&mut plan, now, excess, tight);
         self.claim(&plan, claimed);
@@ -189,11 +198,17 @@ impl<O: Os> Arenas<O> {
     pub fn complete(&mut self, plan: Plan) -> Wait {
         let now = self.now();
         let mut achieved = false;
-        let mut due = plan.due;
+        let (mut due, mut offered, mut refused) = (plan.due, false, false);
         for step in plan.steps(0) {
             self.table.arena_mut(step.id).busy = false;
             achieved |= match step.action {
                 Action::GiveBack { unmap } => self.gave_back(step, now, unmap),
+                Action::Offer => {
+                    let taken = self.offered(step, now);
+                    offered |= taken;
+                    refused |= !taken;
+                    taken
+                }
                 Action::Break { .. } => self.broke(step, now),
                 Action::Split { .. } => self.split_off(step),
                 Action::Collapse { untold, .. } => {
@@ -206,10 +221,11 @@ impl<O: Os> Arenas<O> {
                 // The first answers come one after the other, whatever they are: a block of 64 GiB kept the thread awake for minutes, 16 arenas at a time.
                 achieved |= first;
                 due = due.min(retry_at);
+            } else if let (Action::Offer, _) | (_, Ok(())) = (step.action, step.result) {
+                // That an offer was refused is no reason to leave the arena alone: it can be given back.
+                self.table.arena_mut(step.id).failures = 0;
             } else if let Err(error) = step.result {
                 due = due.min(self.failed(step, now, error));
-            } else {
-                self.table.arena_mut(step.id).failures = 0;
             }
             if !matches!(self.arena(step.id).state, State::Large | State::LargeRest) {
                 self.file(step.id);
@@ -217,6 +233,7 @@ impl<O: Os> Arenas<O> {
         }
         self.counters.passes += 1;
         self.counters.longest_pass = self.counters.longest_pass.max(now.saturating_sub(plan.started));
+        let offers = self.next_offers(now, offered, refused);
         if achieved {
             return Wait::For(0);
         }
@@ -237,11 +254,11 @@ impl<O: Os> Arenas<O> {
         } else if self.sweep.has_news() {
             due = due.min(now.saturating_add(decay));
         }
-        if due == u64::MAX {
+        let wait = (due != u64::MAX).then(|| due.saturating_sub(now).max(part));
+        if wait.is_none() {
             self.settled = self.counters.retained;
-            return Wait::Idle;
         }
-        Wait::For(due.saturating_sub(now).max(part))
+        wait.into_iter().chain(offers).min().map_or(Wait::Idle, Wait::For)
     }
 
     fn gave_back(&mut self, step: &Step, now: u64, unmap: bool) -> bool {
@@ -351,7 +368,7 @@ impl<O: Os> Arenas<O> {
     /// Notes that a step failed, or a part of it. Returns when it may be tried again.
     fn failed(&mut self, step: &Step, now: u64, error: Error) -> u64 {
         match step.action {
-            Action::GiveBack { .. } | Action::Split { .. } => {}
+            Action::GiveBack { .. } | Action::Offer | Action::Split { .. } => {}
             Action::Break { advise, .. } | Action::Collapse { advise, .. } if advise && !step.advised => {
                 if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Again) {
                     self.count(Fallback::MappingLimit);

@@ -15,13 +15,14 @@
 //! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
+//! | `offer` | kept memory that the kernel may take, where there is a memory limit |
 //! | `tenant` | heap pages of which a part is vacant |
 //! | `plan` | the system calls of that, made outside the lock |
 //! | `fork` | hugetlb arenas and forked children |
 //! | `report` | what it tells about itself |
 //! | `verify` | recomputes everything that is kept, for tests |
 //!
-//! Only `supply`, `plan`, `table`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
+//! Only `supply`, `plan`, `table`, `offer`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
 //! read everywhere: it is one of them, too.)
 
 mod ahead;
@@ -34,6 +35,7 @@ mod fork;
 pub mod layout;
 mod list;
 mod maintenance;
+mod offer;
 mod order;
 mod plan;
 mod policy;

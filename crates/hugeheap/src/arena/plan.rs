@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   give back   decommit the arena, or unmap it when it is from a pool
+//!   offer       leave it to the kernel to take it
 //!   break       advise against huge pages ─▶ decommit the free pages ─▶ split what is left
 //!   collapse    ask what is resident, where that is not known ─▶ advise for huge pages where it was advised against ─▶ collapse
 //! ```
@@ -27,6 +28,8 @@ pub(super) enum Action {
     GiveBack {
         unmap: bool,
     },
+    /// The kernel may take the arena when it is short of memory, and until then it is kept.
+    Offer,
     Break {
         /// The free pages.
         drop: u128,
@@ -158,6 +161,8 @@ impl Step {
             Action::GiveBack { unmap: false } => self.result = unsafe { os.decommit(self.range) },
             // SAFETY: as above.
             Action::GiveBack { unmap: true } => self.result = unsafe { os.unmap(self.range) },
+            // SAFETY: as above; and nobody relies on what an arena without a live run contains.
+            Action::Offer => self.result = unsafe { os.offer(self.range) },
             Action::Break { .. } => self.break_arena(os, tenant),
             Action::Split { pages } => self.split(os, pages),
             Action::Collapse { advise, ask, untold } => self.collapse(os, advise, ask, untold),

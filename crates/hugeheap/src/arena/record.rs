@@ -19,6 +19,7 @@
 //! * An arena that maintenance works on is `busy`: it is in no list, nothing is allocated from it, frees are recorded.
 
 use super::list::ArenaId;
+use super::offer::Offer;
 
 /// What an arena is used for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub(crate) struct Arena {
     pub(crate) guess: bool,
     /// OS pages of its live heap pages were given back, and it has not been refilled since.
     pub(crate) vacated: bool,
+    /// Whether the kernel may take it.
+    pub(super) offer: Offer,
     /// Calls of maintenance that failed for this arena since one succeeded.
     pub(crate) failures: u8,
     /// Key of the list the arena is in (see `order`), so that it can be taken out.

@@ -2,6 +2,7 @@
 
 use super::arenas::pages_bytes;
 use super::list::{ArenaId, List};
+use super::offer::Offer;
 use super::record::{Arena, Made, State};
 use super::{ARENA_BYTES, Arenas};
 use crate::large::used_pages;
@@ -86,6 +87,8 @@ impl<O: Os> Arenas<O> {
         check(!arena.huge || arena.touched == u128::MAX, "huge, and not touched throughout")?;
         check(!arena.huge || !matches!(arena.made, Made::Nothing | Made::Base | Made::Broken), "made huge?")?;
         check(arena.made != Made::Hugetlb || arena.huge, "from the pool and not huge")?;
+        let offers = arena.state == State::Empty && arena.made != Made::Hugetlb && !arena.apart;
+        check(offers == (arena.offer != Offer::No), "whether the kernel may take it")?;
         check(!arena.unsplit || arena.touched != 0, "not split, and nothing is resident")?;
         let has_memory = !matches!(arena.state, State::Unmapped | State::GivenBack);
         check(has_memory == (arena.touched != 0), "its state does not say whether it has memory")?;
@@ -141,6 +144,7 @@ impl<O: Os> Arenas<O> {
 
     fn verify_counters(&self, problems: &mut String) {
         let (mut live, mut retained, mut large, mut arenas, mut guesses) = (0, 0, 0, 0, 0);
+        let mut waiting = 0;
         for id in self.table.used() {
             let arena = self.arena(id);
             live += pages_bytes(arena.in_use);
@@ -148,6 +152,7 @@ impl<O: Os> Arenas<O> {
             if matches!(arena.state, State::Large | State::LargeRest) {
                 large += pages_bytes(arena.in_use);
             }
+            waiting += u64::from(arena.offer == Offer::Waits);
             guesses += u64::from(arena.guess);
             arenas += u64::from(!matches!(arena.state, State::Unmapped | State::GivenBack));
         }
@@ -158,6 +163,7 @@ impl<O: Os> Arenas<O> {
             ("large", counters.large, large),
             ("arenas", counters.arenas, arenas),
             ("guesses", self.guesses, guesses),
+            ("waiting", self.offers.waiting, waiting),
             ("metadata", counters.metadata, self.table.metadata_bytes() as u64),
         ] {
             if kept != found {

@@ -39,6 +39,8 @@ pub enum Fallback {
     NoHugePage = 15,
     /// The system refuses the barrier (`membarrier`) without which vacant OS pages of heap pages in use cannot be given back: they stay until their heap pages are free.
     NoBarrier = 16,
+    /// The system refuses to take kept memory when it is short (`MADV_FREE`: before Linux 4.5, or memory locked by `mlockall`): less is kept under a memory limit.
+    OfferRefused = 17,
 }
 
 impl Fallback {
@@ -46,7 +48,7 @@ impl Fallback {
     pub const ROOM: usize = 24;
 
     /// All reasons, in the order of the schema.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::ThpNever,
         Self::ThpDisabled,
         Self::ThpUnsupported,
@@ -64,6 +66,7 @@ impl Fallback {
         Self::MappingLimit,
         Self::NoHugePage,
         Self::NoBarrier,
+        Self::OfferRefused,
     ];
 
     /// The name in JSON and in metrics.
@@ -86,6 +89,7 @@ impl Fallback {
             Self::MappingLimit => "mapping_limit",
             Self::NoHugePage => "no_huge_page",
             Self::NoBarrier => "no_barrier",
+            Self::OfferRefused => "offer_refused",
         }
     }
 
@@ -126,6 +130,9 @@ impl Fallback {
             Self::NoBarrier => {
                 "membarrier was refused; allow it in the sandbox's filter of system calls, or vacant OS pages \
                  stay until their heap pages are free"
+            }
+            Self::OfferRefused => {
+                "MADV_FREE was refused (Linux before 4.5, or mlockall): under the memory limit little is kept for reuse"
             }
         }
     }

@@ -7,6 +7,7 @@ mod breaking;
 mod choice;
 mod failures;
 mod forks;
+mod offers;
 mod policies;
 mod pools;
 mod retention;
