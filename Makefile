@@ -54,11 +54,11 @@ models:
 lint:
 	tests/setup.sh tools
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features hugeheap/allocator-api2 -- -D warnings
 	tests/setup.sh oldest-compiler
 
 rust-tests:
-	cargo test --locked --workspace --exclude hugeheap-python --no-fail-fast
+	cargo test --locked --workspace --exclude hugeheap-python --features hugeheap/allocator-api2 --no-fail-fast
 
 # The lock-free parts, all interleavings. Only what walks through them is optimised: the rest takes longer to compile than to run.
 model:

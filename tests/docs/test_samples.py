@@ -207,7 +207,9 @@ def rust_programs(tmp_path_factory):
     package = tmp_path_factory.mktemp("rust")
     crates = {name: ROOT / "crates" / name for name in ("hugeheap", "hugeheap-os")}
     manifest = ['[package]', 'name = "samples"', 'edition = "2024"', "[dependencies]"]
-    manifest += [f'{name} = {{ path = "{path}" }}' for name, path in crates.items()]
+    manifest += [f'{name} = {{ path = "{path}" }}' for name, path in crates.items() if name != "hugeheap"]
+    # What collections need.
+    manifest += [f'hugeheap = {{ path = "{crates["hugeheap"]}", features = ["allocator-api2"] }}', 'allocator-api2 = "0.2"']
     programs = {}
     for number, sample in enumerate(samples):
         name = f"sample{number}"

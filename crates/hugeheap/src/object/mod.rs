@@ -43,6 +43,8 @@
 //! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
 //! | `verify` | everything that is kept, recomputed: for tests |
 
+#[cfg(feature = "allocator-api2")]
+mod allocator;
 mod apart;
 mod begin;
 mod beside;
@@ -99,6 +101,8 @@ mod atomic {
     pub(super) fn written_before_look() {}
 }
 
+#[cfg(feature = "allocator-api2")]
+pub use allocator::LocalHeap;
 pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};
 pub use global::{GlobalHeap, ProcessHeap, space, thread_heap, thread_heap_at_hand, thread_heap_to_free};
 pub(crate) use global::{set_thread_heap, thread_number};
