@@ -165,12 +165,15 @@ fn where_the_kernel_refuses_a_quarter_of_what_the_limit_leaves_is_kept() {
     world.free_arenas(&all);
     world.run(0.02);
     assert!(world.heap.snapshot().retained <= 50 * MIB, "{:?}", world.heap.snapshot());
-    assert!(world.heap.snapshot().retained >= 40 * MIB);
+    // Less than that: here the passes that follow at once do not read the charge again, as those of the thread do.
+    assert!(world.heap.snapshot().retained >= 24 * MIB);
     assert_eq!(world.fallback(Fallback::OfferRefused), 1);
     // Others grow, and a pass sees that within a tenth of a second.
-    world.kernel.set_other_charge(100 * MIB);
+    let range = elsewhere(&world, 120 * MIB);
+    world.kernel.touch(range).unwrap();
     world.run(0.12);
-    assert!(world.heap.snapshot().retained <= 25 * MIB);
+    // A quarter of 80 MiB, and up to an arena more: only whole ones are given back.
+    assert!(world.heap.snapshot().retained <= 22 * MIB, "{:?}", world.heap.snapshot());
     world.run(3.0);
     assert_eq!(world.fallback(Fallback::OfferRefused), 1, "counted once");
     world.check();
