@@ -13,8 +13,8 @@
 //! Or it is a *guess*: the block grows (it was resized upwards), and a list being appended to will fill the page. Guesses that
 //! did not come true yet are bounded, because most lists end somewhere in a page: without a bound, a hundred lists of 1.2 MiB each took 210 MiB.
 //!
-//! Its memory becomes resident as the program touches it, a huge page at a time. Only the first arena of what is asked for is touched at once: that tells whether the host has
-//! huge pages, and how long they take. A hash table, a stack, what `calloc` returns may be used in few places, and 2 GiB were resident for them.
+//! Its memory becomes resident as the program touches it, a huge page at a time. Only the first arena of what is asked for is touched at once, which tells whether the host has
+//! huge pages, and how long they take, and one of which the block has a part: what is resident of the rest counts as kept. A hash table, a stack, what `calloc` returns may be used in few places, and 2 GiB were resident for them.
 
 mod moving;
 #[cfg(test)]
@@ -279,7 +279,9 @@ impl<O: Os> Arenas<O> {
                 if guess {
                     self.begin_guess(id);
                 }
-                let touches = if index == from { First::Maker } else { touches };
+                // Of one that is used in part the rest is resident with the first touch, and counts as kept: it has to be known whether there is one.
+                let part = used != u128::MAX;
+                let touches = if index == from || part { First::Maker } else { touches };
                 if let Err(error) = self.supply_for(touches, id, now, little || guess) {
                     self.end_guess(id);
                     self.count_refusal(error);

@@ -454,6 +454,21 @@ fn a_large_block_that_nobody_touched_was_resident() {
     world.check();
 }
 
+/// A touch of its few pages makes all of the last arena resident, and nobody knew of the rest.
+#[test]
+fn what_is_resident_behind_the_end_of_a_large_block_counts_as_kept() {
+    let mut world = world(Policy::Thp);
+    for pages in [1, 2, 100, 127] {
+        let bytes = 20 * ARENA_BYTES + pages * HEAP_PAGE_BYTES;
+        let block = world.heap.allocate_large(bytes, false).expect("there is memory").address.get();
+        world.kernel.touch(AddressRange::new(block, bytes)).expect("it is live");
+        let known = world.heap.snapshot().live + world.heap.snapshot().retained;
+        let resident = world.heap.residency().expect("asked").resident;
+        assert!(resident <= known, "{pages}: {resident} of {known}");
+    }
+    world.check();
+}
+
 /// What is live of a large block is dense whatever was touched of it, and a collapse fills what was not.
 #[test]
 fn maintenance_does_not_fill_a_large_block_that_is_used_in_part() {
