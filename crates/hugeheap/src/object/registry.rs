@@ -48,7 +48,7 @@ const HEAPS: usize = 1 << 16;
 
 const _: () = assert!(tag::heap(tag::tag(HEAPS as u32 - 1, 0)) == HEAPS as u32 - 1);
 
-/// Late heaps of which the system is asked, at most, when one is wanted: 0.2 µs each. With more of them than one in so many whose thread is gone, one is found each time.
+/// Late heaps of which the system is asked, at most, when one is wanted, a system call each. With more of them than one in so many whose thread is gone, one is found each time.
 const ASKED: usize = 64;
 
 /// Heaps made from one mapping.
