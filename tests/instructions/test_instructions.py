@@ -11,10 +11,8 @@ pytestmark = pytest.mark.any_host
 
 # Instructions per pair of allocate and free, the system's clock included, the loop around it not. The bound of `sized`, a hot pair whose
 # size the caller knows, is a promise: 30, checks included.
-# A page run and a large block cost 57 and 690 more since what is kept of arenas is offered to the kernel under a memory limit, and a large block is not touched as a whole: each arena is noted once more where it changes
-# its state.
 BOUNDS = {
-    "run": 1410, "large": 2980, "owns": 34, "sized": 30, "block": 42, "order": 72, "streams": 67, "gaps": 100,
+    "run": 1350, "large": 2290, "owns": 34, "sized": 30, "block": 42, "order": 72, "streams": 67, "gaps": 100,
     "medium": 43, "medium-sized": 33, "others": 133, "pages": 161, "global": 89, "random": 90, "global-random": 117,
 }  # fmt: skip
 

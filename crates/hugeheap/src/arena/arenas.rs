@@ -349,6 +349,11 @@ impl<O: Os> Arenas<O> {
 
     pub(crate) fn count_live(&mut self, now: u64, bytes: u64) {
         self.counters.live += bytes;
+        self.rose(now, bytes);
+    }
+
+    /// What lives has become more, by so many bytes.
+    pub(crate) fn rose(&mut self, now: u64, bytes: u64) {
         self.looks.taken(bytes);
         self.counters.live_peak = self.counters.live_peak.max(self.counters.live);
         let live = self.counters.live;
@@ -357,7 +362,8 @@ impl<O: Os> Arenas<O> {
 
     /// Puts an arena with consistent bitmaps where it belongs, unless maintenance has it.
     pub(crate) fn file(&mut self, id: ArenaId) {
-        let arena = self.table.arena_mut(id);
+        // Looked up once: each time is a tenth of this.
+        let mut arena = self.table.arena_mut(id);
         let was = arena.state;
         arena.state = match arena.in_use {
             0 if arena.touched == 0 => State::GivenBack,
@@ -367,16 +373,20 @@ impl<O: Os> Arenas<O> {
         };
         if arena.in_use == 0 && arena.vacated {
             self.forget_vacated(id);
+            arena = self.table.arena_mut(id);
         }
-        let arena = self.table.arena_mut(id);
         if arena.state == State::GivenBack && was != State::GivenBack && arena.made == Made::Broken {
             // All of it is gone, so nothing of the broken page is left: the next touch may be huge again.
             arena.made = Made::Base;
         }
         let (state, made, unlisted) = (arena.state, arena.made, arena.busy || arena.apart);
-        self.note_density(id);
         if matches!(state, State::Empty | State::GivenBack) {
+            // Nothing lives there, so its density is none.
+            self.sweep.news |= arena.unsplit;
+            let _ = self.offers.note(arena);
             self.table.note_idle(id);
+        } else {
+            self.note_density(id);
         }
         if unlisted {
             return;
@@ -394,11 +404,16 @@ impl<O: Os> Arenas<O> {
 
     /// Sees to it that an arena that became dense without a huge page, or that is used again though not split, is looked at. First, what its state means
     /// for what the kernel may take: that may have cost it its huge page.
+    #[inline(always)]
     pub(crate) fn note_density(&mut self, id: ArenaId) {
-        self.note_offer(id);
-        let arena = self.table.arena(id);
+        let mut arena = self.table.arena_mut(id);
+        if self.offers.note(arena) {
+            self.ask_again(id);
+            arena = self.table.arena_mut(id);
+        }
+        let unsplit = arena.unsplit;
         let dense = !arena.huge && arena.live_pages() >= DENSE && !self.stays_apart(id);
-        self.sweep.news |= arena.unsplit || dense && self.may_collapse();
+        self.sweep.news |= unsplit || dense && self.may_collapse();
     }
 
     /// Whether this is the arena for small runs, and the heap so small that it stays on OS pages.
@@ -406,19 +421,21 @@ impl<O: Os> Arenas<O> {
         id == self.small && self.counters.arenas < GROWN
     }
 
-    /// Takes an arena out of the list it is in.
-    pub(crate) fn unfile(&mut self, id: ArenaId) {
+    /// Takes an arena out of the list it is in. Returns its state.
+    pub(crate) fn unfile(&mut self, id: ArenaId) -> State {
         let arena = self.table.arena(id);
+        let state = arena.state;
         if arena.busy || arena.apart {
-            return;
+            return state;
         }
-        match (arena.state, arena.made) {
+        match (state, arena.made) {
             (State::Empty, _) => self.empty.remove(&mut self.table, id),
             (State::GivenBack, _) => self.given_back.remove(&mut self.table, id),
             (State::Partial, Made::Broken) => self.broken.remove(&mut self.table, id),
             (State::Partial, _) => self.partial.remove(&mut self.table, id),
             _ => {}
         }
+        state
     }
 
     /// An arena without live runs, mapped, out of all lists.

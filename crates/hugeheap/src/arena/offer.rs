@@ -26,7 +26,7 @@
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use super::list::ArenaId;
 use super::plan::{Action, Plan, Step};
-use super::record::{Made, State};
+use super::record::{Arena, Made, State};
 use super::{Arenas, maintenance};
 use crate::telemetry::Fallback;
 use hugeheap_os::{AddressRange, Os};
@@ -81,30 +81,35 @@ impl Offers {
     pub(crate) const NONE: Self = Self { waiting: 0, seen: 0, pause: YOUNG, retry_at: 0 };
 }
 
-impl<O: Os> Arenas<O> {
-    /// Notes what the state of an arena means for it. Called whenever that changed.
-    pub(super) fn note_offer(&mut self, id: ArenaId) {
-        let arena = self.table.arena_mut(id);
+impl Offers {
+    /// Notes what the state of an arena means for it. Called whenever that changed. Says whether the arena is used again after it was offered, and the kernel has to be
+    /// [asked](Arenas::ask_again) whether it is still huge.
+    #[inline(always)]
+    pub(super) fn note(&mut self, arena: &mut Arena) -> bool {
         let can = arena.state == State::Empty && arena.made != Made::Hugetlb && !arena.apart;
-        let was = arena.offer;
-        match (can, was) {
-            (true, Offer::No) => {
-                arena.offer = Offer::Waits;
-                self.offers.waiting += 1;
-            }
-            (true, _) | (false, Offer::No) => {}
-            (false, _) => {
-                arena.offer = Offer::No;
-                let used = arena.huge && arena.in_use != 0;
-                if was == Offer::Waits {
-                    self.offers.waiting -= 1;
-                    self.offers.seen = self.offers.seen.min(self.offers.waiting);
-                } else if used {
-                    let huge = is_still_huge(&self.os, self.table.range(id));
-                    self.table.arena_mut(id).huge = huge;
-                }
-            }
+        if can == (arena.offer != Offer::No) {
+            return false;
         }
+        if can {
+            arena.offer = Offer::Waits;
+            self.waiting += 1;
+            return false;
+        }
+        if core::mem::replace(&mut arena.offer, Offer::No) == Offer::Waits {
+            self.waiting -= 1;
+            self.seen = self.seen.min(self.waiting);
+            return false;
+        }
+        arena.huge && arena.in_use != 0
+    }
+}
+
+impl<O: Os> Arenas<O> {
+    /// Asks the kernel whether an arena that was offered is still a huge page.
+    #[cold]
+    pub(super) fn ask_again(&mut self, id: ArenaId) {
+        let huge = is_still_huge(&self.os, self.table.range(id));
+        self.table.arena_mut(id).huge = huge;
     }
 
     /// Whether so much waits that a pass is due for it.

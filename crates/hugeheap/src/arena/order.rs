@@ -38,6 +38,7 @@ const fn class_of(runs: u32) -> usize {
 }
 
 /// The list an arena belongs to: its longest free range and the class of its runs.
+#[inline]
 pub(super) const fn key_of(in_use: u128, runs: u32) -> (usize, usize) {
     (bitmap::longest_free_range(in_use) as usize, class_of(runs))
 }

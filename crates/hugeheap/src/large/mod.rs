@@ -264,14 +264,12 @@ impl<O: Os> Arenas<O> {
     ) -> Option<bool> {
         let Range { start: from, end: to } = arenas;
         let now = self.now();
-        let serial = self.serial;
+        let (serial, before) = (self.serial, self.counters.live);
         let mut zeroed = true;
         for index in from..to {
             let id = self.nth(first, index);
             let used = used_pages(bytes, index);
-            self.unfile(id);
-            let empty = self.table.arena(id).state == State::Empty;
-            if empty {
+            if self.unfile(id) == State::Empty {
                 zeroed = false;
             } else {
                 let little = bytes >= ROUND_UP || used.count_ones() >= FULL_TAIL;
@@ -292,17 +290,25 @@ impl<O: Os> Arenas<O> {
                 }
             }
             let arena = self.table.arena_mut(id);
-            let reused = used & arena.touched;
+            let (here, fresh) = (pages_bytes(used), used & !arena.touched);
+            arena.touched |= used;
             arena.in_use = used;
             arena.starts = u128::from(index == 0);
             arena.changed(now);
             arena.state = if index == 0 { State::Large } else { State::LargeRest };
-            self.touch(id, now, used);
-            self.retain_less(pages_bytes(reused));
+            let mut reused = here;
+            if fresh != 0 {
+                let fresh = pages_bytes(fresh);
+                self.demand.grew(now, fresh, self.counters.live);
+                reused -= fresh;
+            }
+            self.retain_less(reused);
             self.note_density(id);
-            self.counters.large += pages_bytes(used);
-            self.count_live(now, pages_bytes(used));
+            self.counters.large += here;
+            self.counters.live += here;
         }
+        // Once for all of them: the demand is that of the block, and one that is refused is none.
+        self.rose(now, self.counters.live - before);
         Some(zeroed)
     }
 
@@ -344,8 +350,8 @@ impl<O: Os> Arenas<O> {
         let now = self.now();
         for index in from..to {
             let id = self.nth(first, index);
-            self.end_guess(id);
             let arena = self.table.arena_mut(id);
+            self.guesses -= u64::from(core::mem::take(&mut arena.guess));
             let bytes = pages_bytes(arena.in_use);
             arena.in_use = 0;
             arena.starts = 0;

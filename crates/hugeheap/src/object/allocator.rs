@@ -5,18 +5,16 @@
 //!                     └──▶ LocalHeap    a heap of its own, of one thread: no look for the thread's heap
 //! ```
 //!
+//! Both are a `GlobalAlloc`, and what the other trait has besides is the same for any: empty layouts, a new alignment, the zeros that a block has grown by.
+//!
 //! A block stays valid when its allocator is moved, and when it is dropped: dropping a heap leaves its blocks live, and any heap frees the blocks of any other. So a clone is never needed, and a reference to a
 //! [`LocalHeap`] is an allocator, too.
-//!
-//! An empty layout is a request for a byte: the trait allows it, and what is handed out has to differ from all else that is live.
 
 use super::global::{GlobalHeap, ProcessHeap, space};
-use super::heap::Heap;
-use super::space::Source;
 use allocator_api2::alloc::{AllocError, Allocator};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
-use core::ptr::NonNull;
+use core::ptr::{NonNull, null_mut};
 
 /// Alignment that every block has, in bytes.
 const ALIGN: usize = 16;
@@ -30,8 +28,8 @@ const ALIGN: usize = 16;
 /// numbers.extend(0..1000);
 /// assert_eq!(numbers.iter().sum::<i32>(), 499_500);
 /// ```
-pub struct LocalHeap<S: Source = crate::runtime::Runtime> {
-    heap: UnsafeCell<Heap<S>>,
+pub struct LocalHeap {
+    heap: UnsafeCell<ProcessHeap>,
 }
 
 impl LocalHeap {
@@ -39,10 +37,16 @@ impl LocalHeap {
     pub fn new() -> Option<Self> {
         space().acquire().map(Self::from)
     }
+
+    /// Makes one call of the heap.
+    fn with<R>(&self, call: impl FnOnce(&mut ProcessHeap) -> R) -> R {
+        // SAFETY: not shared between threads (an `UnsafeCell` is not), and no call of a heap comes back here.
+        call(unsafe { &mut *self.heap.get() })
+    }
 }
 
-impl<S: Source> From<Heap<S>> for LocalHeap<S> {
-    fn from(heap: Heap<S>) -> Self {
+impl From<ProcessHeap> for LocalHeap {
+    fn from(heap: ProcessHeap) -> Self {
         Self { heap: UnsafeCell::new(heap) }
     }
 }
@@ -53,157 +57,156 @@ impl From<LocalHeap> for ProcessHeap {
     }
 }
 
-impl<S: Source> LocalHeap<S> {
-    /// Makes one call of the heap.
-    fn with<R>(&self, call: impl FnOnce(&mut Heap<S>) -> R) -> R {
-        // SAFETY: not shared between threads (an `UnsafeCell` is not), and no call of a heap comes back here.
-        call(unsafe { &mut *self.heap.get() })
+// SAFETY: blocks are at least as large and as aligned as asked for, owned by one request, and live until they are freed.
+unsafe impl GlobalAlloc for LocalHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let block = self.with(|heap| match layout.align() {
+            ..=ALIGN => heap.allocate(layout.size()),
+            align => heap.allocate_aligned(layout.size(), align),
+        });
+        block.map_or(null_mut(), NonNull::as_ptr)
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: by the contract of the trait the block is given up, and of that layout.
+        self.with(|heap| unsafe {
+            let block = NonNull::new_unchecked(block);
+            if layout.align() <= ALIGN { heap.free_sized(block, layout.size()) } else { heap.free(block) }
+        });
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= ALIGN {
+            return self.with(|heap| heap.allocate_zeroed(layout.size())).map_or(null_mut(), NonNull::as_ptr);
+        }
+        // SAFETY: the same request, and what is cleared was just handed out.
+        unsafe {
+            let block = self.alloc(layout);
+            if !block.is_null() {
+                block.write_bytes(0, layout.size());
+            }
+            block
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: by the contract of the trait: the old address is not used any more if this succeeds, and the new layout is one.
+        unsafe {
+            if layout.align() <= ALIGN {
+                let moved = self.with(|heap| heap.reallocate(NonNull::new_unchecked(block), size));
+                return moved.map_or(null_mut(), NonNull::as_ptr);
+            }
+            move_to(self, block, layout, Layout::from_size_align_unchecked(size, layout.align()))
+        }
     }
 }
 
-/// The layout that is asked of the heap.
+/// A block of another layout with what was in the old one, as far as both go; null, with nothing changed, if there is no memory.
+///
+/// # Safety
+/// As for `realloc`; neither layout is of no bytes.
+unsafe fn move_to(allocator: &impl GlobalAlloc, block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
+    // SAFETY: both blocks are live and apart, and have these bytes; the old one is given up by the contract.
+    unsafe {
+        let taken = allocator.alloc(new);
+        if !taken.is_null() {
+            taken.copy_from_nonoverlapping(block, old.size().min(new.size()));
+            allocator.dealloc(block, old);
+        }
+        taken
+    }
+}
+
+/// The layout that is asked of the heap. An empty one is a request for a byte: the trait allows it, and what is handed out has to differ from all else that is live.
 fn at_least_a_byte(layout: Layout) -> Layout {
     // SAFETY: a byte more than none, of the same alignment: it overflows nothing.
     if layout.size() == 0 { unsafe { Layout::from_size_align_unchecked(1, layout.align()) } } else { layout }
 }
 
 /// A block as the trait has it: of the bytes that were asked for.
-fn slice(block: Option<NonNull<u8>>, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-    block.map(|block| NonNull::slice_from_raw_parts(block, layout.size())).ok_or(AllocError)
+fn slice(block: *mut u8, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+    let block = NonNull::new(block).ok_or(AllocError)?;
+    Ok(NonNull::slice_from_raw_parts(block, layout.size()))
 }
 
-/// A block of another layout with what was in the old one, as far as both go. For who cannot resize: above [`ALIGN`].
+/// `grow` and `shrink`, which differ for nobody here.
 ///
 /// # Safety
-/// As for the trait's `grow` and `shrink`.
-unsafe fn moved(
-    allocator: &impl Allocator,
+/// As for these.
+unsafe fn resize(
+    allocator: &impl GlobalAlloc,
     block: NonNull<u8>,
-    (old, new): (Layout, Layout),
+    old: Layout,
+    new: Layout,
 ) -> Result<NonNull<[u8]>, AllocError> {
-    let taken = allocator.allocate(new)?;
-    // SAFETY: both are live and apart, and have these bytes; the old one is given up by the contract.
-    unsafe {
-        taken.cast::<u8>().copy_from_nonoverlapping(block, old.size().min(new.size()));
-        allocator.deallocate(block, old);
-    }
-    Ok(taken)
-}
-
-/// The bytes that a block has grown by are zero afterwards.
-///
-/// # Safety
-/// The block is live, with the bytes of the slice, and nobody else uses it.
-unsafe fn clear_from(block: NonNull<[u8]>, from: usize) -> NonNull<[u8]> {
-    // SAFETY: by the contract; `grow` is asked for no fewer bytes than there were.
-    unsafe { block.cast::<u8>().add(from).write_bytes(0, block.len() - from) };
-    block
-}
-
-// SAFETY: blocks are at least as large and as aligned as asked for, owned by one request, and live until they are freed, whatever becomes of the allocator.
-unsafe impl<S: Source> Allocator for LocalHeap<S> {
-    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        let asked = at_least_a_byte(layout);
-        let block = self.with(|heap| match asked.align() {
-            ..=ALIGN => heap.allocate(asked.size()),
-            align => heap.allocate_aligned(asked.size(), align),
-        });
-        slice(block, layout)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if layout.align() <= ALIGN {
-            return slice(self.with(|heap| heap.allocate_zeroed(at_least_a_byte(layout).size())), layout);
-        }
-        // SAFETY: just handed out.
-        self.allocate(layout).map(|block| unsafe { clear_from(block, 0) })
-    }
-
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        let asked = at_least_a_byte(layout);
-        // SAFETY: by the contract of the trait the block is given up, and of that layout.
-        self.with(|heap| unsafe {
-            if asked.align() <= ALIGN { heap.free_sized(block, asked.size()) } else { heap.free(block) }
-        });
-    }
-
-    unsafe fn grow(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if old.align().max(new.align()) <= ALIGN {
-            // SAFETY: by the contract of the trait: the old address is not used any more if this succeeds.
-            return slice(
-                self.with(|heap| unsafe { heap.reallocate(block, at_least_a_byte(new).size()) }),
-                new,
-            );
-        }
-        // SAFETY: by the contract of the trait.
-        unsafe { moved(self, block, (old, new)) }
-    }
-
-    unsafe fn grow_zeroed(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-    ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: by the contract of the trait; what is cleared was just handed out.
-        unsafe { self.grow(block, old, new).map(|grown| clear_from(grown, old.size())) }
-    }
-
-    unsafe fn shrink(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-    ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: as in `grow`, which looks at neither which is larger.
-        unsafe { self.grow(block, old, new) }
-    }
-}
-
-// SAFETY: as above; the blocks of one thread's heap are freed by any other.
-unsafe impl Allocator for GlobalHeap {
-    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: not of no bytes.
-        slice(NonNull::new(unsafe { self.alloc(at_least_a_byte(layout)) }), layout)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: not of no bytes.
-        slice(NonNull::new(unsafe { self.alloc_zeroed(at_least_a_byte(layout)) }), layout)
-    }
-
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: by the contract of the trait the block is given up, and of that layout.
-        unsafe { self.dealloc(block.as_ptr(), at_least_a_byte(layout)) };
-    }
-
-    unsafe fn grow(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
+    let (was, becomes) = (at_least_a_byte(old), at_least_a_byte(new));
+    // SAFETY: by the contract.
+    let resized = unsafe {
         if old.align() == new.align() {
-            let (asked, bytes) = (at_least_a_byte(old), at_least_a_byte(new).size());
-            // SAFETY: by the contract of the trait.
-            return slice(NonNull::new(unsafe { self.realloc(block.as_ptr(), asked, bytes) }), new);
+            allocator.realloc(block.as_ptr(), was, becomes.size())
+        } else {
+            move_to(allocator, block.as_ptr(), was, becomes)
         }
-        // SAFETY: by the contract of the trait.
-        unsafe { moved(self, block, (old, new)) }
-    }
-
-    unsafe fn grow_zeroed(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-    ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: by the contract of the trait; what is cleared was just handed out.
-        unsafe { Allocator::grow(self, block, old, new).map(|grown| clear_from(grown, old.size())) }
-    }
-
-    unsafe fn shrink(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-    ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: as in `grow`, which looks at neither which is larger.
-        unsafe { Allocator::grow(self, block, old, new) }
-    }
+    };
+    slice(resized, new)
 }
+
+/// The trait for allocators of these types.
+macro_rules! allocator {
+    ($type:ty) => {
+        // SAFETY: blocks are as its `GlobalAlloc` has them, and live until they are freed, whatever becomes of the allocator.
+        unsafe impl Allocator for $type {
+            fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+                // SAFETY: not of no bytes.
+                slice(unsafe { self.alloc(at_least_a_byte(layout)) }, layout)
+            }
+
+            fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+                // SAFETY: not of no bytes.
+                slice(unsafe { self.alloc_zeroed(at_least_a_byte(layout)) }, layout)
+            }
+
+            unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+                // SAFETY: by the contract of the trait the block is given up, and of that layout.
+                unsafe { self.dealloc(block.as_ptr(), at_least_a_byte(layout)) };
+            }
+
+            unsafe fn grow(
+                &self,
+                block: NonNull<u8>,
+                old: Layout,
+                new: Layout,
+            ) -> Result<NonNull<[u8]>, AllocError> {
+                // SAFETY: by the contract of the trait.
+                unsafe { resize(self, block, old, new) }
+            }
+
+            unsafe fn grow_zeroed(
+                &self,
+                block: NonNull<u8>,
+                old: Layout,
+                new: Layout,
+            ) -> Result<NonNull<[u8]>, AllocError> {
+                // SAFETY: by the contract of the trait; what is cleared was just handed out, and is no less than there was.
+                unsafe {
+                    let grown = resize(self, block, old, new)?;
+                    grown.cast::<u8>().add(old.size()).write_bytes(0, new.size() - old.size());
+                    Ok(grown)
+                }
+            }
+
+            unsafe fn shrink(
+                &self,
+                block: NonNull<u8>,
+                old: Layout,
+                new: Layout,
+            ) -> Result<NonNull<[u8]>, AllocError> {
+                // SAFETY: by the contract of the trait.
+                unsafe { resize(self, block, old, new) }
+            }
+        }
+    };
+}
+
+allocator!(GlobalHeap);
+allocator!(LocalHeap);

@@ -256,7 +256,7 @@ impl<S: Source> Space<S> {
             return Err(Mistake::NotLive { bytes: 0 });
         }
         if class == RUN {
-            return self.free_run_remote(page, address);
+            return self.free_run_remote(page, tag, address);
         }
         let bytes = SHAPES[class].bytes as usize;
         let place = Place::of(page, class, address)?;
@@ -319,7 +319,7 @@ impl<S: Source> Space<S> {
     }
 
     /// Frees a run of another heap: it leaves the heap, back to the arenas.
-    fn free_run_remote(&self, page: Page, address: usize) -> Result<(), Mistake> {
+    fn free_run_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
         check_run(page, address)?;
         let bytes = bytes_of(page);
         if !remote::free(&page.remote()[0], 1) {
