@@ -319,17 +319,20 @@ impl<S: Source> Space<S> {
     }
 
     /// Frees a run of another heap: it leaves the heap, back to the arenas.
-    fn free_run_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
+    pub(super) fn free_run_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
         check_run(page, address)?;
         let bytes = bytes_of(page);
         if !remote::free(&page.remote()[0], 1) {
             return Err(Mistake::TwoThreads { bytes });
         }
-        if self.is_hardened(tag::heap(page.tag())) && !self.clear_run(page) {
+        if self.is_hardened(tag::heap(tag)) && !self.clear_run(page) {
             return Ok(());
         }
-        // From here on nobody else finds the run: its first page has no tag, and its other pages never had one.
-        page.mark().tag.store(0, Ordering::Release);
+        // From here on nobody else finds the run: its first page has no tag, and its other pages never had one. It has another one if a second thread freed the run, and the page is somebody else's by now:
+        // with a store that lost its tag.
+        if page.mark().tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return Err(Mistake::TwoThreads { bytes });
+        }
         page.remote()[0].store(0, Ordering::Release);
         self.free_pages(address)
     }

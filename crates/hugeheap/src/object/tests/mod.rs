@@ -16,6 +16,7 @@ mod threads;
 mod turns;
 mod vacate;
 mod visits;
+mod waiting;
 mod walk;
 
 use super::*;
