@@ -13,7 +13,7 @@
 //!
 //! An arena that is not what its policy wanted is counted once, under the first reason.
 //!
-//! Of a large block only the first arena is touched. When all were, a block of 2 GiB was resident before the program had written a byte of it: each first touch of 4 KiB brings
+//! Of a large block only the first arena is touched, and the last where the block has a part of it. When all were, a block of 2 GiB was resident before the program had written a byte of it: each first touch of 4 KiB brings
 //! 2 MiB. What the others consist of the kernel is asked when maintenance wants to collapse them, see [`sweep`](super::sweep).
 
 use super::Arenas;
