@@ -160,6 +160,10 @@ int hh_configure(const hh_options *options) HH_NOEXCEPT HH_RESULT;
  * and free parts of sparse ones. Waits for what the library's own thread is just giving back. Returns the bytes given back. */
 uint64_t hh_give_back(void) HH_NOEXCEPT;
 
+/* For a program that limits its own address space: to be called before setrlimit(RLIMIT_AS) with the limit in bytes. Address space is reserved for four times the memory of the
+ * host; what of it no arena of blocks uses goes back to the system, but for a part of the limit to grow into. A limit that is there before the first block needs no call. */
+void hh_limit_address_space(uint64_t bytes) HH_NOEXCEPT;
+
 /* The numbers of the process's arenas. Bytes are bytes, arenas are counts, times are nanoseconds. Later versions add members at the end. */
 typedef struct hh_stats_t {
     uint32_t schema;           /* version of the meaning of the members: 1 */

@@ -2,6 +2,8 @@
 #include "interface.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 static void test_heaps(void) {
@@ -148,4 +150,39 @@ static void test_exhausted(void) {
     }
 }
 
-MAIN({"heaps", test_heaps}, {"exhausted", test_exhausted})
+static void *thread_with_a_block(void *size) {
+    void *block = hh_malloc(*(size_t *)size);
+    memset(block, 1, *(size_t *)size);
+    hh_free(block);
+    return size;
+}
+
+/* What was reserved counted against the limit: there was no thread, no mapping, and no end of blocks. */
+static void test_limited(void) {
+    const struct rlimit limit = {400 << 20, 400 << 20};
+    const size_t kinds[] = {48, 3000, 100000, 5000000};
+    for (unsigned kind = 0; kind < 4; kind++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            void *large = hh_malloc(30 << 20), *left = hh_malloc(20 << 20), *blocks[100], *mapping;
+            size_t size = kinds[kind];
+            pthread_t thread;
+            for (unsigned i = 0; i < 100; i++) CHECK((blocks[i] = hh_malloc(1 + i * 700)) != NULL);
+            hh_free(left);
+            hh_limit_address_space(limit.rlim_cur);
+            CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+            CHECK(pthread_create(&thread, NULL, thread_with_a_block, &size) == 0);
+            CHECK(pthread_join(thread, NULL) == 0);
+            mapping = mmap(NULL, 100 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            CHECK(mapping != MAP_FAILED && munmap(mapping, 100 << 20) == 0);
+            exhaust(kinds[kind]);
+            for (unsigned i = 0; i < 100; i++) hh_free(blocks[i]);
+            hh_free(large);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+}
+
+MAIN({"heaps", test_heaps}, {"exhausted", test_exhausted}, {"limited", test_limited})

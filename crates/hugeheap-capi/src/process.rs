@@ -83,6 +83,11 @@ extern "C" fn hh_give_back() -> u64 {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn hh_limit_address_space(bytes: u64) {
+    runtime().limit_address_space(bytes);
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn hh_measure() {
     start();
     runtime().snapshot(true);

@@ -116,6 +116,16 @@ pub trait Pages {
     /// The common contract; `range` is exactly what `reserve` returned.
     unsafe fn release(&self, range: AddressRange) -> Result<()>;
 
+    /// Gives a part of a reservation back to the system, with everything in it: it is no part of it any more. For address space that was reserved for growth, where that has a limit
+    /// now. What is left can be used as before, but for [`release`](Self::release).
+    ///
+    /// # Errors
+    /// `OutOfMemory` for too many mappings, `Unsupported` where reservations are given back whole (Windows); nothing has changed then.
+    ///
+    /// # Safety
+    /// The common contract; multiples of the OS page.
+    unsafe fn release_part(&self, range: AddressRange) -> Result<()>;
+
     /// Makes a reserved range readable and writable with `backing` (`Zeros`: readable). Reads as zero.
     /// For `Thp` where the system cannot advise (`ErrorKind::Invalid` or `Unsupported`), nothing is mapped.
     ///

@@ -65,6 +65,33 @@ fn a_tight_address_space_limit_leaves_room_for_the_range_without_the_excess() {
 }
 
 #[test]
+fn a_part_that_is_released_counts_against_the_limit_no_more() {
+    if !in_child("a_part_that_is_released_counts_against_the_limit_no_more", None) {
+        return;
+    }
+    let memory = OS.reserve(64 * HUGE, HUGE).unwrap();
+    let used = OS.address_space_limit().map(|limit| limit.used);
+    assert_eq!(used, None, "there is no limit yet");
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let used: usize = statm.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE;
+    let limit = libc::rlimit { rlim_cur: used as u64, rlim_max: used as u64 };
+    let (kept, part) =
+        (AddressRange::new(memory.start, HUGE), AddressRange::new(memory.start + HUGE, 62 * HUGE));
+    // SAFETY: the structure is read only; ranges of this test's own.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+        assert_eq!(OS.reserve(32 * HUGE, HUGE).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        OS.map(kept, Backing::Plain).unwrap();
+        put(kept.start, 7);
+        OS.release_part(part).unwrap();
+        let other = OS.reserve(32 * HUGE, HUGE).unwrap();
+        assert_eq!(get(kept.start), 7);
+        OS.map(AddressRange::new(part.end(), HUGE), Backing::Plain).unwrap();
+        OS.release(other).unwrap();
+    }
+}
+
+#[test]
 fn zeros_count_against_no_limit_on_memory_before_they_can_be_written() {
     if !in_child("zeros_count_against_no_limit_on_memory_before_they_can_be_written", None) {
         return;

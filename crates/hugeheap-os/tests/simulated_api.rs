@@ -283,6 +283,7 @@ fn each_misuse_is_noticed() {
         expect(k.name(outside, c"heap"), Call::Name, Misuse::NotReserved);
         expect(k.residency(outside).map(drop), Call::Residency, Misuse::NotReserved);
         expect(k.release(part), Call::Release, Misuse::NotWhole);
+        expect(k.release_part(outside), Call::ReleasePart, Misuse::NotReserved);
     }
     for (range, misuse) in [(outside, Misuse::NotReserved), (heap, Misuse::NotMapped), (wraps, Misuse::Empty)]
     {
@@ -303,6 +304,45 @@ fn each_misuse_is_noticed() {
     }
     k.touch(empty).unwrap();
     d.sound();
+}
+
+#[test]
+fn a_part_that_was_released_belongs_to_the_reservation_no_more() {
+    let d = Driver::new(Config { address_space_limit: Some(9 * HUGE as u64), ..Config::default() });
+    let k = &d.kernel;
+    let heap = d.reserved(8 * HUGE);
+    let all = pages(heap, HUGE);
+    let middle = AddressRange::new(all[2].start, 3 * HUGE);
+    // SAFETY: ranges of this test's own.
+    unsafe {
+        for range in [all[1], all[3], all[6]] {
+            k.map(range, Backing::Plain).unwrap();
+            k.touch(range).unwrap();
+        }
+        let held = k.charge();
+        k.fail_every(Call::ReleasePart, 1, libc::ENOMEM);
+        assert_eq!(kinds(k.release_part(middle)), Err(ErrorKind::OutOfMemory));
+        k.fail_no_more();
+        assert_eq!(k.charge(), held, "a refused call changes nothing");
+        k.release_part(middle).unwrap();
+        assert_eq!(k.charge(), held / 3 * 2, "with everything in it");
+        // Others may have it, and this reservation no call about it.
+        let others = k.reserve(3 * HUGE, OS).unwrap();
+        assert_eq!(kinds(k.reserve(2 * HUGE, OS)), Err(ErrorKind::OutOfMemory));
+        for range in [all[2], AddressRange::new(all[1].start, 2 * HUGE), heap] {
+            assert_eq!(kinds(k.name(range, c"heap")), Err(ErrorKind::Invalid));
+        }
+        assert_eq!(k.touch(all[3]), Err(Fault::Segv));
+        k.clear_violations();
+        k.release(others).unwrap();
+        // What is left is used as before, up to the edge.
+        k.map(all[5], Backing::Plain).unwrap();
+        k.touch(all[5]).unwrap();
+        k.unmap(all[1]).unwrap();
+        k.release_part(AddressRange::new(all[6].start, 2 * HUGE)).unwrap();
+    }
+    assert_eq!(k.violations(), []);
+    k.check().unwrap();
 }
 
 #[test]

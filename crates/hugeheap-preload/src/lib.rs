@@ -6,6 +6,8 @@
 //!   exit  ─▶ destructor  ─▶ the level as it is, measure and publish, if somebody listens
 //! ```
 //!
+//! Of the C library's functions it stands before those that set a limit: see `limits`.
+//!
 //! It is loaded into every child process as well: a process that is not CPython pays for the load (about 0.2 ms for /bin/true) and
 //! nothing else. With `HUGEHEAP_CHILDREN=0` it takes itself out of the environment.
 
@@ -13,6 +15,9 @@ use core::ffi::CStr;
 use hugeheap::runtime::{runtime, settings_from_environment};
 use hugeheap::telemetry::HookState;
 use hugeheap_cpython::{Moment, install, interface, print_line, tell_level};
+
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod limits;
 
 hugeheap_cpython::export_interface!();
 

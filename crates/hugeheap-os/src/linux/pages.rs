@@ -33,6 +33,11 @@ impl Pages for Linux {
         unsafe { vm::unmap(range) }
     }
 
+    unsafe fn release_part(&self, range: AddressRange) -> Result<()> {
+        // SAFETY: the caller owns this part of its reservation and gives it up.
+        unsafe { vm::unmap(range) }
+    }
+
     unsafe fn map(&self, range: AddressRange, backing: Backing) -> Result<()> {
         // SAFETY: the caller owns the range, which is reserved.
         unsafe {

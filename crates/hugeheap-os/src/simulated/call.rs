@@ -42,6 +42,8 @@ calls! {
     Reserve "mmap(PROT_NONE)" &[libc::ENOMEM],
     /// `Pages::release`.
     Release "munmap" &[libc::ENOMEM],
+    /// `Pages::release_part`.
+    ReleasePart "munmap(part)" &[libc::ENOMEM],
     /// `Pages::map`.
     Map "mmap(MAP_FIXED)" &[libc::ENOMEM, libc::EAGAIN, libc::EPERM],
     /// `Pages::unmap`.

@@ -46,7 +46,7 @@ impl State {
             Misuse::Misaligned
         } else {
             match self.space_at(pid, range.start) {
-                Some(index) if self.processes[pid].spaces[index].range.encloses(range) => return Ok(index),
+                Some(index) if self.processes[pid].spaces[index].holds(range) => return Ok(index),
                 _ => Misuse::NotReserved,
             }
         };
@@ -117,7 +117,8 @@ impl State {
 
     /// Address space of a process in bytes.
     pub(super) fn address_space(&self, pid: Pid) -> u64 {
-        self.processes[pid].spaces.iter().map(|space| space.range.len as u64).sum()
+        let mappings = self.processes[pid].spaces.iter().flat_map(|space| space.vmas.iter());
+        mappings.map(|(range, _)| range.len as u64).sum()
     }
 
     /// Private memory of a process that can be written, in bytes: what `RLIMIT_DATA` limits. Hugetlb mappings do not count, the kernel's are shared with their file.
@@ -143,6 +144,18 @@ impl State {
         self.injector.ask(Call::Release)?;
         self.empty(pid, index, range);
         self.processes[pid].spaces.remove(index);
+        Ok(())
+    }
+
+    pub(super) fn release_part(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
+        let index = self.locate(pid, Call::ReleasePart, range, self.physical.geometry.os)?;
+        self.injector.ask(Call::ReleasePart)?;
+        let room = self.room(pid);
+        let pieces = self.processes[pid].spaces[index].vmas.pieces(range);
+        self.processes[pid].spaces[index].vmas.remove(range, room)?;
+        self.empty_pieces(pid, index, &pieces);
+        self.processes[pid].spaces[index].protect_host(range, Protection::None);
+        self.cut_ends(pid, index, range);
         Ok(())
     }
 
@@ -314,6 +327,12 @@ impl State {
 }
 
 impl Space {
+    /// Whether all of a range is reserved or mapped.
+    fn holds(&self, range: AddressRange) -> bool {
+        let there: usize = self.vmas.pieces(range).iter().map(|piece| piece.part.len).sum();
+        self.range.encloses(range) && there == range.len
+    }
+
     /// Makes real access follow the model, where that is switched on.
     pub(super) fn protect_host(&self, range: AddressRange, protection: Protection) {
         if let Some(host) = &self.host {

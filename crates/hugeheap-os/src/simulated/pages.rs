@@ -32,6 +32,10 @@ impl Pages for Kernel {
         self.call(Call::Release, range, |state, pid| state.release(pid, range))
     }
 
+    unsafe fn release_part(&self, range: AddressRange) -> Result<()> {
+        self.call(Call::ReleasePart, range, |state, pid| state.release_part(pid, range))
+    }
+
     unsafe fn map(&self, range: AddressRange, backing: Backing) -> Result<()> {
         self.call(Call::Map, range, |state, pid| state.map(pid, range, backing))
     }

@@ -211,7 +211,7 @@ impl Kernel {
         let state = self.lock();
         let Some(index) = state.space_at(self.pid, address) else { return PageState::Foreign };
         let space = &state.processes[self.pid].spaces[index];
-        let (_, attributes) = space.vmas.at(address).expect("mappings cover the reservation");
+        let Some((_, attributes)) = space.vmas.at(address) else { return PageState::Foreign };
         match attributes.kind {
             Kind::Reserved => return PageState::Reserved,
             Kind::Hugetlb { page_size, .. } => {

@@ -9,7 +9,7 @@
 //!   start                                                                    end
 //! ```
 //!
-//! Invariants: the mappings of a reservation cover it without gap or overlap; no two neighbours are equal,
+//! Invariants: the mappings of a reservation cover it without overlap, and without gap but for parts that were released; no two neighbours are equal,
 //! but for hugetlb mappings, which the kernel never merges.
 //!
 //! Left out: the kernel does not merge anonymous mappings that were both touched before they met (each has
@@ -76,11 +76,13 @@ pub(super) struct Piece {
 pub(super) struct Vmas {
     /// Start → end and attributes.
     map: BTreeMap<usize, (usize, Attributes)>,
+    /// Bytes that were released.
+    released: usize,
 }
 
 impl Vmas {
     pub(super) fn new(range: AddressRange) -> Self {
-        Self { map: BTreeMap::from([(range.start, (range.end(), Attributes::reserved()))]) }
+        Self { map: BTreeMap::from([(range.start, (range.end(), Attributes::reserved()))]), released: 0 }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -117,6 +119,13 @@ impl Vmas {
     pub(super) fn set(&mut self, range: AddressRange, attributes: Attributes, room: usize) -> Outcome<()> {
         let inside = vec![(range, attributes)];
         self.replace(range, inside, room)
+    }
+
+    /// Takes `range` out.
+    pub(super) fn remove(&mut self, range: AddressRange, room: usize) -> Outcome<()> {
+        self.replace(range, Vec::new(), room)?;
+        self.released += range.len;
+        Ok(())
     }
 
     /// Changes the attributes of each mapping in `range`. A mapping that does not change is not split.
@@ -202,19 +211,28 @@ impl Vmas {
 
     /// Whether the invariants hold for the reservation `range`.
     pub(super) fn check(&self, range: AddressRange) -> Result<(), String> {
-        let mut next = range.start;
+        let (mut next, mut missing) = (range.start, 0);
         let mut last: Option<&Attributes> = None;
         for (part, attributes) in self.iter() {
-            if part.start != next || part.len == 0 {
-                return Err(format!("mapping {part} does not start at {next:#x}"));
+            if part.start < next || part.len == 0 {
+                return Err(format!("mapping {part} starts before {next:#x}, or is empty"));
             }
-            if last.is_some_and(|last| last.merges_with(attributes)) {
+            if part.start == next && last.is_some_and(|last| last.merges_with(attributes)) {
                 return Err(format!("mapping {part} should have merged with the one before"));
             }
+            missing += part.start - next;
             next = part.end();
             last = Some(attributes);
         }
-        if next == range.end() { Ok(()) } else { Err(format!("mappings end at {next:#x} of {range}")) }
+        if next > range.end() {
+            return Err(format!("mappings end at {next:#x}, behind {range}"));
+        }
+        missing += range.end() - next;
+        if missing == self.released {
+            Ok(())
+        } else {
+            Err(format!("{missing} bytes of {range} are in no mapping, {} were released", self.released))
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `batch` | the same for heap pages in numbers |
 //! | `resize` | runs that change their length where they are |
 //! | `supply` | obtaining address space and memory |
+//! | `cut` | giving address space back, where the program limits itself |
 //! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
@@ -22,7 +23,7 @@
 //! | `report` | what it tells about itself |
 //! | `verify` | recomputes everything that is kept, for tests |
 //!
-//! Only `supply`, `plan`, `table`, `offer`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
+//! Only `supply`, `cut`, `plan`, `table`, `offer`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
 //! read everywhere: it is one of them, too.)
 
 mod ahead;
@@ -30,6 +31,7 @@ mod arenas;
 mod backing;
 mod batch;
 mod bitmap;
+mod cut;
 mod demand;
 mod fork;
 pub mod layout;
@@ -54,6 +56,7 @@ mod verify;
 pub use ahead::Ahead;
 pub(crate) use ahead::Beside;
 pub use arenas::{Arenas, BadFree};
+pub(crate) use cut::Cut;
 pub use fork::ForkCopies;
 pub use layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 pub use maintenance::Wait;

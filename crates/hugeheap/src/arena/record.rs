@@ -109,6 +109,32 @@ pub(crate) struct Arena {
 const _: () = assert!(size_of::<Arena>() == 128);
 
 impl Arena {
+    /// Zeros: address space, or not even that.
+    pub(super) const UNMAPPED: Self = Self {
+        in_use: 0,
+        starts: 0,
+        touched: 0,
+        changed_at: 0,
+        large_bytes: 0,
+        retry_at: 0,
+        next: ArenaId(0),
+        previous: ArenaId(0),
+        serial: 0,
+        large_arenas: 0,
+        state: State::Unmapped,
+        made: Made::Nothing,
+        busy: false,
+        apart: false,
+        huge: false,
+        untold: false,
+        unsplit: false,
+        guess: false,
+        vacated: false,
+        offer: Offer::No,
+        failures: 0,
+        listed: 0,
+    };
+
     /// Notes that a run was allocated or freed.
     pub(crate) fn changed(&mut self, now: u64) {
         self.changed_at = now;

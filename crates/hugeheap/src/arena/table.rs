@@ -50,28 +50,78 @@ const _: () = assert!((MAX_REGIONS << INDEX_BITS) < u32::MAX as usize, "ids stay
 const RESERVED: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
-struct Region {
-    range: AddressRange,
+pub(super) struct Region {
+    pub(super) range: AddressRange,
     /// Reserved together with it, until somebody asks for it.
-    beside: Option<AddressRange>,
+    pub(super) beside: Option<AddressRange>,
     records: NonNull<Arena>,
     /// Arenas in use, from the start on: no id is made of the others.
-    arenas: u32,
+    pub(super) arenas: u32,
     /// Arenas of the range.
-    reserved: u32,
+    pub(super) reserved: u32,
     /// Arenas below were used at least once as small arenas.
-    low: u32,
+    pub(super) low: u32,
     /// Arenas from here on were used at least once by large blocks.
-    high: u32,
+    pub(super) high: u32,
+    /// Arenas before the first gap: all of them where there is none. One comparison for each address that is looked up.
+    pub(super) before_gaps: u32,
+    /// First and end of arenas whose address space was given back, see [`cut`](super::cut), upwards; then [`NO_GAP`].
+    pub(super) gaps: [(u32, u32); GAPS],
     /// From here on no `1 << k` idle arenas are in a row, by `k`. `arenas`: nothing is known. Never rises with `k`, because a row contains
     /// the shorter ones: so a change stops at the first that needs none.
-    barren: [u32; LENGTHS],
+    pub(super) barren: [u32; LENGTHS],
+}
+
+/// Gaps of a region, at most: one for each limit, lower than the one before, that a program sets on itself while large blocks live next to the gap before.
+pub(super) const GAPS: usize = 4;
+
+/// Beyond all arenas.
+pub(super) const NO_GAP: (u32, u32) = (u32::MAX, u32::MAX);
+
+impl Region {
+    /// The gap that an arena lies in: it is this heap's no more.
+    #[inline]
+    fn gap_of(&self, index: u32) -> Option<(u32, u32)> {
+        // Hardly ever is there one: one comparison.
+        if index < self.gaps[0].0 { None } else { self.look_for_gap(index) }
+    }
+
+    #[cold]
+    fn look_for_gap(&self, index: u32) -> Option<(u32, u32)> {
+        self.gaps.into_iter().find(|gap| (gap.0..gap.1).contains(&index))
+    }
+
+    /// Where these arenas are.
+    pub(super) fn range_of(&self, first: u32, end: u32) -> AddressRange {
+        let start = self.range.start + first as usize * ARENA_BYTES;
+        AddressRange::new(start, (end - first) as usize * ARENA_BYTES)
+    }
+
+    #[inline]
+    fn is_gone(&self, index: u32) -> bool {
+        self.gap_of(index).is_some()
+    }
+
+    /// Whether there is an arena of that number, of those that do not lie before all gaps.
+    fn is_behind_gap(&self, index: usize) -> bool {
+        self.before_gaps < self.arenas && index < self.arenas as usize && !self.is_gone(index as u32)
+    }
+
+    /// What gaps leave of these arenas: some of the ranges are empty.
+    pub(super) fn without_gaps(&self, first: u32, end: u32) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let gaps = self.gaps;
+        (0..=GAPS).map(move |number| {
+            let start = if number == 0 { first } else { gaps[number - 1].1.clamp(first, end.max(first)) };
+            let next = gaps.get(number).map_or(end, |gap| gap.0.min(end));
+            (start, next.max(start))
+        })
+    }
 }
 
 /// All regions of a heap.
 pub(crate) struct Table {
-    regions: [Option<Region>; MAX_REGIONS],
-    count: usize,
+    pub(super) regions: [Option<Region>; MAX_REGIONS],
+    pub(super) count: usize,
     /// Bytes of metadata mapped.
     metadata: usize,
     /// Bytes to reserve beside a region: per heap page, and for all.
@@ -113,6 +163,8 @@ impl Table {
             reserved,
             low: 0,
             high: arenas,
+            before_gaps: arenas,
+            gaps: [NO_GAP; GAPS],
             barren: [arenas; LENGTHS],
         });
         self.count += 1;
@@ -122,6 +174,11 @@ impl Table {
     /// Bytes of metadata mapped.
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.metadata
+    }
+
+    /// Arena `index` of region `number`.
+    pub(super) const fn id(number: usize, index: u32) -> ArenaId {
+        ArenaId((number << INDEX_BITS) as u32 | index)
     }
 
     fn region(&self, id: ArenaId) -> &Region {
@@ -162,7 +219,8 @@ impl Table {
         self.regions[..self.count].iter().enumerate().find_map(|(number, region)| {
             let region = region.as_ref()?;
             let index = address.wrapping_sub(region.range.start) / ARENA_BYTES;
-            (index < region.arenas as usize).then_some(ArenaId((number << INDEX_BITS | index) as u32))
+            (index < region.before_gaps as usize || region.is_behind_gap(index))
+                .then_some(ArenaId((number << INDEX_BITS | index) as u32))
         })
     }
 
@@ -186,7 +244,9 @@ impl Table {
 
     /// A small arena never used before, or `None` when the regions are full.
     pub(crate) fn fresh(&mut self) -> Option<ArenaId> {
-        let has_fresh = |region: &Option<Region>| region.is_some_and(|region| region.low < region.high);
+        let has_fresh = |region: &Option<Region>| {
+            region.is_some_and(|region| region.low < region.high.min(region.gaps[0].0))
+        };
         let number = self.regions[..self.count]
             .iter()
             .position(has_fresh)
@@ -225,6 +285,7 @@ impl Table {
             // Both have met: all up to here was used, and they begin anew behind it.
             (region.low, region.high) = (before, region.arenas);
         }
+        region.before_gaps = region.arenas.min(region.gaps[0].0);
         region.barren = [region.arenas; LENGTHS];
         true
     }
@@ -239,11 +300,15 @@ impl Table {
         let (mut run, mut longest, mut index) = (0, 0, start);
         while index > region.low && run < count {
             index -= 1;
-            let idle = index < region.high || self.is_idle(ArenaId(base | index));
+            let gap = region.gap_of(index);
+            let idle = gap.is_none() && (index < region.high || self.is_idle(ArenaId(base | index)));
             if !idle {
                 longest = longest.max(run);
             }
             run = if idle { run + 1 } else { 0 };
+            if let Some(gap) = gap {
+                index = gap.0;
+            }
         }
         let found = run == count;
         // The row found is left out: it may stay idle after all. The unfinished row at the lower end counts.
@@ -277,7 +342,8 @@ impl Table {
             let base = (number << INDEX_BITS) as u32;
             let mut run = 0_u32;
             for index in (region.low..region.arenas).rev() {
-                let idle = index < region.high || self.is_idle(ArenaId(base | index));
+                let there = !region.is_gone(index);
+                let idle = there && (index < region.high || self.is_idle(ArenaId(base | index)));
                 run = if idle { run + 1 } else { 0 };
                 let lengths = if run == 0 { 0 } else { run.ilog2() as usize + 1 };
                 if region.barren[..lengths].iter().any(|&barren| index >= barren) {
@@ -288,20 +354,42 @@ impl Table {
         Ok(())
     }
 
-    /// Notes that a large block uses the arenas from `first` on.
-    pub(crate) fn claim_span(&mut self, first: ArenaId) {
+    /// The same wherever they are: where there are small arenas, too. Looks at all arenas: for when there is no address space otherwise. A program under `ulimit -v` that had freed
+    /// all its small objects could have no large one.
+    pub(crate) fn find_span_anywhere(&self, count: u32) -> Option<ArenaId> {
+        (0..self.count).find_map(|number| {
+            let region = self.regions[number].as_ref()?;
+            let mut run = 0;
+            let last = (0..region.arenas).find(|&index| {
+                let between = (region.low..region.high).contains(&index);
+                let idle = !region.is_gone(index) && (between || self.is_idle(Self::id(number, index)));
+                run = if idle { run + 1 } else { 0 };
+                run == count
+            })?;
+            Some(Self::id(number, last + 1 - count))
+        })
+    }
+
+    /// Notes that a large block uses the `count` arenas from `first` on.
+    pub(crate) fn claim_span(&mut self, first: ArenaId, count: u32) {
         let number = (first.0 >> INDEX_BITS) as usize;
         if let Some(region) = self.regions[number].as_mut() {
-            region.high = region.high.min(first.0 & (MAX_REGION_ARENAS as u32 - 1));
+            let first = first.0 & (MAX_REGION_ARENAS as u32 - 1);
+            if first >= region.low {
+                region.high = region.high.min(first);
+            } else {
+                // It reaches up from where the small arenas are.
+                region.low = region.low.max((first + count).min(region.high));
+            }
         }
     }
 
     /// The arena after `id` in its region.
     pub(crate) fn after(&self, id: ArenaId) -> Option<ArenaId> {
-        let next = ArenaId(id.0 + 1);
-        (next.0 >> INDEX_BITS == id.0 >> INDEX_BITS
-            && next.0 & (MAX_REGION_ARENAS as u32 - 1) < self.region(id).arenas)
-            .then_some(next)
+        let (next, region) = (ArenaId(id.0 + 1), self.region(id));
+        let index = next.0 & (MAX_REGION_ARENAS as u32 - 1);
+        let same = next.0 >> INDEX_BITS == id.0 >> INDEX_BITS;
+        (same && index < region.arenas && !region.is_gone(index)).then_some(next)
     }
 
     /// Whether a large block could take the arena.
@@ -328,19 +416,23 @@ impl Table {
         let index = first.0 & (MAX_REGION_ARENAS as u32 - 1);
         (start..self.count).flat_map(move |number| {
             let base = (number << INDEX_BITS) as u32;
-            let (low, high, end) = self.regions[number].map_or((0, 0, 0), |r| (r.low, r.high, r.arenas));
             let from = if number == start { index } else { 0 };
-            (from.min(low)..low).chain(high.max(from)..end.max(from)).map(move |index| ArenaId(base | index))
+            let region = self.regions[number].as_ref();
+            let parts = region
+                .into_iter()
+                .flat_map(move |region| region.without_gaps(region.high.max(from), region.arenas.max(from)));
+            let low = region.map_or(0, |region| region.low);
+            core::iter::once((from.min(low), low))
+                .chain(parts)
+                .flat_map(move |(first, end)| (first..end).map(move |index| ArenaId(base | index)))
         })
     }
 
-    /// The ranges in which memory can be mapped: per region one from below and one from above.
+    /// The ranges in which memory can be mapped, some of them empty: per region one from below, and those from above that its gaps leave.
     pub(crate) fn mapped_ranges(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.regions[..self.count].iter().flatten().flat_map(|region| {
-            let start = region.range.start;
-            let low = AddressRange::new(start, region.low as usize * ARENA_BYTES);
-            let at = |arena: u32| start + arena as usize * ARENA_BYTES;
-            [low, AddressRange::new(at(region.high), at(region.arenas) - at(region.high))]
+            let above = region.without_gaps(region.high, region.arenas);
+            core::iter::once((0, region.low)).chain(above).map(|(first, end)| region.range_of(first, end))
         })
     }
 
@@ -422,7 +514,7 @@ mod tests {
                     prop_assert_eq!(found, naive(&table, count));
                     // Every fifth is found and not used, as when memory is refused.
                     if let Some(first) = found.filter(|_| count % 5 != 0) {
-                        table.claim_span(first);
+                        table.claim_span(first, count);
                         set(&mut table, first.0, count, State::Large);
                         blocks.push((first.0, count));
                     }
@@ -463,13 +555,13 @@ mod tests {
         for index in 0..10 {
             assert_eq!(table.fresh(), Some(ArenaId(index)));
         }
-        table.claim_span(ArenaId(10));
+        table.claim_span(ArenaId(10), count - 10);
         set(&mut table, 10, count - 10, State::Large);
         table.find_span(1);
         assert_eq!(table.check_barren(), Ok(()));
         let last = table.find_span(5).expect("what is beyond");
         assert_eq!(last, ArenaId(2 * count - 5));
-        table.claim_span(last);
+        table.claim_span(last, 5);
         set(&mut table, last.0, 5, State::Large);
         assert_eq!(table.check_barren(), Ok(()));
         assert_eq!(table.fresh(), Some(ArenaId(count)));
@@ -497,7 +589,7 @@ mod tests {
         table.add_region(&kernel, ARENAS).expect("the simulated kernel has room");
         for count in [1, 3, 1, 3, 7, 3] {
             let first = table.find_span(count).expect("there is room");
-            table.claim_span(first);
+            table.claim_span(first, count);
             set(&mut table, first.0, count, State::Large);
             let known = table.regions[0].expect("it was added").barren[count.ilog2() as usize];
             assert_eq!(known, first.0 + count, "the next search for {count} begins elsewhere");

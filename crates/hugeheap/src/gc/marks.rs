@@ -41,7 +41,7 @@ impl Marks {
         let Some(region) = old.space.regions().first() else { return Self::UNKNOWN };
         Self {
             start: region.start,
-            granules: region.bytes >> GRANULE_SHIFT,
+            granules: region.bytes() >> GRANULE_SHIFT,
             pages: region.marks,
             bitmaps: region.remote.cast(),
             tag: old.tag,

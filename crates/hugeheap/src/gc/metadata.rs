@@ -22,7 +22,7 @@ impl<S: Source> Old<S> {
         self.space.source().with(|arenas| {
             for region in self.space.regions() {
                 let mut run = region.start..region.start;
-                for arena in (region.start..region.start + region.bytes).step_by(ARENA_BYTES) {
+                for arena in (region.start..region.start + region.bytes()).step_by(ARENA_BYTES) {
                     match arenas.is_unused(arena) {
                         Some(true) if run.end == arena => run.end = arena + ARENA_BYTES,
                         Some(true) => {

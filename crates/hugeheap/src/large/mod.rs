@@ -230,8 +230,9 @@ impl<O: Os> Arenas<O> {
         if found.is_none() && self.add_region(count, wanted).is_some() {
             found = find(self);
         }
+        let found = found.or_else(|| self.table.find_span_anywhere(count));
         match found {
-            Some(first) => self.table.claim_span(first),
+            Some(first) => self.table.claim_span(first, count),
             None => self.count(Fallback::AddressSpace),
         }
         found

@@ -42,7 +42,7 @@ impl<S: Source> Own<S> {
         let last = self.spare_count as usize - 1;
         let address = self.spares[last];
         let page = address.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
-        if page >= self.granules / (64 * WINDOWS) || !self.pass_queue(class) {
+        if page >= self.granules() / (64 * WINDOWS) || !self.pass_queue(class) {
             return None;
         }
         self.leave_page(class);

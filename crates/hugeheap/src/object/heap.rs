@@ -28,7 +28,7 @@ use super::lists::Lists;
 use super::mark::Mark;
 use super::mistake::Mistake;
 use super::runs::RunCache;
-use super::space::{Page, Region, Source, Space};
+use super::space::{Page, Source, Space};
 use super::tag::{self, Ways};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -49,9 +49,10 @@ pub(crate) struct Own<S: Source> {
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,
     /// Granules of that region, up to 2³²: blocks beyond its first 64 GiB are freed by a longer way, and not remembered.
-    pub(super) granules: usize,
+    /// Atomic because a region can become shorter: see [`shorten`](super::shorten).
+    pub(super) granules: AtomicUsize,
     /// All granules of that region.
-    pub(super) all_granules: usize,
+    pub(super) all_granules: AtomicUsize,
     pub(super) marks: *const Mark,
     pub(super) vacant: *const AtomicU64,
     pub(super) remote: *const AtomicU64,
@@ -262,8 +263,8 @@ impl<S: Source> Own<S> {
     pub(crate) const fn new(space: &'static Space<S>, number: u32) -> Self {
         Self {
             base: 0,
-            granules: 0,
-            all_granules: 0,
+            granules: AtomicUsize::new(0),
+            all_granules: AtomicUsize::new(0),
             marks: core::ptr::null(),
             vacant: core::ptr::null(),
             remote: core::ptr::null(),
@@ -323,14 +324,14 @@ impl<S: Source> Own<S> {
     #[inline(always)]
     pub(super) fn way_to(&self, granule: usize) -> Option<Way> {
         // SAFETY: the granule lies in the first region.
-        (granule < self.granules).then(|| unsafe { self.way_in_region(granule) })
+        (granule < self.granules()).then(|| unsafe { self.way_in_region(granule) })
     }
 
     /// The same for all blocks of the first region.
     #[inline(always)]
     pub(super) fn way_to_any(&self, granule: usize) -> Option<Way> {
         // SAFETY: the granule lies in the first region.
-        (granule < self.all_granules).then(|| unsafe { self.way_in_region(granule) })
+        (granule < self.all_granules()).then(|| unsafe { self.way_in_region(granule) })
     }
 
     /// The mark of the page of a window of the first region.
@@ -355,15 +356,32 @@ impl<S: Source> Own<S> {
 
     /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.
     pub(crate) fn learn(&mut self) {
-        if let (0, None, Some(first)) = (self.granules, self.preset, self.space.regions().first()) {
-            let Region { start, bytes, marks, vacant, remote, .. } = *first;
-            self.base = start;
-            self.all_granules = bytes >> GRANULE_SHIFT;
-            self.granules = self.all_granules.min(NO_BLOCK as usize);
-            self.marks = marks;
-            self.vacant = vacant.cast::<AtomicU64>();
-            self.remote = remote.cast::<AtomicU64>();
+        if let (0, None, Some(first)) = (self.granules(), self.preset, self.space.regions().first()) {
+            self.base = first.start;
+            self.marks = first.marks;
+            self.vacant = first.vacant.cast::<AtomicU64>();
+            self.remote = first.remote.cast::<AtomicU64>();
+            // Whoever shortens the region does so for all heaps that know it, this one or not.
+            let _adding = self.space.adding.lock();
+            let granules = first.bytes() >> GRANULE_SHIFT;
+            self.all_granules.store(granules, Ordering::Relaxed);
+            self.granules.store(granules.min(NO_BLOCK as usize), Ordering::Relaxed);
         }
+    }
+
+    /// Granules of the first region in which blocks are remembered.
+    #[inline(always)]
+    pub(super) fn granules(&self) -> usize {
+        // SAFETY: a word of this heap. Another thread may make it less, once, while a program limits itself (`shorten`): either value does for all that lies below both, and nothing lies between yet. Not by an
+        // atomic load, which the compiler does not make a part of the comparison: one instruction more for each free.
+        unsafe { self.granules.as_ptr().read() }
+    }
+
+    /// All granules of the first region.
+    #[inline(always)]
+    pub(super) fn all_granules(&self) -> usize {
+        // SAFETY: as in `granules`.
+        unsafe { self.all_granules.as_ptr().read() }
     }
 
     /// The tag of this heap's pages of a class.

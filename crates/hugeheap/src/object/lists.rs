@@ -55,7 +55,7 @@ impl<S: Source> Own<S> {
     #[inline(always)]
     pub(super) fn mark_at(&self, address: usize) -> Option<&'static Mark> {
         let page = address.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
-        if page < self.all_granules / (64 * WINDOWS) {
+        if page < self.all_granules() / (64 * WINDOWS) {
             // SAFETY: the page lies in the first region, which has a mark for each.
             return Some(unsafe { &*self.marks.add(page) });
         }

@@ -14,6 +14,7 @@
 //! | `tag` | whose a heap page is, and how it is cut |
 //! | `space` | metadata of heap pages; address → metadata |
 //! | `tables` | where that metadata lies, and what of it can be written |
+//! | `shorten` | giving its address space back, where a program limits itself |
 //! | `beside` | metadata of arenas that are made ahead |
 //! | `bin` | where the next block of a class comes from |
 //! | `heap` | a heap, and allocating: the fast paths |
@@ -76,6 +77,7 @@ mod remote;
 mod resize;
 mod runs;
 mod settle;
+mod shorten;
 pub(crate) mod space;
 mod tables;
 mod tag;

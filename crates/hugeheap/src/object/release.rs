@@ -69,7 +69,7 @@ impl<S: Source> Heap<S> {
         if way == tag::tag(0, RUN) as usize {
             return self.free_run(granule);
         }
-        if way >= tag::tag(0, CLASSES) as usize || granule < self.own().granules {
+        if way >= tag::tag(0, CLASSES) as usize || granule < self.own().granules() {
             return false;
         }
         let _busy = self.busy();

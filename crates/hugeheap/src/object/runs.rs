@@ -118,7 +118,7 @@ impl<S: Source> Heap<S> {
         let page = own.space.page_or_add(start);
         own.learn();
         // A run of another region stays one of the arenas'.
-        if let Some(page) = page.filter(|_| (start.wrapping_sub(own.base)) / 16 < own.granules) {
+        if let Some(page) = page.filter(|_| (start.wrapping_sub(own.base)) / 16 < own.granules()) {
             page.vacant()[0].store(0, Ordering::Relaxed);
             page.vacant()[BYTES_WORD].store(0, Ordering::Relaxed);
             page.mark().set_free(pages as u16);

@@ -11,7 +11,7 @@
 //! Three arrays per region, beside it (see `tables`), never given back: 2 % of the address space, of which what is touched becomes
 //! resident: 192 bytes per page of blocks, 1.2 % of the heap, and 128 more when other threads free in the page.
 //!
-//! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
+//! A region that is known stays known, so readers take no lock: `count` is raised after the region was written. It only becomes shorter, see [`shorten`](super::shorten).
 
 use super::class::{Class, SHAPES, WINDOWS};
 use super::mark::{Links, Mark};
@@ -72,10 +72,11 @@ const _: () = assert!(size_of::<Bitmap>() == 128);
 pub(super) const PAGE_METADATA_USED: usize = PAGE_METADATA - size_of::<Bitmap>();
 
 /// A region as the allocator of blocks sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) start: usize,
-    pub(crate) bytes: usize,
+    /// Has metadata for the pages before.
+    pub(super) bytes: AtomicUsize,
     pub(crate) marks: *const Mark,
     pub(crate) vacant: *const Bitmap,
     pub(crate) remote: *const Bitmap,
@@ -84,17 +85,24 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    pub(crate) const NONE: Self = Self {
-        start: 0,
-        bytes: 0,
-        marks: core::ptr::null(),
-        vacant: core::ptr::null(),
-        remote: core::ptr::null(),
-        tables: None,
-    };
-}
+    const fn none() -> Self {
+        Self {
+            start: 0,
+            bytes: AtomicUsize::new(0),
+            marks: core::ptr::null(),
+            vacant: core::ptr::null(),
+            remote: core::ptr::null(),
+            tables: None,
+        }
+    }
 
-impl Region {
+    /// Bytes that have metadata.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        // SAFETY: a word of a known region. Another thread may make it less meanwhile: see `Own::granules`.
+        unsafe { self.bytes.as_ptr().read() }
+    }
+
     /// The heap page that contains an address of this region, which is a known one of its space.
     pub(super) fn page(&self, address: usize) -> Page {
         Page { region: self, index: (address - self.start) / HEAP_PAGE_BYTES }
@@ -169,9 +177,9 @@ pub struct Space<S: 'static> {
     source: &'static S,
     regions: UnsafeCell<[Region; MAX_REGIONS]>,
     count: AtomicUsize,
-    /// Held while a region is added, or metadata made writable. Taken with the arenas locked, or alone; nothing else is locked under it, and nobody calls the
+    /// Held while a region is added or shortened, or metadata made writable. Taken with the arenas locked, or alone; nothing else is locked under it, and nobody calls the
     /// source: what follows an event of the arenas may start a thread, for which the C library allocates, which may be us.
-    adding: Lock<()>,
+    pub(super) adding: Lock<()>,
     metadata: AtomicUsize,
     pub(super) registry: super::registry::Registry,
 }
@@ -186,7 +194,7 @@ impl<S: Source> Space<S> {
     pub const fn new(source: &'static S) -> Self {
         Self {
             source,
-            regions: UnsafeCell::new([Region::NONE; MAX_REGIONS]),
+            regions: UnsafeCell::new([const { Region::none() }; MAX_REGIONS]),
             count: AtomicUsize::new(0),
             adding: Lock::new(()),
             metadata: AtomicUsize::new(0),
@@ -220,7 +228,7 @@ impl<S: Source> Space<S> {
     pub(crate) fn page(&self, address: usize) -> Option<Page> {
         self.regions().iter().find_map(|region| {
             let offset = address.wrapping_sub(region.start);
-            (offset < region.bytes).then_some(Page { region, index: offset / HEAP_PAGE_BYTES })
+            (offset < region.bytes()).then_some(Page { region, index: offset / HEAP_PAGE_BYTES })
         })
     }
 
@@ -326,25 +334,36 @@ impl<S: Source> Space<S> {
             if self.page(address).is_some() {
                 return Some(());
             }
-            let count = self.count.load(Ordering::Relaxed);
-            if count == MAX_REGIONS {
+            if self.is_full() {
                 return None;
             }
             let (range, beside) = arenas.region_of(address)?;
             let tables = Tables::make(self.source.os(), range.len, beside)?;
-            let region = Region {
-                start: range.start,
-                bytes: range.len,
-                marks: tables.marks as *const Mark,
-                vacant: tables.vacant as *const Bitmap,
-                remote: tables.remote as *const Bitmap,
-                tables: Some(tables),
-            };
-            // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.
-            unsafe { self.regions.get().cast::<Region>().add(count).write(region) };
-            self.count.store(count + 1, Ordering::Release);
+            self.add_region(range, tables);
             Some(())
         })
+    }
+
+    /// Whether no further region can be known. Under `adding`.
+    pub(super) fn is_full(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == MAX_REGIONS
+    }
+
+    /// Makes a region known. Under `adding`, where there is room for one.
+    pub(super) fn add_region(&self, range: AddressRange, tables: Tables) {
+        let count = self.count.load(Ordering::Relaxed);
+        assert!(count < MAX_REGIONS);
+        let region = Region {
+            start: range.start,
+            bytes: AtomicUsize::new(range.len),
+            marks: tables.marks as *const Mark,
+            vacant: tables.vacant as *const Bitmap,
+            remote: tables.remote as *const Bitmap,
+            tables: Some(tables),
+        };
+        // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.
+        unsafe { self.regions.get().cast::<Region>().add(count).write(region) };
+        self.count.store(count + 1, Ordering::Release);
     }
 }
 

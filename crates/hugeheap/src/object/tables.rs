@@ -3,7 +3,7 @@
 //! ```text
 //!   beside a region   ├ ready ┼ vacant ──────────────┼ remote ──────────────┼ marks ───┤     each at a multiple of the OS page
 //!                        │      └ group 0 ┘└ group 1 ┘   └ group 0 ┘└ …
-//!                        └── a byte per group: 1 where it can be written
+//!                        └── a byte per group: whether it can be written
 //! ```
 //!
 //! All of it reads as zero from the beginning, so that any address in a region has metadata that says "nothing here". What belongs to a
@@ -29,8 +29,17 @@ const _: () = assert!(GROUP_BYTES / HEAP_PAGE_BYTES * size_of::<Mark>() == 128 <
 /// Bytes of metadata per heap page.
 pub(super) const PAGE_METADATA: usize = 2 * size_of::<Bitmap>() + size_of::<Mark>();
 
+/// Heap pages of a group.
+pub(super) const GROUP_PAGES: usize = GROUP_BYTES / HEAP_PAGE_BYTES;
+
 /// Arrays, with that of ready groups.
 const ARRAYS: usize = 4;
+
+/// A group whose metadata can be written, once and for all.
+const READY: u8 = 1;
+
+/// A group whose bitmaps were given back: nobody will use a page of it.
+const GONE: u8 = 2;
 
 /// The metadata of a region's heap pages.
 #[derive(Clone, Copy, Debug)]
@@ -103,20 +112,65 @@ impl Tables {
     /// Whether the metadata of a heap page can be written.
     #[inline]
     pub(super) fn is_ready(&self, page: usize) -> bool {
-        self.ready(page * HEAP_PAGE_BYTES / GROUP_BYTES).load(Ordering::Acquire) != 0
+        self.ready(page / GROUP_PAGES).load(Ordering::Acquire) == READY
     }
 
     /// Makes the metadata of the group of a heap page writable. By one thread at a time. `None`: the system has no memory for it.
     pub(super) fn make_ready<P: Pages>(&self, os: &P, page: usize) -> Option<()> {
-        const PAGES: usize = GROUP_BYTES / HEAP_PAGE_BYTES;
-        let group = page / PAGES;
-        let (first, end) = (group * PAGES, ((group + 1) * PAGES).min(self.pages));
+        let group = page / GROUP_PAGES;
+        if self.ready(group).load(Ordering::Relaxed) == GONE {
+            return None;
+        }
+        let (first, end) = (group * GROUP_PAGES, ((group + 1) * GROUP_PAGES).min(self.pages));
         for part in self.parts(first, end) {
             // SAFETY: a part of the tables, of whole OS pages, of which nobody writes anything yet; more access harms nobody.
             unsafe { os.protect(part, Protection::ReadWrite) }.ok()?;
         }
-        self.ready(group).store(1, Ordering::Release);
+        self.ready(group).store(READY, Ordering::Release);
         Some(())
+    }
+
+    /// Behind the last page of `first..end` that can be written, in whole groups. Under the lock of those who change that.
+    pub(super) fn end_of_ready(&self, first: usize, end: usize) -> usize {
+        let groups = first.div_ceil(GROUP_PAGES)..end.div_ceil(GROUP_PAGES);
+        let last = groups.clone().rev().find(|&group| self.ready(group).load(Ordering::Relaxed) == READY);
+        (last.map_or(groups.start, |group| group + 1) * GROUP_PAGES).min(end)
+    }
+
+    /// The tables of the pages from `first` on, a multiple of a group's, as those of a region that begins there.
+    pub(super) fn behind(&self, first: usize) -> Self {
+        Self {
+            range: AddressRange::new(self.range.start + first / GROUP_PAGES, self.range.len),
+            vacant: self.vacant + first * size_of::<Bitmap>(),
+            remote: self.remote + first * size_of::<Bitmap>(),
+            marks: self.marks + first * size_of::<Mark>(),
+            pages: self.pages - first,
+            os_page: self.os_page,
+        }
+    }
+
+    /// Gives back the address space of metadata, in whole groups: the bitmaps of pages `first..end` where none was ever written, and the marks of `marks..end`. Under the same lock; after all were told that there are no
+    /// such pages any more.
+    pub(super) fn release<P: Pages>(&self, os: &P, first: usize, marks: usize, end: usize) {
+        let marks = marks.next_multiple_of(GROUP_PAGES);
+        if marks < end {
+            let [_, _, part] = self.parts(marks, end);
+            // SAFETY: a part of the tables; nobody looks at marks there any more. What the system does not take stays, and harms nobody.
+            let _ = unsafe { os.release_part(part) };
+        }
+        let unused = |group: &usize| self.ready(*group).load(Ordering::Relaxed) == 0;
+        let (mut next, last) = (first.div_ceil(GROUP_PAGES), end.div_ceil(GROUP_PAGES));
+        while let Some(start) = (next..last).find(unused) {
+            next = (start..last).find(|group| !unused(group)).unwrap_or(last);
+            let [vacant, remote, _] = self.parts(start * GROUP_PAGES, (next * GROUP_PAGES).min(end));
+            for group in start..next {
+                self.ready(group).store(GONE, Ordering::Relaxed);
+            }
+            for part in [vacant, remote] {
+                // SAFETY: a part of the tables that was never written; who looks at a bitmap has a mark that says that its page is of a heap.
+                let _ = unsafe { os.release_part(part) };
+            }
+        }
     }
 
     /// Has the kernel find the memory for the metadata of heap pages, which can be written. What it holds stays.

@@ -119,10 +119,10 @@ impl<S: Source> Space<S> {
             region.tables.is_some_and(|tables| tables.is_ready(page))
         };
         self.regions().iter().flat_map(move |region| {
-            let groups = (0..region.bytes / ARENA_BYTES).step_by(GROUP_BYTES / ARENA_BYTES);
+            let groups = (0..region.bytes() / ARENA_BYTES).step_by(GROUP_BYTES / ARENA_BYTES);
             let used = groups.filter(move |&arena| ready(region, arena));
             let arenas = used.flat_map(|first| first..first + GROUP_BYTES / ARENA_BYTES);
-            let within = arenas.filter(|arena| (arena + 1) * ARENA_BYTES <= region.bytes);
+            let within = arenas.filter(|arena| (arena + 1) * ARENA_BYTES <= region.bytes());
             within.map(move |arena| (region.start + arena * ARENA_BYTES, region))
         })
     }

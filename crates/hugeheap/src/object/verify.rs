@@ -89,7 +89,7 @@ impl<S: Source> Space<S> {
         let starts = self
             .regions()
             .iter()
-            .flat_map(|region| (region.start..region.start + region.bytes).step_by(HEAP_PAGE_BYTES));
+            .flat_map(|region| (region.start..region.start + region.bytes()).step_by(HEAP_PAGE_BYTES));
         starts.filter_map(|address| self.page(address))
     }
 }

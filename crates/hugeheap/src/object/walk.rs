@@ -83,10 +83,10 @@ impl<S: Source> Space<S> {
     /// `see` must not allocate or free in this space: the walk would be of a heap that the walk itself changes.
     pub fn walk(&self, see: &mut dyn FnMut(Walk)) {
         for region in self.regions() {
-            see(Walk::Region(AddressRange { start: region.start, len: region.bytes }));
+            see(Walk::Region(AddressRange { start: region.start, len: region.bytes() }));
             for index in 0.. {
                 let Some(range) = self.source().with(|arenas| arenas.mapped_range(index)) else { break };
-                if range.start.wrapping_sub(region.start) < region.bytes {
+                if range.start.wrapping_sub(region.start) < region.bytes() {
                     (range.start..range.start + range.len)
                         .step_by(ARENA_BYTES)
                         .for_each(|arena| self.walk_arena(arena, see));

@@ -42,7 +42,7 @@ impl<S: Source> Own<S> {
     pub(super) fn page_near(&self, class: Class) -> Option<usize> {
         // SAFETY: a class has a bin.
         let page = unsafe { self.bins.get_unchecked(class) }.page.wrapping_sub(self.base) / HEAP_PAGE_BYTES;
-        (page < self.granules / (64 * WINDOWS)).then_some(page)
+        (page < self.granules() / (64 * WINDOWS)).then_some(page)
     }
 
     /// The number of the next window of the bin's page, if that lies where blocks are remembered; else [`NO_NUMBER`]. It may have no free block all the same.

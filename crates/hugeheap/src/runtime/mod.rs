@@ -133,6 +133,19 @@ impl Runtime {
         self.thread.look_again();
     }
 
+    /// Before a limit of so many bytes holds for the address space of this process: gives back what of it is reserved and not used, but for a part to grow into. See [`arena`](crate::arena).
+    ///
+    /// For whoever sees that the program limits itself. Between a `fork` that called no handlers and `exec` the lock may be held for good: it is not waited for without end.
+    pub fn limit_address_space(&'static self, bytes: u64) {
+        for _ in 0..WAITS {
+            if let Some(mut heap) = self.heap.try_lock() {
+                heap.cut_address_space(bytes, |cut| object::space().shorten(cut));
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
     /// The settings in force.
     pub fn settings(&self) -> Settings {
         self.heap.lock().settings()

@@ -5,6 +5,7 @@
 mod ahead;
 mod breaking;
 mod choice;
+mod cut;
 mod failures;
 mod forks;
 mod offers;

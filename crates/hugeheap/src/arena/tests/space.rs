@@ -85,6 +85,48 @@ fn room_left_behind_blocks_is_used_when_there_is_no_other() {
 }
 
 #[test]
+fn a_large_block_is_had_where_small_arenas_were_when_there_is_no_other_place() {
+    let mut world = in_regions(16 * ARENA_BYTES);
+    let arenas = world.take_arenas(16);
+    world.kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+    assert_eq!(world.heap.allocate_large(2 * ARENA_BYTES, true), None);
+    // Some of them kept, some given back.
+    world.free_arenas(&arenas[8..11]);
+    world.run(3.0);
+    world.free_arenas(&arenas[4..8]);
+    let large = world.heap.allocate_large(6 * ARENA_BYTES, true).expect("seven in a row").address.get();
+    assert_eq!(large, arenas[4]);
+    world.use_all(large, 6 * ARENA_BYTES);
+    world.check();
+    // It does not grow over small arenas, and leaves its own to them again.
+    assert_eq!(world.heap.resize_large(large, 8 * ARENA_BYTES), Ok(None));
+    world.check_contents(large, 6 * ARENA_BYTES);
+    world.heap.free_large(large).expect("it is live");
+    world.take_arenas(7);
+    world.check();
+    world.free_arenas(&arenas);
+    // What was needed again is kept longer.
+    world.run(100.0);
+    assert_eq!(world.kernel.charge(), 0);
+}
+
+#[test]
+fn a_large_block_may_begin_among_small_arenas_and_end_where_none_was() {
+    let mut world = in_regions(16 * ARENA_BYTES);
+    let arenas = world.take_arenas(5);
+    world.free_arenas(&arenas[2..]);
+    world.kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+    let large = world.heap.allocate_large(14 * ARENA_BYTES, false).expect("14 in a row").address.get();
+    assert_eq!(large, arenas[2]);
+    assert_eq!(world.heap.allocate(HEAP_PAGES), None, "no arena of the block is handed out again");
+    world.use_all(large, 14 * ARENA_BYTES);
+    world.check();
+    world.heap.free_large(large).expect("it is live");
+    world.take_arenas(14);
+    world.check();
+}
+
+#[test]
 fn a_block_that_fits_no_region_is_refused_and_takes_no_address_space() {
     let mut world = World::new(Policy::Thp, Config::default());
     world.take(1);

@@ -75,7 +75,7 @@ fn a_minor_collection_finds_the_metadata_of_the_arenas_that_it_needs() {
         .space
         .regions()
         .iter()
-        .flat_map(|region| (region.start..region.start + region.bytes).step_by(ARENA_BYTES));
+        .flat_map(|region| (region.start..region.start + region.bytes()).step_by(ARENA_BYTES));
     let ahead = arenas.lock().snapshot().arenas_ahead;
     assert!(ahead >= 8, "{ahead}");
     assert_eq!(all.filter(|&arena| touched(arena)).count() as u64, ahead);

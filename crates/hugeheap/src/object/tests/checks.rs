@@ -35,8 +35,8 @@ fn foreign_addresses() {
 fn addresses_of_the_region_in_which_nothing_was_handed_out() {
     let (_, mut heap) = heap();
     let block = heap.take(48);
-    let region = heap.own().space.regions()[0];
-    let mistake = refused(&mut heap, region.start + region.bytes - HEAP_PAGE_BYTES);
+    let region = &heap.own().space.regions()[0];
+    let mistake = refused(&mut heap, region.start + region.bytes() - HEAP_PAGE_BYTES);
     assert!(matches!(mistake, Mistake::Foreign | Mistake::NotLive { bytes: 0 }), "{mistake:?}");
     heap.give(block).expect("live");
 }

@@ -9,6 +9,7 @@ mod forks;
 mod found;
 mod hardened;
 mod idle;
+mod limits;
 mod order;
 mod regions;
 mod resizing;

@@ -14,8 +14,8 @@ fn beyond() -> (&'static Space<World>, Heap<World>, Vec<NonNull<u8>>) {
     let mut heap = space.acquire().expect("memory");
     // The first block makes the first region known.
     let first = heap.take(48);
-    let region = space.regions()[0];
-    let inside = |block: &NonNull<u8>| at(*block).wrapping_sub(region.start) < region.bytes;
+    let region = &space.regions()[0];
+    let inside = |block: &NonNull<u8>| at(*block).wrapping_sub(region.start) < region.bytes();
     let mut runs: Vec<_> = core::iter::repeat_with(|| heap.take(1 << 20)).take_while(inside).collect();
     // The rest of the first region, in single pages.
     let pages: Vec<_> = core::iter::repeat_with(|| heap.take(10_000)).take_while(inside).collect();
@@ -56,11 +56,11 @@ fn checks_hold_beyond_the_first_region() {
     let (space, mut heap, _runs) = beyond();
     let blocks: Vec<_> = [32, 48, 640].iter().flat_map(|&bytes| heap.take_many(700, bytes)).collect();
     assert!(space.regions().len() >= 2);
-    let region = space.regions()[0];
+    let region = &space.regions()[0];
     let far: Vec<_> = blocks
         .iter()
         .copied()
-        .filter(|&block| at(block).wrapping_sub(region.start) >= region.bytes)
+        .filter(|&block| at(block).wrapping_sub(region.start) >= region.bytes())
         .collect();
     assert!(far.len() > 1000, "{} blocks beyond the first region", far.len());
     for &block in &far {

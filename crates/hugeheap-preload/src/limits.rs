@@ -1,0 +1,87 @@
+//! Limits that the program sets on itself.
+//!
+//! ```text
+//!   resource.setrlimit(RLIMIT_AS, …) ─▶ setrlimit ─▶ what is reserved and not used goes ─▶ the kernel
+//!   resource.prlimit(0, …)           ─▶ prlimit   ┘
+//! ```
+//!
+//! The heap's address space is reserved at the start and counts against a limit on it. So the C library's four functions that set one are found here first; each gives up what the heap does not need, and
+//! makes the same system call. Another process's limit (`prlimit PID`) and other limits pass through.
+//!
+//! Not seen: a limit that another process sets on this one, and one set by a system call without the C library.
+
+use core::ffi::{c_int, c_uint, c_void};
+use hugeheap::runtime::runtime;
+use libc::{pid_t, rlimit64};
+
+/// Sets and asks for a limit; `errno` says why not.
+///
+/// # Safety
+/// Both are null or point to a limit.
+unsafe fn limit(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
+    // SAFETY: by the contract above.
+    let soft = unsafe { new.as_ref() }.map(|new| new.rlim_cur).filter(|&soft| soft != libc::RLIM64_INFINITY);
+    if let Some(bytes) = soft.filter(|_| resource == libc::RLIMIT_AS as c_uint && is_self(pid)) {
+        // Into a program no panic may unwind; without this the limit holds as it would without hugeheap.
+        let _ = std::panic::catch_unwind(|| runtime().limit_address_space(bytes));
+    }
+    // SAFETY: as above; the kernel checks what it is given.
+    unsafe {
+        libc::syscall(libc::SYS_prlimit64, pid, resource, new.cast::<c_void>(), old.cast::<c_void>()) as c_int
+    }
+}
+
+fn is_self(pid: pid_t) -> bool {
+    // SAFETY: no preconditions.
+    pid == 0 || pid == unsafe { libc::getpid() }
+}
+
+/// The C library's function of that name.
+///
+/// # Safety
+/// As for that: `new` points to a limit.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setrlimit(resource: c_uint, new: *const rlimit64) -> c_int {
+    // SAFETY: by the contract above.
+    unsafe { limit(0, resource, new, core::ptr::null_mut()) }
+}
+
+/// The C library's function of that name.
+///
+/// # Safety
+/// As for that: `new` points to a limit.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
+    // SAFETY: by the contract above.
+    unsafe { limit(0, resource, new, core::ptr::null_mut()) }
+}
+
+/// The C library's function of that name.
+///
+/// # Safety
+/// As for that: `new` and `old` are null or point to a limit.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prlimit(
+    pid: pid_t,
+    resource: c_uint,
+    new: *const rlimit64,
+    old: *mut rlimit64,
+) -> c_int {
+    // SAFETY: by the contract above.
+    unsafe { limit(pid, resource, new, old) }
+}
+
+/// The C library's function of that name.
+///
+/// # Safety
+/// As for that: `new` and `old` are null or point to a limit.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prlimit64(
+    pid: pid_t,
+    resource: c_uint,
+    new: *const rlimit64,
+    old: *mut rlimit64,
+) -> c_int {
+    // SAFETY: by the contract above.
+    unsafe { limit(pid, resource, new, old) }
+}

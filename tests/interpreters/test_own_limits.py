@@ -1,0 +1,155 @@
+"""Programs that limit their own address space get what they get on stock: threads, imports, mappings, and `MemoryError` at the limit.
+
+What the heap has reserved counted against such a limit: `resource.setrlimit(RLIMIT_AS, …)` left nothing for a thread or an `import`, and did not
+limit the objects.
+"""
+
+import pytest
+import testbed
+
+INTERPRETERS = testbed.find_interpreters()
+MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
+MEGABYTES = 400
+
+LIMITED = """
+import os, resource, sys, threading
+def size():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+def set_limit(how, limit):
+    if how == "setrlimit":
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    elif how == "prlimit":
+        resource.prlimit(os.getpid(), resource.RLIMIT_AS, (limit, limit))
+    else:
+        raise SystemExit(how)
+kept = [(number, str(number)) for number in range(100_000)]
+# A block of its own, and small objects where another was.
+block = bytearray(b"x") * (40 << 20)
+left = bytearray(b"x") * (30 << 20)
+del left
+more = [str(number) for number in range(200_000)]
+limit = int(sys.argv[2]) << 20
+set_limit(sys.argv[1], limit)
+import decimal, email.message, json, sqlite3, xml.dom.minidom
+results = []
+threads = [threading.Thread(target=lambda: results.append(json.dumps(kept[:9]))) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(results) == 8
+rows = []
+try:
+    while True:
+        rows.append([bytes(400) for _ in range(1000)])
+except MemoryError:
+    count = len(rows)
+    del rows
+assert size() <= limit, (size(), limit)
+for _ in range(3):
+    again = [bytes(100) for _ in range(50_000)]
+    large = bytearray(20 << 20)
+    del again, large
+assert block.count(b"x") == 40 << 20 and kept[-1] == (99_999, "99999") and more[-1] == "199999"
+print(count)
+"""
+
+
+def rows(result):
+    assert (result.returncode, result.stderr) == (0, "")
+    return int(result.stdout)
+
+
+CASES = [(version, "setrlimit") for version in INTERPRETERS] + [(MAIN, "prlimit")]
+
+
+@pytest.mark.parametrize("level", testbed.LEVELS)
+@pytest.mark.parametrize(("version", "how"), CASES, ids=lambda part: part if isinstance(part, str) else f"3.{part[1]}")
+def test_a_program_that_limits_itself_has_threads_imports_and_memory_errors(version, level, how, tmp_path):
+    command = [INTERPRETERS[version], "-c", LIMITED, how, MEGABYTES]
+    # Each thread that finds the others at work would take 64 MiB of address space for its malloc.
+    one = {"MALLOC_ARENA_MAX": "1"}
+    stock = rows(testbed.run(command, env=testbed.clean(**one)))
+    found = rows(testbed.run(command, env=testbed.preloaded(telemetry=tmp_path, level=level, **one)))
+    # Regions are taken by parts of what is left: the last of it is too little for one. Objects of 3.12 and 3.13 fit a tenth more at level `objects`.
+    assert found > 0.75 * stock, (stock, found)
+    assert testbed.only_record(tmp_path)["state"] == "hooked"
+
+
+CHILD = """
+import os, resource
+kept = [str(number) for number in range(200_000)]
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+        rows = [str(number) for number in range(100_000)]
+        try:
+            rows = [bytes(1000) for _ in range(1_000_000)]
+        except MemoryError:
+            del rows
+            os._exit(7)
+        os._exit(1)
+    more = [str(number) for number in range(50_000)]
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7, status
+rows = [bytes(1000) for _ in range(600_000)]
+print(len(rows), kept[-1])
+"""
+
+
+@pytest.mark.parametrize("level", testbed.LEVELS)
+def test_a_limit_of_a_forked_child_is_the_childs(level):
+    result = testbed.run([INTERPRETERS[MAIN], "-c", CHILD], env=testbed.preloaded(level=level))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "600000 199999\n", "")
+
+
+BUSY = """
+import resource, threading
+stop = threading.Event()
+failed = []
+def work(number):
+    rows = []
+    while not stop.is_set():
+        rows.append([str((number, n)) for n in range(200)])
+        if len(rows) > 500:
+            if any(len(row) != 200 for row in rows):
+                failed.append(number)
+            rows = rows[::7]
+        block = bytearray(2 << 20)
+threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
+for thread in threads: thread.start()
+for gigabytes in (900, 90, 9, 5, 4, 3, 2, 1, 8, 1):
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, hard))
+    rows = [object() for _ in range(200_000)]
+stop.set()
+for thread in threads: thread.join()
+print(failed)
+"""
+
+
+@pytest.mark.parametrize("level", testbed.LEVELS)
+@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda version: f"3.{version[1]}")
+def test_limits_while_threads_work(version, level):
+    result = testbed.run([INTERPRETERS[version], "-c", BUSY], env=testbed.preloaded(level=level))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
+
+
+ERRORS = """
+import errno, resource
+for wrong in [lambda: resource.setrlimit(99, (1, 1)), lambda: resource.prlimit(0, 99), lambda: resource.setrlimit(resource.RLIMIT_AS, (2, 1))]:
+    try:
+        wrong()
+    except (OSError, ValueError) as error:
+        print(type(error).__name__, error)
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+print(resource.prlimit(0, resource.RLIMIT_NOFILE, (64, before[1])) == before, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+resource.setrlimit(resource.RLIMIT_NOFILE, (65, before[1]))
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def test_other_limits_and_errors_are_those_of_stock():
+    command = [INTERPRETERS[MAIN], "-c", ERRORS]
+    stock, found = testbed.run(command), testbed.run(command, env=testbed.preloaded())
+    assert (stock.returncode, stock.stdout) == (found.returncode, found.stdout)
+    assert found.stdout.endswith("True 64\n65\n")
