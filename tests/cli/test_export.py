@@ -228,6 +228,14 @@ def test_a_process_of_ten_thousand_mappings_keeps_the_budget(hugeheap, once, pyt
     assert metrics.one("hugeheap_host_memory_bytes") > 0
 
 
+def test_a_name_that_no_process_has_is_told_and_the_others_are_exported(hugeheap, heap):
+    target = heap()
+    result = hugeheap("export", "--once", "--process", "no-such-program", "--process", target.pid, "--process", "nor-this*")
+    assert result.returncode == 0 and f'pid="{target.pid}"' in result.stdout
+    told = [line for line in result.stderr.splitlines() if "no process is meant by" in line]
+    assert [line.split("--process ")[1].split()[0] for line in told] == ["no-such-program", "nor-this*"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

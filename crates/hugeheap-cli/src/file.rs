@@ -22,6 +22,16 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
+/// Whether [`replace`] could write a file now, as far as its directory tells: for a result that is there much later.
+pub(crate) fn can_replace(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path).is_ok() {
+        return std::fs::OpenOptions::new().append(true).open(path).map(drop);
+    }
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let made = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")));
+    made.map(drop).map_err(|error| error.kind().into())
+}
+
 fn beside(path: &Path, text: &str) -> io::Result<()> {
     // Of a link, what it leads to is to be replaced. A file that is new has its name alone.
     let made = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
@@ -60,5 +70,18 @@ mod tests {
         assert!(replace(Path::new("/dev/full"), "x").is_err());
         assert!(Path::new("/dev/full").exists());
         assert!(replace(Path::new("/no/such/directory/a.json"), "x").is_err());
+        assert!(can_replace(Path::new("/no/such/directory/a.json")).is_err());
+    }
+
+    #[test]
+    fn to_ask_whether_a_file_could_be_written_leaves_nothing_and_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        can_replace(&path).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        fs::write(&path, "old").unwrap();
+        can_replace(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert!(can_replace(directory.path()).is_err(), "a directory");
     }
 }

@@ -88,6 +88,16 @@ impl Choice {
         }
     }
 
+    /// As it was given.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Id(id) => id.to_string(),
+            Self::Name(name) => name.clone(),
+            Self::Prefix(prefix) => format!("{prefix}*"),
+            Self::Cgroup(path) => format!("cgroup:{path}"),
+        }
+    }
+
     /// Whether a process is meant. The kernel cuts names to 15 bytes, and so they are compared.
     pub(crate) fn takes(&self, id: u32, name: &str, group: Option<&str>) -> bool {
         match self {

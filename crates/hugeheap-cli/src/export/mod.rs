@@ -35,6 +35,7 @@ pub(crate) fn export(context: &Context, arguments: &ExportArguments, json: bool)
         );
         return exit::USAGE;
     }
+    tell_missing(context, arguments);
     if let Some(directory) = &arguments.textfile {
         return textfile::export(context, arguments, directory);
     }
@@ -47,6 +48,26 @@ pub(crate) fn export(context: &Context, arguments: &ExportArguments, json: bool)
             exit::OK
         }
         Err(error) => no_processes(context, error),
+    }
+}
+
+/// A name that is written wrongly has no metric, and nobody would miss one that never was there.
+fn tell_missing(context: &Context, arguments: &ExportArguments) {
+    if arguments.processes.is_empty() {
+        return;
+    }
+    let mut budget = Budget::new(context.facts, Duration::from_secs_f64(arguments.budget));
+    // Where there is no list of processes, the look says so.
+    let Ok(rows) = processes::all(context.facts, &mut budget) else { return };
+    if budget.share().is_none() {
+        // It may be one that there was no time for.
+        return;
+    }
+    for choice in processes::without_process(&rows, &arguments.processes) {
+        context.out.warning(&format!(
+            "no process is meant by --process {} now (hugeheap ps lists them)",
+            choice.text()
+        ));
     }
 }
 

@@ -49,6 +49,12 @@ fn is_chosen(row: &Row, choices: &[Choice]) -> bool {
     choices.iter().any(|choice| choice.takes(row.id, &row.status.name, row.group.as_deref()))
 }
 
+/// Those that no process is meant by.
+pub(super) fn without_process<'a>(rows: &[Row], choices: &'a [Choice]) -> Vec<&'a Choice> {
+    let takes = |choice: &Choice, row: &Row| choice.takes(row.id, &row.status.name, row.group.as_deref());
+    choices.iter().filter(|choice| !rows.iter().any(|row| takes(choice, row))).collect()
+}
+
 pub(super) fn gather(
     linux: Linux,
     rows: &[Row],

@@ -23,7 +23,7 @@ pub(crate) mod supervise;
 pub(crate) mod target;
 
 use crate::cli::RunArguments;
-use crate::file::replace;
+use crate::file::{can_replace, replace};
 use crate::{Context, exit};
 use environment::Environment;
 use hugeheap::telemetry::Level;
@@ -97,6 +97,15 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
                 "{} is run by {wrapper}, and --no-children hooks only that process, not the programs it starts; \
                  name the program itself, or leave --no-children out",
                 target.path.display()
+            ));
+        }
+    }
+    if let Some(file) = &arguments.summary_file {
+        // Told now, and not after hours: the command is worth more than its summary.
+        if let Err(error) = can_replace(file) {
+            out.warning(&format!(
+                "the summary cannot be written to {} as it is now: {error}; the command runs all the same",
+                file.display()
             ));
         }
     }
