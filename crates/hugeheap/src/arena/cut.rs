@@ -117,7 +117,6 @@ impl Table {
                 *to = gap;
             }
             region.gaps = gaps;
-            region.high = before.high.max(end);
             region.reserved = before.arenas;
         }
         region.before_gaps = region.arenas.min(region.gaps[0].0);
