@@ -408,3 +408,42 @@ fn a_handle_of_the_forking_thread_stays_its_own_in_the_child() {
         }
     }));
 }
+
+#[test]
+fn aligned_blocks_are_resized_where_they_are_and_stay_aligned() {
+    let mut moves = 0;
+    for align in [32, 64, 4096, 16384, 65536] {
+        let mut layout = Layout::from_size_align(50, align).expect("a layout");
+        // SAFETY: each layout is that of the block, and each byte is written before it is read.
+        unsafe {
+            let mut block = HEAP.alloc_zeroed(layout);
+            for size in [60, 5000, 8193, 20_000, 21_000, 100_000, 2 << 20, 3 << 20, 30_000, 16_000, 8000, 70]
+            {
+                assert!(
+                    (0..layout.size().min(50))
+                        .all(|index| *block.add(index) == index as u8 * u8::from(layout.size() != 50))
+                );
+                (0..50).for_each(|index| *block.add(index) = index as u8);
+                let moved = HEAP.realloc(block, layout, size);
+                assert!(!moved.is_null() && moved as usize % align == 0, "{size} bytes, aligned to {align}");
+                moves += usize::from(moved != block);
+                (block, layout) = (moved, Layout::from_size_align(size, align).expect("a layout"));
+                (0..50).for_each(|index| assert_eq!(*block.add(index), index as u8));
+            }
+            HEAP.dealloc(block, layout);
+            for size in [50, 20_000, 3 << 20] {
+                let layout = Layout::from_size_align(size, align).expect("a layout");
+                let dirty = HEAP.alloc(layout);
+                dirty.write_bytes(9, size);
+                HEAP.dealloc(dirty, layout);
+                let zeroed = HEAP.alloc_zeroed(layout);
+                assert!(
+                    zeroed as usize % align == 0 && (0..size).all(|index| *zeroed.add(index) == 0),
+                    "{size}"
+                );
+                HEAP.dealloc(zeroed, layout);
+            }
+        }
+    }
+    assert!(moves < 5 * 12, "some stay");
+}

@@ -76,7 +76,9 @@ impl State {
             let Some(index) = self.space_at(pid, at) else { return stray(self, Misuse::NotReserved) };
             let space = &self.processes[pid].spaces[index];
             // A part that was released.
-            let Some((whole, attributes)) = space.vmas.at(at) else { return stray(self, Misuse::NotReserved) };
+            let Some((whole, attributes)) = space.vmas.at(at) else {
+                return stray(self, Misuse::NotReserved);
+            };
             let (kind, advice, protection) = (attributes.kind, attributes.advice, attributes.protection);
             if kind == Kind::Reserved {
                 return stray(self, Misuse::NotMapped);

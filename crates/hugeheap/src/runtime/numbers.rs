@@ -6,8 +6,8 @@
 //!      └──────────▶ Off ◀───────────┘
 //! ```
 //!
-//! When it is written: when maintenance comes to rest after passes; after an event when the number of arenas changed, when live memory moved by
-//! [`STEP`], or when it is the [`EVENTS`]th since. Not by time: the last events before a process falls idle would stay unseen, or need a
+//! When it is written: when maintenance comes to rest after passes; after an event when the number of arenas changed, when live memory moved by [`FAR`], or by
+//! [`STEP`] in [`FEW`] events or more, or when it is the [`EVENTS`]th since. Not by time: the last events before a process falls idle would stay unseen, or need a
 //! thread. Between two of those an event costs some ten instructions. Which state the arenas are in needs a walk over their
 //! records; it is made once per as many writes as there are [`WALKED`] arenas, so that it costs a write the same however large the heap is.
 //!
@@ -21,7 +21,14 @@ use hugeheap_os::AddressRange;
 /// Bytes by which live memory may differ from what is published: half an arena, in which an event is one of 64.
 const STEP: u64 = 1 << 20;
 
-/// Events that may pass unpublished. A write takes about 100 ns, so it adds less than half a nanosecond to each.
+/// Bytes by which it may differ after fewer than [`FEW`] events.
+const FAR: u64 = 16 * STEP;
+
+/// Events for which a write is worth it, where each moves as much as an arena has: a write takes a microsecond with the process's number, which the system is asked for. A program that took and freed two blocks of 1 MiB by
+/// turns, of which it wrote one byte each, needed 1.6 s for what takes 0.3 unpublished.
+const FEW: u32 = 32;
+
+/// Events that may pass unpublished: less than five nanoseconds of a write for each.
 const EVENTS: u32 = 256;
 
 /// Arenas walked per write: 5 ns each, so that a walk adds as much again as the write itself at most.
@@ -86,7 +93,8 @@ impl NumbersPage {
         }
         let events = self.events.load(Ordering::Relaxed) + 1;
         self.events.store(events, Ordering::Relaxed);
-        let moved = live.abs_diff(self.live.load(Ordering::Relaxed)) >= STEP;
+        let moved = live.abs_diff(self.live.load(Ordering::Relaxed));
+        let moved = moved >= if events < FEW { FAR } else { STEP };
         if !whole && !moved && events < EVENTS && arenas == self.arenas.load(Ordering::Relaxed) {
             return Due::Nothing;
         }
@@ -205,8 +213,17 @@ mod tests {
         }
         assert_ne!(page.due(1, 256, false), Due::Nothing, "many events");
         write(&page, 1, 256, true);
-        assert_eq!(page.due(1, 256 + STEP - 1, false), Due::Nothing);
+        for _ in 1..FEW {
+            assert_eq!(page.due(1, 256 + FAR - 1, false), Due::Nothing, "a few events");
+        }
         assert_ne!(page.due(1, 256 + STEP, false), Due::Nothing, "live memory moved");
+        write(&page, 1, 256, true);
+        for _ in 1..FEW {
+            assert_eq!(page.due(1, 256 + STEP - 1, false), Due::Nothing);
+        }
+        assert_eq!(page.due(1, 256 + STEP - 1, false), Due::Nothing);
+        write(&page, 1, 256, true);
+        assert_ne!(page.due(1, 256 + FAR, false), Due::Nothing, "it moved far");
         assert_ne!(page.due(2, 256, false), Due::Nothing, "another arena");
         assert_eq!(page.due(1, 256, true), Due::Walk, "asked");
         page.leave();
