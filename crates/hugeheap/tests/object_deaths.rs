@@ -218,6 +218,31 @@ deaths! {
         free_sized(heap, run, 48);
     };
 
+    wrong_size_of_a_long_page_run
+        "sized free" "size class 212992: freed with a size of 100000 bytes, which another class has" |heap| {
+        let run = take(heap, 200_000);
+        free_sized(heap, run, 100_000);
+    };
+
+    wrong_size_of_a_large_block
+        "sized free" "size class 5000000: freed with a size of 5000001 bytes, which another class has" |heap| {
+        let block = take(heap, 5_000_000);
+        free_sized(heap, block, 5_000_001);
+    };
+
+    sized_free_of_a_long_page_run_twice
+        "sized free" "no size class: nothing live begins at the address (freed twice?)" |heap| {
+        let run = take(heap, 200_000);
+        free_sized(heap, run, 200_000);
+        free_sized(heap, run, 200_000);
+    };
+
+    sized_free_inside_a_long_page_run
+        "sized free" "no size class: the address is inside a block, not at its beginning" |heap| {
+        let run = take(heap, 200_000);
+        free_sized(heap, run + 16_384, 200_000);
+    };
+
     sized_free_twice
         "sized free" "size class 48: nothing live begins at the address (freed twice?)" |heap| {
         let block = take(heap, 48);

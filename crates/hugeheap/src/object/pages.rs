@@ -7,6 +7,7 @@
 //!
 //! Both may be freed by any thread; the arenas' lock orders it.
 
+use super::class::MAX_BLOCK;
 use super::mistake::Mistake;
 use super::space::{Source, Space};
 use crate::arena::{ARENA_BYTES, Arenas, BadFree, HEAP_PAGE_BYTES, layout};
@@ -58,10 +59,31 @@ impl<S: Source> Space<S> {
 
     /// Frees the page run or large block that begins at `address`.
     pub(super) fn free_pages(&self, address: usize) -> Result<(), Mistake> {
+        self.free_pages_if(address, |_| Ok(()))
+    }
+
+    /// The same, if a request of `given` bytes can have got it. To ask first and free then was to take the lock twice.
+    pub(super) fn free_pages_sized(&self, address: usize, given: usize) -> Result<(), Mistake> {
+        self.free_pages_if(address, |bytes| {
+            if fits_pages(bytes, given) { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }
+        })
+    }
+
+    fn free_pages_if(
+        &self,
+        address: usize,
+        check: impl FnOnce(usize) -> Result<(), Mistake>,
+    ) -> Result<(), Mistake> {
         self.source().before_free();
         self.source().with(|arenas| match arenas.run_bytes(address) {
-            Ok(bytes) => Ok(arenas.free(address, (bytes / HEAP_PAGE_BYTES) as u32)?),
-            Err(BadFree::WrongSize { .. }) => Ok(arenas.free_large(address).map(|_| ())?),
+            Ok(bytes) => {
+                check(bytes)?;
+                Ok(arenas.free(address, (bytes / HEAP_PAGE_BYTES) as u32)?)
+            }
+            Err(BadFree::WrongSize { actual }) => {
+                check(actual)?;
+                Ok(arenas.free_large(address).map(|_| ())?)
+            }
             Err(bad) => Err(bad.into()),
         })
     }
@@ -91,6 +113,12 @@ impl<S: Source> Space<S> {
         }
         Ok(resized)
     }
+}
+
+/// Whether a request of `given` bytes can have got a page run or large block of `bytes`, without a guard.
+pub(super) const fn fits_pages(bytes: usize, given: usize) -> bool {
+    let run = bytes % HEAP_PAGE_BYTES == 0 && given.div_ceil(HEAP_PAGE_BYTES) == bytes / HEAP_PAGE_BYTES;
+    bytes == given || run && given > MAX_BLOCK
 }
 
 fn pages_of(bytes: usize) -> u32 {

@@ -117,6 +117,14 @@ impl<S: Source> Heap<S> {
         let mut heap = Self::borrowed(core);
         let start = address.as_ptr() as usize;
         let space = heap.own().space;
+        if space.page(start).is_none_or(|page| page.tag() == 0) {
+            // A heap that only frees never asks for pages, where it would learn.
+            heap.own().learn();
+            if let Err(mistake) = space.free_pages_sized(start, bytes) {
+                mistake::abort("sized free", start, mistake);
+            }
+            return;
+        }
         let fits = bytes <= MAX_BLOCK
             && space.page(start).is_some_and(|page| tag::class(page.tag()) == class_of(bytes));
         let checked = if fits { Ok(()) } else { space.check_size(start, bytes) };
@@ -409,9 +417,7 @@ impl<S: Source> Space<S> {
                 if let Some(fits) = self.fits_guarded(address, given) {
                     return if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) };
                 }
-                let run = bytes % HEAP_PAGE_BYTES == 0
-                    && given.div_ceil(HEAP_PAGE_BYTES) == bytes / HEAP_PAGE_BYTES;
-                (bytes, bytes == given || run && given > super::class::MAX_BLOCK)
+                (bytes, super::pages::fits_pages(bytes, given))
             }
         };
         if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }
