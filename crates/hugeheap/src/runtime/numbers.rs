@@ -6,8 +6,8 @@
 //!      └──────────▶ Off ◀───────────┘
 //! ```
 //!
-//! When it is written: when maintenance comes to rest after passes; after an event when the number of arenas changed, when live memory moved by [`FAR`], or by
-//! [`STEP`] in [`FEW`] events or more, or when it is the [`EVENTS`]th since. Not by time: the last events before a process falls idle would stay unseen, or need a
+//! When it is written: when maintenance comes to rest after passes; after an event when the number of arenas changed, when live memory moved by
+//! [`STEP`] out of the range that was published lately, within which it takes [`FEW`] events or [`FAR`], or when it is the [`EVENTS`]th since. Not by time: the last events before a process falls idle would stay unseen, or need a
 //! thread. Between two of those an event costs some ten instructions. Which state the arenas are in needs a walk over their
 //! records; it is made once per as many writes as there are [`WALKED`] arenas, so that it costs a write the same however large the heap is.
 //!
@@ -21,10 +21,10 @@ use hugeheap_os::AddressRange;
 /// Bytes by which live memory may differ from what is published: half an arena, in which an event is one of 64.
 const STEP: u64 = 1 << 20;
 
-/// Bytes by which it may differ after fewer than [`FEW`] events.
+/// Bytes by which it may differ in the range that was published lately, after fewer than [`FEW`] events.
 const FAR: u64 = 16 * STEP;
 
-/// Events for which a write is worth it, where each moves as much as an arena has: a write takes a microsecond with the process's number, which the system is asked for. A program that took and freed two blocks of 1 MiB by
+/// Events for which a write is worth it where live memory goes up and down: a write takes a microsecond with the process's number, which the system is asked for. A program that took and freed two blocks of 1 MiB by
 /// turns, of which it wrote one byte each, needed 1.6 s for what takes 0.3 unpublished.
 const FEW: u32 = 32;
 
@@ -62,6 +62,10 @@ pub(super) struct NumbersPage {
     live: AtomicU64,
     events: AtomicU32,
     writes: AtomicU64,
+    /// The least and the most live memory of the writes of some [`EVENTS`], and how many of these have passed.
+    least: AtomicU64,
+    most: AtomicU64,
+    range_events: AtomicU32,
 }
 
 impl NumbersPage {
@@ -74,6 +78,9 @@ impl NumbersPage {
             live: AtomicU64::new(0),
             events: AtomicU32::new(0),
             writes: AtomicU64::new(1),
+            least: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+            range_events: AtomicU32::new(0),
         }
     }
 
@@ -94,7 +101,9 @@ impl NumbersPage {
         let events = self.events.load(Ordering::Relaxed) + 1;
         self.events.store(events, Ordering::Relaxed);
         let moved = live.abs_diff(self.live.load(Ordering::Relaxed));
-        let moved = moved >= if events < FEW { FAR } else { STEP };
+        let (least, most) = (self.least.load(Ordering::Relaxed), self.most.load(Ordering::Relaxed));
+        let moved =
+            moved >= STEP && (live >= most + STEP || live + STEP <= least || moved >= FAR || events >= FEW);
         if !whole && !moved && events < EVENTS && arenas == self.arenas.load(Ordering::Relaxed) {
             return Due::Nothing;
         }
@@ -112,7 +121,7 @@ impl NumbersPage {
     ) {
         self.arenas.store(snapshot.arenas, Ordering::Relaxed);
         self.live.store(snapshot.live, Ordering::Relaxed);
-        self.events.store(0, Ordering::Relaxed);
+        self.note_range(snapshot.live, self.events.swap(0, Ordering::Relaxed));
         let writes = if walked { 1 } else { self.writes.load(Ordering::Relaxed) + 1 };
         self.writes.store(writes, Ordering::Relaxed);
         let Some(page) = self.page_of(snapshot.pid) else { return };
@@ -124,6 +133,16 @@ impl NumbersPage {
             numbers.range_count += 1;
         }
         page.write(&numbers);
+    }
+
+    /// Notes what is written, after so many events.
+    fn note_range(&self, live: u64, events: u32) {
+        let passed = self.range_events.load(Ordering::Relaxed) + events;
+        let anew = passed >= EVENTS;
+        let (least, most) = (self.least.load(Ordering::Relaxed), self.most.load(Ordering::Relaxed));
+        self.least.store(if anew { live } else { least.min(live) }, Ordering::Relaxed);
+        self.most.store(if anew { live } else { most.max(live) }, Ordering::Relaxed);
+        self.range_events.store(if anew { 0 } else { passed }, Ordering::Relaxed);
     }
 
     fn page_of(&self, pid: u32) -> Option<&Page> {
@@ -213,19 +232,32 @@ mod tests {
         }
         assert_ne!(page.due(1, 256, false), Due::Nothing, "many events");
         write(&page, 1, 256, true);
-        for _ in 1..FEW {
-            assert_eq!(page.due(1, 256 + FAR - 1, false), Due::Nothing, "a few events");
-        }
-        assert_ne!(page.due(1, 256 + STEP, false), Due::Nothing, "live memory moved");
-        write(&page, 1, 256, true);
-        for _ in 1..FEW {
-            assert_eq!(page.due(1, 256 + STEP - 1, false), Due::Nothing);
-        }
         assert_eq!(page.due(1, 256 + STEP - 1, false), Due::Nothing);
-        write(&page, 1, 256, true);
-        assert_ne!(page.due(1, 256 + FAR, false), Due::Nothing, "it moved far");
+        assert_ne!(page.due(1, 256 + STEP, false), Due::Nothing, "live memory moved");
         assert_ne!(page.due(2, 256, false), Due::Nothing, "another arena");
         assert_eq!(page.due(1, 256, true), Due::Walk, "asked");
+        page.leave();
+    }
+
+    #[test]
+    fn growth_is_published_step_by_step_and_what_goes_up_and_down_seldom() {
+        let page = wanted();
+        write(&page, 1, 0, true);
+        for step in 1..=40 {
+            assert_ne!(page.due(1, step * STEP, false), Due::Nothing, "{step}");
+            write(&page, 1, step * STEP, true);
+        }
+        let mut writes = 0;
+        for event in 0..10 * u64::from(EVENTS) {
+            let live = (32 + event % 8) * STEP;
+            if page.due(1, live, false) != Due::Nothing {
+                write(&page, 1, live, true);
+                writes += 1;
+            }
+        }
+        assert!((10..=130).contains(&writes), "{writes}");
+        // From the lowest of them down, or far within them, at once.
+        assert_ne!(page.due(1, 16 * STEP, false), Due::Nothing);
         page.leave();
     }
 
