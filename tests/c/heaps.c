@@ -135,19 +135,29 @@ static void exhaust(size_t size) {
     hh_heap_drop(heap);
 }
 
-static void test_exhausted(void) {
-    const struct rlimit limit = {400 << 20, 400 << 20};
+static const struct rlimit limit = {400 << 20, 400 << 20};
+
+/* For requests of each kind a child, which the limit is for. */
+static void in_children(void (*run)(size_t)) {
     const size_t kinds[] = {48, 3000, 100000, 5000000};
     for (unsigned kind = 0; kind < 4; kind++) {
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-            exhaust(kinds[kind]);
+            run(kinds[kind]);
             _exit(0);
         }
         wait_for(child);
     }
+}
+
+static void limit_and_exhaust(size_t size) {
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    exhaust(size);
+}
+
+static void test_exhausted(void) {
+    in_children(limit_and_exhaust);
 }
 
 static void *thread_with_a_block(void *size) {
@@ -157,32 +167,25 @@ static void *thread_with_a_block(void *size) {
     return size;
 }
 
+static void limit_while_blocks_live(size_t size) {
+    void *large = hh_malloc(30 << 20), *left = hh_malloc(20 << 20), *blocks[100], *mapping;
+    pthread_t thread;
+    for (unsigned i = 0; i < 100; i++) CHECK((blocks[i] = hh_malloc(1 + i * 700)) != NULL);
+    hh_free(left);
+    hh_limit_address_space(limit.rlim_cur);
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    CHECK(pthread_create(&thread, NULL, thread_with_a_block, &size) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    mapping = mmap(NULL, 100 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(mapping != MAP_FAILED && munmap(mapping, 100 << 20) == 0);
+    exhaust(size);
+    for (unsigned i = 0; i < 100; i++) hh_free(blocks[i]);
+    hh_free(large);
+}
+
 /* What was reserved counted against the limit: there was no thread, no mapping, and no end of blocks. */
 static void test_limited(void) {
-    const struct rlimit limit = {400 << 20, 400 << 20};
-    const size_t kinds[] = {48, 3000, 100000, 5000000};
-    for (unsigned kind = 0; kind < 4; kind++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            void *large = hh_malloc(30 << 20), *left = hh_malloc(20 << 20), *blocks[100], *mapping;
-            size_t size = kinds[kind];
-            pthread_t thread;
-            for (unsigned i = 0; i < 100; i++) CHECK((blocks[i] = hh_malloc(1 + i * 700)) != NULL);
-            hh_free(left);
-            hh_limit_address_space(limit.rlim_cur);
-            CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-            CHECK(pthread_create(&thread, NULL, thread_with_a_block, &size) == 0);
-            CHECK(pthread_join(thread, NULL) == 0);
-            mapping = mmap(NULL, 100 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            CHECK(mapping != MAP_FAILED && munmap(mapping, 100 << 20) == 0);
-            exhaust(kinds[kind]);
-            for (unsigned i = 0; i < 100; i++) hh_free(blocks[i]);
-            hh_free(large);
-            _exit(0);
-        }
-        wait_for(child);
-    }
+    in_children(limit_while_blocks_live);
 }
 
 MAIN({"heaps", test_heaps}, {"exhausted", test_exhausted}, {"limited", test_limited})

@@ -8,7 +8,8 @@
 //! The heap's address space is reserved at the start and counts against a limit on it. So the C library's four functions that set one are found here first; each gives up what the heap does not need, and
 //! makes the same system call. Another process's limit (`prlimit PID`) and other limits pass through.
 //!
-//! Not seen: a limit that another process sets on this one, and one set by a system call without the C library.
+//! Not seen: a limit that another process sets on this one, and one set by a system call without the C library. A child of `vfork` that limits itself before it becomes another
+//! program has its parent's memory, and gives up the parent's reservation: that makes another one when it needs it.
 
 use core::ffi::{c_int, c_uint, c_void};
 use hugeheap::runtime::runtime;

@@ -18,7 +18,7 @@
 use super::Arenas;
 use super::layout::ARENA_BYTES;
 use super::list::ArenaId;
-use super::record::{Arena, State};
+use super::record::{Made, State};
 use super::table::{GAPS, NO_GAP, Region, Table};
 use hugeheap_os::Os;
 
@@ -76,7 +76,8 @@ impl<O: Os> Arenas<O> {
             let Some(id) = self.table.used_from(next).next().filter(gone) else { return };
             if self.table.arena(id).state == State::GivenBack {
                 self.given_back.remove(&mut self.table, id);
-                *self.table.arena_mut(id) = Arena::UNMAPPED;
+                let arena = self.table.arena_mut(id);
+                (arena.state, arena.made) = (State::Unmapped, Made::Nothing);
             }
             next = ArenaId(id.0 + 1);
         }

@@ -25,8 +25,7 @@ use super::offer::Offer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Address space only, never used. The state of zeroed metadata.
-    #[allow(dead_code, reason = "made by zeroed memory")]
+    /// Address space only, never used; or not even that any more. The state of zeroed metadata.
     Unmapped = 0,
     /// Mapped, no live run, memory kept for reuse.
     Empty,
@@ -109,32 +108,6 @@ pub(crate) struct Arena {
 const _: () = assert!(size_of::<Arena>() == 128);
 
 impl Arena {
-    /// Zeros: address space, or not even that.
-    pub(super) const UNMAPPED: Self = Self {
-        in_use: 0,
-        starts: 0,
-        touched: 0,
-        changed_at: 0,
-        large_bytes: 0,
-        retry_at: 0,
-        next: ArenaId(0),
-        previous: ArenaId(0),
-        serial: 0,
-        large_arenas: 0,
-        state: State::Unmapped,
-        made: Made::Nothing,
-        busy: false,
-        apart: false,
-        huge: false,
-        untold: false,
-        unsplit: false,
-        guess: false,
-        vacated: false,
-        offer: Offer::No,
-        failures: 0,
-        listed: 0,
-    };
-
     /// Notes that a run was allocated or freed.
     pub(crate) fn changed(&mut self, now: u64) {
         self.changed_at = now;

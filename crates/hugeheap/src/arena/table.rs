@@ -104,7 +104,7 @@ impl Region {
 
     /// Whether there is an arena of that number, of those that do not lie before all gaps.
     fn is_behind_gap(&self, index: usize) -> bool {
-        self.before_gaps < self.arenas && index < self.arenas as usize && !self.is_gone(index as u32)
+        index < self.arenas as usize && !self.is_gone(index as u32)
     }
 
     /// What gaps leave of these arenas: some of the ranges are empty.

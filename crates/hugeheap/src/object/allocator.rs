@@ -76,28 +76,16 @@ unsafe impl GlobalAlloc for LocalHeap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.align() <= ALIGN {
-            return self.with(|heap| heap.allocate_zeroed(layout.size())).map_or(null_mut(), NonNull::as_ptr);
-        }
-        // SAFETY: the same request, and what is cleared was just handed out.
-        unsafe {
-            let block = self.alloc(layout);
-            if !block.is_null() {
-                block.write_bytes(0, layout.size());
-            }
-            block
-        }
+        let block = self.with(|heap| heap.allocate_aligned_zeroed(layout.size(), layout.align()));
+        block.map_or(null_mut(), NonNull::as_ptr)
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: by the contract of the trait: the old address is not used any more if this succeeds, and the new layout is one.
-        unsafe {
-            if layout.align() <= ALIGN {
-                let moved = self.with(|heap| heap.reallocate(NonNull::new_unchecked(block), size));
-                return moved.map_or(null_mut(), NonNull::as_ptr);
-            }
-            move_to(self, block, layout, Layout::from_size_align_unchecked(size, layout.align()))
-        }
+        let moved = self.with(|heap| unsafe {
+            heap.reallocate_aligned(NonNull::new_unchecked(block), layout.size(), size, layout.align())
+        });
+        moved.map_or(null_mut(), NonNull::as_ptr)
     }
 }
 

@@ -13,10 +13,9 @@
 //! each free. A program that links hugeheap may have the load at once, with the feature `initial-exec-tls`. A library that is opened later and has it may fail to open: the C library has
 //! room for some hundred bytes of such variables in all.
 
-use super::class::MAX_BLOCK;
 use super::heap::{Core, Heap, Own};
 use super::space::{Source, Space};
-use crate::arena::{Arenas, HEAP_PAGE_BYTES};
+use crate::arena::Arenas;
 use crate::runtime::{Runtime, runtime};
 use core::alloc::{GlobalAlloc, Layout};
 use core::mem::{ManuallyDrop, offset_of};
@@ -435,38 +434,19 @@ unsafe impl GlobalAlloc for GlobalHeap {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let Some(mut heap) = own_at_hand().or_else(acquire) else { return null_mut() };
-        let block = if layout.align() <= 16 || is_of_pages(layout.size(), layout.align()) {
-            heap.allocate_zeroed(layout.size())
-        } else {
-            heap.allocate_aligned(layout.size(), layout.align()).inspect(|block| {
-                // SAFETY: just handed out with that many bytes.
-                unsafe { block.write_bytes(0, layout.size()) }
-            })
-        };
+        let block = heap.allocate_aligned_zeroed(layout.size(), layout.align());
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let Some(mut heap) = own_at_hand().or_else(acquire) else { return null_mut() };
         // SAFETY: by the contract of `GlobalAlloc`.
-        unsafe {
-            if layout.align() <= 16 || is_of_pages(size, layout.align()) {
-                let Some(mut heap) = own_at_hand().or_else(acquire) else { return null_mut() };
-                let moved = heap.reallocate(NonNull::new_unchecked(address), size);
-                return moved.map_or(null_mut(), NonNull::as_ptr);
-            }
-            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
-            if !moved.is_null() {
-                core::ptr::copy_nonoverlapping(address, moved, size.min(layout.size()));
-                self.dealloc(address, layout);
-            }
-            moved
-        }
+        let moved = unsafe {
+            let address = NonNull::new_unchecked(address);
+            heap.reallocate_aligned(address, layout.size(), size, layout.align())
+        };
+        moved.map_or(null_mut(), NonNull::as_ptr)
     }
-}
-
-/// Whether a request gets heap pages of its own, whose beginning is aligned to that.
-const fn is_of_pages(bytes: usize, align: usize) -> bool {
-    bytes > MAX_BLOCK && align <= HEAP_PAGE_BYTES
 }
 
 #[cfg(test)]

@@ -372,7 +372,7 @@ impl<S: Source> Own<S> {
     /// Granules of the first region in which blocks are remembered.
     #[inline(always)]
     pub(super) fn granules(&self) -> usize {
-        // SAFETY: a word of this heap. Another thread may make it less, once, while a program limits itself (`shorten`): either value does for all that lies below both, and nothing lies between yet. Not by an
+        // SAFETY: a word of this heap. Another thread may make it less while a program limits itself (`shorten`): either value does for all that lies below both, and nothing lies between yet. Not by an
         // atomic load, which the compiler does not make a part of the comparison: one instruction more for each free.
         unsafe { self.granules.as_ptr().read() }
     }

@@ -22,7 +22,7 @@ impl<S: Source> Heap<S> {
             return self.allocate(SHAPES[class].bytes as usize);
         }
         if align <= HEAP_PAGE_BYTES {
-            // A page run begins at a heap page. By the way of all of them, which finds the ones that are kept: `align4096` of 4 to 40 KB took five times as long otherwise.
+            // A page run begins at a heap page. By the way of all of them, which finds those that are kept: a program that takes and frees buffers of 4 to 40 KB, aligned to 4096 bytes, took four times as long otherwise.
             return self.allocate(bytes.max(MAX_BLOCK + 1));
         }
         self.allocate_fresh(bytes.max(1), true).map(|fresh| fresh.address)
@@ -42,6 +42,17 @@ impl<S: Source> Heap<S> {
             unsafe { address.write_bytes(0, bytes) };
         }
         Some(address)
+    }
+
+    /// The same, aligned as by [`allocate_aligned`](Self::allocate_aligned).
+    pub fn allocate_aligned_zeroed(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        if is_aligned_anyway(bytes, align) {
+            return self.allocate_zeroed(bytes);
+        }
+        let block = self.allocate_aligned(bytes, align)?;
+        // SAFETY: just handed out with at least `bytes` bytes.
+        unsafe { block.write_bytes(0, bytes) };
+        Some(block)
     }
 
     /// `count` elements of `size` bytes, all zero. `None` also when that is more than the address space.
@@ -112,6 +123,30 @@ impl<S: Source> Heap<S> {
         }
     }
 
+    /// Like [`reallocate`](Self::reallocate) of a block of `old` bytes, aligned as by [`allocate_aligned`](Self::allocate_aligned) before and afterwards.
+    ///
+    /// # Safety
+    /// As for [`try_reallocate`](Self::try_reallocate); the block has at least `old` bytes.
+    pub unsafe fn reallocate_aligned(
+        &mut self,
+        address: NonNull<u8>,
+        old: usize,
+        bytes: usize,
+        align: usize,
+    ) -> Option<NonNull<u8>> {
+        if is_aligned_anyway(bytes, align) {
+            // SAFETY: by the contract above.
+            return unsafe { self.reallocate(address, bytes) };
+        }
+        let moved = self.allocate_aligned(bytes, align)?;
+        // SAFETY: both are live and apart, and have at least the bytes copied; the caller gives the old one up.
+        unsafe {
+            core::ptr::copy_nonoverlapping(address.as_ptr(), moved.as_ptr(), old.min(bytes));
+            self.free(address);
+        }
+        Some(moved)
+    }
+
     /// Bytes that may be used of what begins at `address`.
     ///
     /// # Errors
@@ -120,4 +155,9 @@ impl<S: Source> Heap<S> {
         let start = address.as_ptr() as usize;
         self.own().space.usable_size(start)
     }
+}
+
+/// Whether a request is aligned to that whether it is asked for or not: by the granule of all blocks, or because it gets heap pages of its own.
+const fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
+    align <= 16 || bytes > MAX_BLOCK && align <= HEAP_PAGE_BYTES
 }

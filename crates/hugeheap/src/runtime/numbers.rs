@@ -24,7 +24,7 @@ const STEP: u64 = 1 << 20;
 /// Bytes by which it may differ in the range that was published lately, after fewer than [`FEW`] events.
 const FAR: u64 = 16 * STEP;
 
-/// Events for which a write is worth it where live memory goes up and down: a write takes a microsecond with the process's number, which the system is asked for. A program that took and freed two blocks of 1 MiB by
+/// Events for which a write is worth it where live memory goes up and down: a write takes 0.8 µs with the process's number, which the system is asked for. A program that took and freed two blocks of 1 MiB by
 /// turns, of which it wrote one byte each, needed 1.6 s for what takes 0.3 unpublished.
 const FEW: u32 = 32;
 

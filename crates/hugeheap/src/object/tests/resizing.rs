@@ -307,3 +307,25 @@ fn aligned_and_zeroed_requests_get_the_page_runs_that_are_kept() {
     }
     heap.check_empty();
 }
+
+/// They were always copied, by a heap of one thread too.
+#[test]
+fn aligned_page_runs_and_large_blocks_are_resized_where_they_are() {
+    let (_, mut heap) = heap();
+    for (bytes, more, align) in
+        [(20_000, 32_000, 4096), (300_000, 320_000, 64), (3 << 20, (4 << 20) - 100, 16384)]
+    {
+        let block = heap.allocate_aligned_zeroed(bytes, align).expect("memory");
+        assert!(at(block) % align == 0 && holds(block, bytes, 0));
+        write(block, bytes);
+        // SAFETY: live, of that size, and the old address is not used any more.
+        let longer = unsafe { heap.reallocate_aligned(block, bytes, more, align) }.expect("memory");
+        assert_eq!(longer, block, "{bytes}");
+        check_contents(longer, bytes);
+        // SAFETY: as before.
+        let short = unsafe { heap.reallocate_aligned(longer, more, 100, 64) }.expect("memory");
+        assert_eq!(at(short) % 64, 0);
+        heap.give(short).expect("live");
+    }
+    heap.check_empty();
+}
