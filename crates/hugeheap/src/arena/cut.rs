@@ -18,7 +18,7 @@
 use super::Arenas;
 use super::layout::ARENA_BYTES;
 use super::list::ArenaId;
-use super::record::{Made, State};
+use super::record::State;
 use super::table::{GAPS, NO_GAP, Region, Table};
 use hugeheap_os::Os;
 
@@ -68,7 +68,7 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Takes arenas without memory out of the list of those that can be used again.
+    /// Takes arenas without memory out of the list of those that can be used again. Nobody looks at their records any more.
     fn forget(&mut self, number: usize, first: u32, end: u32) {
         let mut next = Table::id(number, first);
         loop {
@@ -76,8 +76,6 @@ impl<O: Os> Arenas<O> {
             let Some(id) = self.table.used_from(next).next().filter(gone) else { return };
             if self.table.arena(id).state == State::GivenBack {
                 self.given_back.remove(&mut self.table, id);
-                let arena = self.table.arena_mut(id);
-                (arena.state, arena.made) = (State::Unmapped, Made::Nothing);
             }
             next = ArenaId(id.0 + 1);
         }

@@ -25,7 +25,8 @@ use super::offer::Offer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Address space only, never used; or not even that any more. The state of zeroed metadata.
+    /// Address space only, never used. The state of zeroed metadata.
+    #[allow(dead_code, reason = "made by zeroed memory")]
     Unmapped = 0,
     /// Mapped, no live run, memory kept for reuse.
     Empty,

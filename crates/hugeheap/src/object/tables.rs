@@ -242,6 +242,21 @@ mod tests {
         }
     }
 
+    /// On large OS pages the marks of several arenas share one.
+    #[test]
+    fn marks_that_share_an_os_page_with_those_that_go_stay() {
+        use hugeheap_os::simulated::PageState;
+        const PAGES: usize = 20 * ARENA_BYTES / HEAP_PAGE_BYTES;
+        let kernel = Kernel::new(Config::with_page_sizes(64 << 10, Some(ARENA_BYTES)));
+        let tables = Tables::make(&kernel, 40 * ARENA_BYTES, None).expect("memory");
+        tables.make_ready(&kernel, PAGES - 1).expect("memory");
+        tables.release(&kernel, PAGES, PAGES, 2 * PAGES);
+        let mark = |page: usize| tables.marks + page * size_of::<Mark>();
+        assert_ne!(kernel.page_state(mark(PAGES - 1)), PageState::Foreign);
+        assert_eq!(kernel.page_state(mark(2 * PAGES - 1)), PageState::Foreign);
+        assert_eq!(kernel.violations(), []);
+    }
+
     #[test]
     fn what_is_beside_a_region_is_used_when_it_is_enough() {
         let kernel = Kernel::new(Config::default());

@@ -256,8 +256,15 @@ mod tests {
             }
         }
         assert!((10..=130).contains(&writes), "{writes}");
-        // From the lowest of them down, or far within them, at once.
+        // Far within them, at once; and when that is long ago, also a step back.
         assert_ne!(page.due(1, 16 * STEP, false), Due::Nothing);
+        write(&page, 1, 16 * STEP, true);
+        for _ in 0..2 * EVENTS {
+            if page.due(1, 16 * STEP, false) != Due::Nothing {
+                write(&page, 1, 16 * STEP, true);
+            }
+        }
+        assert_ne!(page.due(1, 15 * STEP, false), Due::Nothing);
         page.leave();
     }
 

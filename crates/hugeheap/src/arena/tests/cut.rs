@@ -110,6 +110,22 @@ fn what_was_given_back_goes_too() {
 }
 
 #[test]
+fn what_is_reserved_beside_a_region_goes_if_nobody_asked_for_it() {
+    let mut world = in_region(10_000);
+    world.heap.reserve_beside(400, 4096);
+    let arena = world.take_arenas(1)[0];
+    assert!(world.address_space() > 10_000 * (ARENA_BYTES + 128 * 400));
+    world.limit(256 << 20);
+    assert!(world.address_space() < 64 << 20, "{}", world.address_space());
+    let (region, beside) = world.heap.region_of(arena).expect("it is known");
+    assert_eq!(
+        (region, beside),
+        (AddressRange::new(arena, 17 * ARENA_BYTES), None),
+        "as long as what is left"
+    );
+}
+
+#[test]
 fn each_lower_limit_takes_more() {
     let mut world = in_region(10_000);
     world.take_arenas(5);
