@@ -3,7 +3,8 @@
 use crate::memory::{Checked, Plain, SMALLEST, Timed};
 use crate::stage::Stage;
 use crate::{
-    alloc_test, cache, glibc, larson, mstress, phase_shift, pool, random_drop, rptest, sparse, xmalloc,
+    alloc_test, buffers, cache, glibc, larson, mstress, phase_shift, pool, random_drop, rptest, sparse,
+    xmalloc,
 };
 
 /// A number that says how much a workload does.
@@ -120,7 +121,7 @@ const fn share(name: &'static str, default: u64, all: u64, about: &'static str) 
 const MIB: u64 = 1 << 20;
 
 /// All workloads, those for several threads first.
-pub static WORKLOADS: [Workload; 13] = [
+pub static WORKLOADS: [Workload; 14] = [
     Workload {
         name: "alloc-test",
         about: "slots replaced at random, mostly small blocks",
@@ -187,6 +188,19 @@ pub static WORKLOADS: [Workload; 13] = [
             size("most", 16_000, "largest block in bytes"),
         ],
         runs: runs!(rptest::run),
+    },
+    Workload {
+        name: "buffers",
+        about: "stacks of buffers of 8 to 128 KiB, some freed by the next thread",
+        threaded: true,
+        latency: true,
+        parameters: &[
+            count("depth", 100, "live buffers per thread, at most"),
+            count("operations", 10_000_000, "buffers taken or freed, by all threads"),
+            size("least", 8_192, "smallest buffer in bytes"),
+            size("most", 131_072, "largest buffer in bytes"),
+        ],
+        runs: runs!(buffers::run),
     },
     Workload {
         name: "cache-scratch",

@@ -17,6 +17,7 @@ pub mod catalogue;
 pub mod program;
 
 mod alloc_test;
+mod buffers;
 mod cache;
 mod glibc;
 mod histogram;

@@ -19,11 +19,14 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Bytes of the largest blocks.
 const MOST: u64 = 8192;
 
+/// The same of buffers.
+const BUFFERS: u64 = 256 << 10;
+
 /// So many MiB of blocks.
-fn many<S: Source>(heap: &mut Heap<S>, random: &mut Random, mib: usize) -> Vec<Block> {
+fn many<S: Source>(heap: &mut Heap<S>, random: &mut Random, mib: usize, most: u64) -> Vec<Block> {
     let (mut blocks, mut bytes) = (Vec::new(), 0);
     while bytes < mib << 20 {
-        blocks.push(Block::take(heap, random, MOST));
+        blocks.push(Block::take(heap, random, most));
         bytes += blocks.last().map_or(0, |block| block.bytes);
     }
     blocks
@@ -42,11 +45,11 @@ fn what_was_freed_in_the_heaps_of_threads_that_sleep_goes_back() {
             scope.spawn(move || {
                 let mut heap = space().acquire().expect("memory");
                 let mut random = Random(seed);
-                sender.send(many(&mut heap, &mut random, 24)).expect("somebody drops it");
+                sender.send(many(&mut heap, &mut random, 24, MOST)).expect("somebody drops it");
                 sleeps.wait();
                 wakes.wait();
                 // It goes on where it was.
-                let blocks = many(&mut heap, &mut random, 24);
+                let blocks = many(&mut heap, &mut random, 24, MOST);
                 blocks.iter().for_each(Block::check);
                 blocks.into_iter().for_each(|block| block.give(&mut heap));
             });
@@ -72,6 +75,59 @@ fn what_was_freed_in_the_heaps_of_threads_that_sleep_goes_back() {
     });
 }
 
+/// Threads that read into buffers keep them for the next time, some megabytes each, and what others freed of theirs. Those that sleep do not.
+#[test]
+fn buffers_of_threads_that_sleep_go_back() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = runtime().give_back();
+    let before = runtime().snapshot(false).live;
+    let (sleeps, wakes) = (Barrier::new(5), Barrier::new(5));
+    thread::scope(|scope| {
+        let (sender, receiver) = channel();
+        for seed in 1..=4 {
+            let (sender, sleeps, wakes) = (sender.clone(), &sleeps, &wakes);
+            scope.spawn(move || {
+                let mut heap = space().acquire().expect("memory");
+                let mut random = Random(seed);
+                let mut work = || {
+                    for _ in 0..8 {
+                        let buffers = many(&mut heap, &mut random, 4, BUFFERS);
+                        buffers.into_iter().for_each(|buffer| buffer.give(&mut heap));
+                    }
+                    many(&mut heap, &mut random, 1, BUFFERS)
+                };
+                sender.send(work()).expect("somebody drops it");
+                sleeps.wait();
+                wakes.wait();
+                // It goes on where it was.
+                sender.send(work()).expect("somebody drops it");
+            });
+        }
+        let mut heap = space().acquire().expect("memory");
+        let mut drop_four = || {
+            for _ in 0..4 {
+                receiver.recv().expect("buffers").into_iter().for_each(|buffer| buffer.give(&mut heap));
+            }
+        };
+        drop_four();
+        sleeps.wait();
+        let kept = runtime().snapshot(false).live.saturating_sub(before);
+        let until = Instant::now() + Duration::from_secs(20);
+        let left = loop {
+            let left = runtime().snapshot(false).live.saturating_sub(before);
+            if left < kept / 4 || Instant::now() > until {
+                break left;
+            }
+            thread::sleep(Duration::from_millis(50));
+        };
+        wakes.wait();
+        // The pages at hand, of blocks that are smaller, stay: one for each class and thread.
+        assert!(kept > 16 << 20, "they keep some for the next time: {kept}");
+        assert!(left < kept / 4, "{left} bytes of {kept}");
+        drop_four();
+    });
+}
+
 /// Takes blocks and hands them on, frees what it is handed, and sleeps now and then.
 fn work(seed: u64, own: &Receiver<Vec<Block>>, next: &Sender<Vec<Block>>, stop: &AtomicBool) {
     let mut heap = space().acquire().expect("memory");
@@ -80,6 +136,7 @@ fn work(seed: u64, own: &Receiver<Vec<Block>>, next: &Sender<Vec<Block>>, stop: 
     while !stop.load(Ordering::Relaxed) {
         let mut blocks: Vec<_> =
             (0..random.below(4000)).map(|_| Block::take(&mut heap, &mut random, MOST)).collect();
+        blocks.extend((0..random.below(40)).map(|_| Block::take(&mut heap, &mut random, BUFFERS)));
         kept.extend(blocks.split_off(blocks.len() - blocks.len() / 10));
         // Some are freed here, most elsewhere.
         for _ in 0..random.below(400) {
@@ -129,14 +186,14 @@ fn owners_go_on_while_somebody_collects_for_them_and_others_free() {
 
 /// A child has all blocks of its parent, and its heap.
 fn fork_and_check<S: Source>(heap: &mut Heap<S>, random: &mut Random) {
-    let mut blocks = many(heap, random, 1);
+    let mut blocks = many(heap, random, 1, MOST);
     // SAFETY: the child uses its heap, which it may, and ends without running anything of its parent.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above. Ended by the signal if it waits for ever.
         unsafe { libc::alarm(20) };
         let sound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            blocks.extend(many(heap, random, 2));
+            blocks.extend(many(heap, random, 2, BUFFERS));
             blocks.drain(..).for_each(|block| block.give(heap));
             let _ = runtime().give_back();
         }));

@@ -181,6 +181,7 @@ impl Table {
         ArenaId((number << INDEX_BITS) as u32 | index)
     }
 
+    #[inline(always)]
     fn region(&self, id: ArenaId) -> &Region {
         match &self.regions[(id.0 >> INDEX_BITS) as usize] {
             Some(region) => region,
@@ -188,6 +189,7 @@ impl Table {
         }
     }
 
+    #[inline(always)]
     fn pointer(&self, id: ArenaId) -> NonNull<Arena> {
         let region = self.region(id);
         let index = id.0 & (MAX_REGION_ARENAS as u32 - 1);
@@ -196,12 +198,14 @@ impl Table {
         unsafe { region.records.add(index as usize) }
     }
 
+    #[inline(always)]
     pub(crate) fn arena(&self, id: ArenaId) -> &Arena {
         // SAFETY: the record is mapped, aligned and initialised (zero is a valid Arena: `Unmapped`, no lists), and `&self`
         // keeps `arena_mut` away.
         unsafe { self.pointer(id).as_ref() }
     }
 
+    #[inline(always)]
     pub(crate) fn arena_mut(&mut self, id: ArenaId) -> &mut Arena {
         // SAFETY: as in `arena`; `&mut self` makes this the only reference.
         unsafe { self.pointer(id).as_mut() }

@@ -12,14 +12,15 @@
 //! The owner comes by all the time and the others seldom, so the owner has no atomic instruction and no fence: the other side passes a barrier on all processors (`membarrier`). Either the owner's store of *busy* was before that, and is seen, or its look at *held*
 //! comes after it, and sees that.
 //!
-//! What changes with one store, such as a bit of a window or what is kept of page runs, needs no turn: whoever holds a heap must not touch it. See `idle`.
+//! What changes with one store, such as a bit of a window, needs no turn: whoever holds a heap must not touch it. See `idle`. What is kept of page runs changes so, too, and who holds a heap may take of it: so its owner is *keeping* meanwhile. That is like being busy, but for a fork, which finds what is kept whole between any
+//! two instructions: the child does not lose the heap.
 //!
-//! Turns are not nested: the inner one would end the outer one's.
+//! Turns are not nested: the inner one would end the outer one's. But for keeping while busy.
 
 use super::heap::{Core, Heap, Turn};
 use super::space::{Source, Space};
 use core::ptr::NonNull;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use core::time::Duration;
 use hugeheap_os::Pages;
 
@@ -33,7 +34,22 @@ impl<S: Source> Heap<S> {
     /// Marks the heap busy until the guard is dropped. Not where it is already.
     #[inline(always)]
     pub(crate) fn busy(&self) -> Busy {
-        Busy::new(self.core)
+        Busy(Mine::new(self.core, |turn| &turn.busy))
+    }
+
+    /// Marks the heap as one whose kept runs are being changed, until the guard is dropped.
+    #[inline(always)]
+    pub(super) fn keeping(&self) -> Keeping {
+        Keeping(Mine::new(self.core, |turn| &turn.keeping))
+    }
+
+    /// The same where nobody holds the heap. For a fast path, which saves registers for nobody it waits for.
+    #[inline(always)]
+    pub(super) fn try_keeping(&self) -> Option<Keeping> {
+        // SAFETY: cores are never unmapped.
+        let turn: &Turn = unsafe { &(*self.core.as_ptr()).shared.turn };
+        let mine = Mine::mark(&turn.keeping);
+        (turn.held.load(Ordering::Acquire) == 0).then_some(Keeping(mine))
     }
 }
 
@@ -63,42 +79,56 @@ impl Patience {
 }
 
 /// See [`Heap::busy`].
-pub(crate) struct Busy(*const Turn);
+pub(crate) struct Busy(#[expect(dead_code, reason = "for its end")] Mine);
 
-impl Busy {
+/// See [`Heap::keeping`].
+pub(super) struct Keeping(#[expect(dead_code, reason = "for its end")] Mine);
+
+/// A mark that the owner has set.
+struct Mine(*const AtomicU32);
+
+impl Mine {
     #[inline(always)]
-    fn new<S: Source>(core: NonNull<Core<S>>) -> Self {
+    fn new<S: Source>(core: NonNull<Core<S>>, mark: impl FnOnce(&Turn) -> &AtomicU32) -> Self {
         // SAFETY: cores are never unmapped.
         let turn: &Turn = unsafe { &(*core.as_ptr()).shared.turn };
-        debug_assert_eq!(turn.busy.load(Ordering::Relaxed), 0, "turns are not nested");
-        turn.busy.store(1, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
+        let mark = mark(turn);
+        let mine = Self::mark(mark);
         if turn.held.load(Ordering::Acquire) != 0 {
-            Self::wait(turn);
+            Self::wait(mark, &turn.held);
         }
-        Self(turn)
+        mine
+    }
+
+    #[inline(always)]
+    fn mark(mark: &AtomicU32) -> Self {
+        debug_assert_eq!(mark.load(Ordering::Relaxed), 0, "turns are not nested");
+        mark.store(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Self(mark)
     }
 
     #[cold]
     #[inline(never)]
-    fn wait(turn: &Turn) {
+    fn wait(mark: &AtomicU32, held: &AtomicU32) {
         let mut patience = Patience::default();
-        while turn.held.load(Ordering::Acquire) != 0 {
-            turn.busy.store(0, Ordering::Release);
-            while turn.held.load(Ordering::Acquire) != 0 {
+        while held.load(Ordering::Acquire) != 0 {
+            mark.store(0, Ordering::Release);
+            while held.load(Ordering::Acquire) != 0 {
                 patience.wait();
             }
-            turn.busy.store(1, Ordering::Relaxed);
+            mark.store(1, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
         }
     }
 }
 
-impl Drop for Busy {
+impl Drop for Mine {
+    #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
         // SAFETY: cores are never unmapped.
-        unsafe { (*self.0).busy.store(0, Ordering::Release) };
+        unsafe { (*self.0).store(0, Ordering::Release) };
     }
 }
 
@@ -113,7 +143,8 @@ impl<S: Source> Space<S> {
         turn.held.store(1, Ordering::SeqCst);
         let held = Held(turn);
         let passed = self.source().os().barrier().is_ok();
-        (passed && turn.busy.load(Ordering::SeqCst) == 0).then_some(held)
+        let mine = turn.busy.load(Ordering::SeqCst) | turn.keeping.load(Ordering::SeqCst);
+        (passed && mine == 0).then_some(held)
     }
 }
 

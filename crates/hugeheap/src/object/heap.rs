@@ -27,7 +27,7 @@ use super::instructions::in_register;
 use super::lists::Lists;
 use super::mark::Mark;
 use super::mistake::Mistake;
-use super::runs::RunCache;
+use super::run_cache::RunCache;
 use super::space::{Page, Source, Space};
 use super::tag::{self, Ways};
 use core::mem::ManuallyDrop;
@@ -101,7 +101,9 @@ pub(crate) struct Shared {
 pub(crate) struct Turn {
     /// The owner does: a child forked now cannot use the heap.
     pub(crate) busy: AtomicU32,
-    /// Somebody else does.
+    /// The owner takes or keeps a page run: nobody else does meanwhile. Of no meaning to a fork.
+    pub(super) keeping: AtomicU32,
+    /// Somebody else changes them.
     pub(super) held: AtomicU32,
 }
 
@@ -114,6 +116,9 @@ pub(crate) struct Inbox {
     pub(crate) announced: AtomicU32,
     /// Pending pages of which the first window became vacant.
     pub(super) vacant: AtomicU32,
+    /// The first page run that another thread freed, as an address, and pages in all of them. See `handed`.
+    pub(super) runs: AtomicUsize,
+    pub(super) run_pages: AtomicU32,
 }
 
 /// A heap's memory. Two parts, so that the owner's exclusive reference never covers what others read.
@@ -243,7 +248,7 @@ impl<S: Source> Heap<S> {
     /// Requests above [`MAX_BLOCK`].
     #[inline(never)]
     fn allocate_pages(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
-        Self::borrowed(core).allocate_run(bytes)
+        Self::allocate_run(core, bytes)
     }
 
     #[inline(never)]

@@ -25,7 +25,7 @@
 
 use super::busy::Held;
 use super::class::{CLASSES, Class};
-use super::heap::{Core, Own, SPARES, Shared};
+use super::heap::{Core, Own, SPARES, Shared, Turn};
 use super::inbox::freed_twice;
 use super::registry::{OWNED, THREAD};
 use super::remote;
@@ -114,18 +114,12 @@ impl<S: Source> Space<S> {
         if !is_owned(shared) {
             return Some(false);
         }
-        let held = (0..TRIES).find_map(|_| {
-            let held = self.hold(&shared.turn);
-            if held.is_none() {
-                std::thread::yield_now();
-            }
-            held
-        })?;
+        let held = self.hold_patiently(&shared.turn)?;
         // Again: who leaves the heap says so before it takes its last turn.
         if !is_owned(shared) {
             return Some(false);
         }
-        // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins and the runs it keeps, which are neither read nor written through this reference.
+        // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins, which are neither read nor written through this reference.
         let own = unsafe { &mut (*core.as_ptr()).own };
         let mut vacant = Vacant::default();
         let more = own.collect_held(&held, core, shared, walk, &mut vacant);
@@ -139,9 +133,20 @@ impl<S: Source> Space<S> {
         }
         Some(more)
     }
+
+    /// Holds a heap, if its owner is not busy for long.
+    pub(super) fn hold_patiently(&self, turn: &'static Turn) -> Option<Held> {
+        (0..TRIES).find_map(|_| {
+            let held = self.hold(turn);
+            if held.is_none() {
+                std::thread::yield_now();
+            }
+            held
+        })
+    }
 }
 
-fn is_owned(shared: &Shared) -> bool {
+pub(super) fn is_owned(shared: &Shared) -> bool {
     matches!(shared.state.load(Ordering::SeqCst), OWNED | THREAD)
 }
 

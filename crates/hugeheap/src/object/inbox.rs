@@ -18,6 +18,7 @@ use super::heap::{Own, Place, Shared};
 use super::lists::List;
 use super::mistake::{self, Mistake};
 use super::remote;
+use super::run_cache::Spilled;
 use super::space::{Page, Source};
 use super::tag;
 use core::sync::atomic::Ordering;
@@ -64,6 +65,12 @@ impl<S: Source> Own<S> {
             }
         }
         self.collect_queues();
+        let space = self.space;
+        space.take_handed_runs(shared, |run| {
+            let mut spilled = Spilled::none();
+            self.keep_or_spill(run, &mut spilled);
+            space.give_runs(&spilled);
+        });
     }
 
     /// Frees what other threads freed where that helps a class that has no free block known. Says whether it did anything.

@@ -32,8 +32,12 @@
 //! | `remote` | the lock-free steps of that |
 //! | `model` | those steps, all interleavings: for tests |
 //! | `vacate_model` | the steps of `vacate`, in the same way |
+//! | `handed_model` | those of `handed` and of what is kept |
 //! | `registry` | all heaps; ended threads and forked children |
-//! | `runs` | short page runs that a heap keeps |
+//! | `runs` | short page runs of a heap, kept for reuse |
+//! | `run_cache` | which of them, and how many |
+//! | `handed` | those that other threads freed |
+//! | `surplus` | those that their owner does not need |
 //! | `pages` | page runs and large blocks of the arenas |
 //! | `hardened` | heaps that clear, mix and guard their blocks |
 //! | `resize` | aligned, zeroed, resized requests |
@@ -54,6 +58,9 @@ mod busy;
 pub(crate) mod class;
 mod free;
 mod global;
+mod handed;
+#[cfg(all(test, loom))]
+mod handed_model;
 mod hardened;
 mod heap;
 mod idle;
@@ -75,10 +82,12 @@ mod registry;
 mod release;
 mod remote;
 mod resize;
+mod run_cache;
 mod runs;
 mod settle;
 mod shorten;
 pub(crate) mod space;
+mod surplus;
 mod tables;
 mod tag;
 #[cfg(test)]

@@ -24,11 +24,6 @@ pub(super) struct Fresh {
 }
 
 impl<S: Source> Space<S> {
-    /// A page run or large block.
-    pub(super) fn allocate_pages(&self, bytes: usize) -> Option<NonNull<u8>> {
-        self.allocate_fresh(bytes, false).map(|fresh| fresh.address)
-    }
-
     /// A page run or large block for what has grown, and so is likely to grow on: there is room behind it, where that can be had. The last arena of a
     /// large one may be a huge page. What would be a run may be a large block, too, on OS pages.
     pub(super) fn allocate_growing(&self, bytes: usize) -> Option<NonNull<u8>> {
@@ -43,7 +38,7 @@ impl<S: Source> Space<S> {
         NonNull::new(address.get() as *mut u8)
     }
 
-    /// The same as [`allocate_pages`](Self::allocate_pages), with whether it is zero. `whole`: at the beginning of an arena.
+    /// A page run or large block, with whether it is zero. `whole`: at the beginning of an arena.
     pub(super) fn allocate_fresh(&self, bytes: usize, whole: bool) -> Option<Fresh> {
         self.source().with(|arenas| {
             if bytes <= MAX_RUN && !whole {

@@ -184,6 +184,11 @@ impl<S: Source> Own<S> {
         self.give_spares(self.spare_count as usize) + self.give_runs()
     }
 
+    /// Whether it keeps pages or runs that nobody uses.
+    pub(super) fn keeps_pages(&self) -> bool {
+        self.spare_count > 0 || self.runs.pages() > 0
+    }
+
     /// Gives the `count` oldest spare pages back to the arenas.
     pub(super) fn give_spares(&mut self, count: usize) -> usize {
         let kept = self.spare_count as usize - count;

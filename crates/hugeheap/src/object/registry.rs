@@ -299,7 +299,7 @@ impl<S: Source> Space<S> {
             visit.collect_all();
             let filled = some && shared.hardened && shared.quarantined.fetch_add(1, Ordering::Relaxed) == 0;
             // Nothing else is kept in a heap that waits, but for a quarantine; most visits, one for each block freed there, empty no page.
-            if visit.own().spare_count > 0 {
+            if visit.own().keeps_pages() {
                 visit.trim_but_quarantine();
             }
             let more = visit.wait();
@@ -338,6 +338,8 @@ impl<S: Source> Space<S> {
                 let changing = shared.turn.busy.load(Ordering::Relaxed) != 0 || state == VISITED;
                 state = if changing { LOST } else { WAITING };
                 shared.state.store(state, Ordering::Relaxed);
+                // What is kept is whole, wherever its owner was.
+                shared.turn.keeping.store(0, Ordering::Relaxed);
                 // Nobody trimmed it before it waited.
                 shared.quarantined.store(u32::from(shared.hardened), Ordering::Relaxed);
                 shared.seen.store(0, Ordering::Relaxed);
@@ -467,6 +469,7 @@ impl<S: Source> Heap<S> {
             registry.left_behind.store(true, Ordering::SeqCst);
         }
         shared.inbox.first.load(Ordering::SeqCst) != 0
+            || shared.inbox.runs.load(Ordering::SeqCst) != 0
             || queued && registry.closed.load(Ordering::SeqCst) == 0
     }
 
@@ -498,13 +501,19 @@ impl Shared {
             state: AtomicU32::new(state),
             late: AtomicU32::new(0),
             hardened,
-            turn: Apart(Turn { busy: AtomicU32::new(0), held: AtomicU32::new(0) }),
+            turn: Apart(Turn {
+                busy: AtomicU32::new(0),
+                keeping: AtomicU32::new(0),
+                held: AtomicU32::new(0),
+            }),
             seen: AtomicU32::new(0),
             quarantined: AtomicU32::new(0),
             inbox: Apart(Inbox {
                 first: AtomicUsize::new(0),
                 announced: AtomicU32::new(0),
                 vacant: AtomicU32::new(0),
+                runs: AtomicUsize::new(0),
+                run_pages: AtomicU32::new(0),
             }),
         }
     }

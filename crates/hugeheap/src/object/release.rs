@@ -17,7 +17,7 @@ use super::heap::{Core, Heap, Own, Place, Way};
 use super::mark::Mark;
 use super::mistake::{self, Mistake};
 use super::remote;
-use super::runs::{bytes_of, check_run};
+use super::runs::check_run;
 use super::space::{Page, Source, Space};
 use super::tag::{self, RUN, SPARE};
 use crate::arena::HEAP_PAGE_BYTES;
@@ -67,7 +67,7 @@ impl<S: Source> Heap<S> {
     #[inline(always)]
     unsafe fn free_on_way_of_own(&mut self, granule: usize, way: usize) -> bool {
         if way == tag::tag(0, RUN) as usize {
-            return self.free_run(granule);
+            return Self::free_run(self.core, granule);
         }
         if way >= tag::tag(0, CLASSES) as usize || granule < self.own().granules() {
             return false;
@@ -85,17 +85,15 @@ impl<S: Source> Heap<S> {
     /// As for [`free`](Self::free).
     #[inline(never)]
     pub(super) unsafe fn free_sized_far(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+        if bytes > MAX_BLOCK {
+            // SAFETY: by the contract above.
+            return unsafe { Self::free_sized_run(core, address, bytes) };
+        }
         let mut heap = Self::borrowed(core);
         let granule = heap.own().granule_of(address.as_ptr() as usize);
         if let Some(Way { way, mark, .. }) = heap.own().way_to_any(granule) {
-            let class = if bytes <= MAX_BLOCK { block_class_of(bytes) } else { RUN };
-            let fits = class != RUN || mark.free() as usize == bytes.div_ceil(HEAP_PAGE_BYTES);
-            if way == tag::tag(0, class) as usize {
-                // SAFETY: by the contract above; the granule lies in the first region, and the way is that of its page.
-                if fits && unsafe { heap.free_on_way_of_own(granule, way) } {
-                    return;
-                }
-            } else if tag::heap(way as u32) != 0 && tag::class(way as u32) == class && class != RUN {
+            let class = block_class_of(bytes);
+            if tag::heap(way as u32) != 0 && tag::class(way as u32) == class {
                 // SAFETY: the granule lies in the first region, in a page of another heap and of that class, with that mark.
                 match unsafe { heap.own().free_of_other(granule, way, mark) } {
                     Elsewhere::Freed => return,
@@ -108,7 +106,25 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_sized_or_abort(core, address, bytes) }
     }
 
-    /// What is left: other regions, pending pages, runs of other heaps, long runs, large blocks, mistakes.
+    /// A page run of this heap. A function of its own: blocks of other heaps would save its registers.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    unsafe fn free_sized_run(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
+        let mut heap = Self::borrowed(core);
+        let granule = heap.own().granule_of(address.as_ptr() as usize);
+        let freed = heap.own().way_to_any(granule).is_some_and(|Way { way, mark, .. }| {
+            let fits = mark.free() as usize == bytes.div_ceil(HEAP_PAGE_BYTES);
+            way == tag::tag(0, RUN) as usize && fits && Self::free_run(core, granule)
+        });
+        if !freed {
+            // SAFETY: by the contract above.
+            unsafe { Self::free_sized_or_abort(core, address, bytes) }
+        }
+    }
+
+    /// What is left: other regions, pending pages, blocks far behind, runs of other heaps, long runs, large blocks, mistakes.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -324,25 +340,6 @@ impl<S: Source> Space<S> {
             self.collect_ownerless(tag::heap(tag));
             self.count_announced(tag::heap(tag), shared);
         }
-    }
-
-    /// Frees a run of another heap: it leaves the heap, back to the arenas.
-    pub(super) fn free_run_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
-        check_run(page, address)?;
-        let bytes = bytes_of(page);
-        if !remote::free(&page.remote()[0], 1) {
-            return Err(Mistake::TwoThreads { bytes });
-        }
-        if self.is_hardened(tag::heap(tag)) && !self.clear_run(page) {
-            return Ok(());
-        }
-        // From here on nobody else finds the run: its first page has no tag, and its other pages never had one. It has another one if a second thread freed the run, and the page is somebody else's by now:
-        // with a store that lost its tag.
-        if page.mark().tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return Err(Mistake::TwoThreads { bytes });
-        }
-        page.remote()[0].store(0, Ordering::Release);
-        self.free_pages(address)
     }
 
     /// Frees what begins at `address` from a thread without a heap of its own.

@@ -1,119 +1,79 @@
-//! Short page runs of a heap: 8 KiB to 128 KiB, kept for reuse without the arenas' lock.
+//! Short page runs of a heap: 8 KiB to 512 KiB, kept for reuse without the arenas' lock.
+//!
+//! ```text
+//!   allocate ─▶ kept by this heap? ─▶ freed in it by others? ─▶ arenas          others: see `handed`
+//!   free     ─▶ room to keep it?   ─▶ make room: runs kept before go to the arenas
+//! ```
 //!
 //! The first page of such a run has the tag of its heap and class [`RUN`]; its bitmap's first bit says whether the run is live (0) or
 //! kept (1); its summary has the length in heap pages. The other pages have no tag, so an address in them is looked up in the arenas,
 //! which know that it is inside a run.
 //!
-//! The lock, the clock and the arena's bitmaps cost 115 ns per pair of allocate and free; from here it is 10.
+//! The lock, the clock and the arena's bitmaps cost 115 ns per pair of allocate and free; from here it is 10. How many are kept: [`run_cache`](super::run_cache).
 
-use super::class::WINDOWS;
+use super::class::{GRANULE_SHIFT, WINDOWS};
 use super::hardened::BYTES_WORD;
-use super::heap::{Heap, Own};
+use super::heap::{Core, Heap, Own};
+use super::mark::Mark;
 use super::mistake::Mistake;
-use super::pages::MAX_RUN;
-use super::space::{Page, Source};
+use super::run_cache::{LONGEST, Spilled};
+use super::space::{Page, Source, Space};
 use super::tag::{self, RUN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::{Ordering, compiler_fence};
-
-/// Longest run that is kept, in heap pages: 128 KiB. Longer ones are used for longer than the lock takes.
-pub(super) const LONGEST: usize = 8;
-
-/// Runs kept of each length, at most. A program that replaces blocks at random has by turns none and some of a length free, and goes to the arenas at both ends: with four of each every fifth run
-/// of `glibc-thread` did, with these every twentieth. There it took 3 % less time then with one thread, and 6 % with two, which wait for each other's lock; `rptest` 3 and 4 %.
-const DEPTHS: [usize; LONGEST] = [16, 12, 8, 8, 6, 5, 4, 4];
-
-/// Where those of a length begin.
-const FIRST: [usize; LONGEST + 1] = {
-    let mut first = [0; LONGEST + 1];
-    let mut length = 0;
-    while length < LONGEST {
-        first[length + 1] = first[length] + DEPTHS[length];
-        length += 1;
-    }
-    first
-};
-
-/// Heap pages in all runs, were all of them there.
-const FULL: usize = {
-    let (mut pages, mut length) = (0, 0);
-    while length < LONGEST {
-        pages += DEPTHS[length] * (length + 1);
-        length += 1;
-    }
-    pages
-};
-
-/// Heap pages kept at most in all runs: 512 KiB.
-const MOST: u32 = 32;
-
-/// The runs that a heap keeps.
-///
-/// A fork by another thread may come between any two instructions here: the heap is not marked as busy, for which a child would lose all of it. So what is kept changes with one store,
-/// that of a count; a run that is being taken or kept at that moment is used by nobody in the child, and no more. (There was a sum of all pages beside the counts, which could
-/// be left behind by a run.)
-#[derive(Debug)]
-pub(crate) struct RunCache {
-    /// Addresses, those of a length from [`FIRST`] on.
-    runs: [usize; FIRST[LONGEST]],
-    counts: [u8; LONGEST],
-}
-
-impl RunCache {
-    pub(crate) const EMPTY: Self = Self { runs: [0; FIRST[LONGEST]], counts: [0; LONGEST] };
-
-    /// Heap pages in all of them: each count times its length, added up in the highest byte of a product. No byte of it overflows.
-    fn pages(&self) -> u32 {
-        const LENGTHS: u64 = 0x0102_0304_0506_0708;
-        const { assert!(LONGEST == 8 && FULL < 256) };
-        (u64::from_le_bytes(self.counts).wrapping_mul(LENGTHS) >> 56) as u32
-    }
-
-    fn take(&mut self, pages: usize) -> Option<usize> {
-        let count = self.counts[pages - 1] as usize;
-        if count == 0 {
-            return None;
-        }
-        self.counts[pages - 1] -= 1;
-        Some(self.runs[FIRST[pages - 1] + count - 1])
-    }
-
-    fn keep(&mut self, pages: usize, address: usize) -> bool {
-        let count = self.counts[pages - 1] as usize;
-        if count == DEPTHS[pages - 1] || self.pages() + pages as u32 > MOST {
-            return false;
-        }
-        self.runs[FIRST[pages - 1] + count] = address;
-        // What is counted is there.
-        compiler_fence(Ordering::Release);
-        self.counts[pages - 1] += 1;
-        true
-    }
-}
+use core::sync::atomic::{AtomicU64, Ordering};
 
 impl<S: Source> Heap<S> {
     /// Requests above [`MAX_BLOCK`](super::MAX_BLOCK).
-    pub(super) fn allocate_run(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+    #[inline(always)]
+    pub(super) fn allocate_run(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
         let pages = bytes.div_ceil(HEAP_PAGE_BYTES);
-        let own = self.own();
-        if pages > LONGEST || bytes > MAX_RUN {
-            return self.allocate_fresh(bytes, false).map(|fresh| fresh.address);
+        if pages > LONGEST {
+            return Self::allocate_long(core, bytes);
         }
-        let Some(address) = own.runs.take(pages) else { return self.new_run(pages, bytes) };
-        let page = (address - own.base) / HEAP_PAGE_BYTES;
-        // SAFETY: runs of the first region only are kept.
-        unsafe { (*own.vacant.add(page * WINDOWS)).store(0, Ordering::Relaxed) };
-        NonNull::new(address as *mut u8)
+        let mut heap = Self::borrowed(core);
+        let taken = heap.try_keeping().and_then(|_keeping| heap.take_kept(pages));
+        // Also where somebody holds the heap: it is waited for there.
+        taken.or_else(|| Self::new_run(core, pages, bytes))
     }
 
     #[inline(never)]
-    fn new_run(&mut self, pages: usize, bytes: usize) -> Option<NonNull<u8>> {
-        if self.is_hardened() {
-            return self.allocate_fresh(bytes, false).map(|fresh| fresh.address);
-        }
+    fn allocate_long(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
+        Self::borrowed(core).allocate_fresh(bytes, false).map(|fresh| fresh.address)
+    }
+
+    /// A run that the heap keeps, for who is keeping.
+    #[inline(always)]
+    fn take_kept(&mut self, pages: usize) -> Option<NonNull<u8>> {
         let own = self.own();
-        let address = own.space.allocate_pages(pages * HEAP_PAGE_BYTES)?;
+        let marks = own.run_marks();
+        let run = own.runs.take(pages, marks)?;
+        // SAFETY: runs of the first region only are kept.
+        unsafe { own.live_word((run - own.base) / HEAP_PAGE_BYTES) }.store(0, Ordering::Relaxed);
+        NonNull::new(run as *mut u8)
+    }
+
+    #[inline(never)]
+    fn new_run(core: NonNull<Core<S>>, pages: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        if heap.is_hardened() {
+            return heap.allocate_fresh(bytes, false).map(|fresh| fresh.address);
+        }
+        heap.take_handed();
+        let raised = {
+            let _keeping = heap.keeping();
+            if let Some(run) = heap.take_kept(pages) {
+                return Some(run);
+            }
+            heap.own().runs.missed(pages)
+        };
+        let own = heap.own();
+        let address = match own.space.allocate_run(pages, raised) {
+            Some(address) => address,
+            // What is kept may be in the way.
+            None if own.give_runs() > 0 => own.space.allocate_run(pages, false)?,
+            None => return None,
+        };
         let start = address.as_ptr() as usize;
         let page = own.space.page_or_add(start);
         own.learn();
@@ -128,14 +88,34 @@ impl<S: Source> Heap<S> {
     }
 
     /// Frees the run at a granule of the first region, in a page that has this heap's tag for runs; says no when none is live there.
-    pub(super) fn free_run(&mut self, granule: usize) -> bool {
-        let own = self.own();
-        let Some(page) = own.space.page(own.base + granule * 16) else { return false };
-        let live = granule % (64 * WINDOWS) == 0 && page.vacant()[0].load(Ordering::Relaxed) & 1 == 0;
-        if !live {
+    #[inline(never)]
+    pub(super) fn free_run(core: NonNull<Core<S>>, granule: usize) -> bool {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        // SAFETY: the granule lies in the first region.
+        let (mark, word) = unsafe { (own.mark_of(granule / 64), own.live_word(granule / (64 * WINDOWS))) };
+        if granule % (64 * WINDOWS) != 0 || word.load(Ordering::Relaxed) & 1 != 0 {
             return false;
         }
-        own.keep_run(page);
+        let run = own.base + (granule << GRANULE_SHIFT);
+        word.store(1, Ordering::Relaxed);
+        let keeping = heap.try_keeping();
+        let kept = keeping.is_some_and(|_keeping| heap.own().runs.keep(mark.free() as usize, run, mark));
+        // Also where somebody holds the heap: it is waited for there.
+        kept || Self::spill(core, run)
+    }
+
+    /// Keeps a run for which there is no room, if others can make room for it. Says yes.
+    #[inline(never)]
+    fn spill(core: NonNull<Core<S>>, run: usize) -> bool {
+        let mut heap = Self::borrowed(core);
+        let mut spilled = Spilled::none();
+        {
+            let _keeping = heap.keeping();
+            heap.own().keep_or_spill(run, &mut spilled);
+        }
+        // Not while runs are taken and kept: it may start a thread, for which the C library allocates.
+        heap.own().space.give_runs(&spilled);
         true
     }
 }
@@ -148,6 +128,13 @@ pub(super) fn note_length(page: Page, pages: u32) {
     if pages as usize <= LONGEST {
         page.mark().set_free(pages as u16);
     } else {
+        disown(page);
+    }
+}
+
+/// A live run will not be kept when it is freed.
+pub(super) fn disown(page: Page) {
+    if is_run(page.tag()) {
         page.mark().tag.store(0, Ordering::Release);
     }
 }
@@ -172,83 +159,102 @@ pub(super) fn bytes_of(page: Page) -> usize {
 }
 
 impl<S: Source> Own<S> {
-    /// Takes a live run of this heap back.
+    /// Finds the mark of a run that is kept.
+    #[inline(always)]
+    pub(super) fn run_marks(&self) -> impl Fn(usize) -> &'static Mark + Copy + use<S> {
+        let (marks, base) = (self.marks, self.base);
+        // SAFETY: runs of the first region only are kept, which has a mark for each page.
+        move |run| unsafe { &*marks.add((run - base) / HEAP_PAGE_BYTES) }
+    }
+
+    /// The word that says whether the run at a page lives.
+    ///
+    /// # Safety
+    /// The first region has a page of that number.
+    #[inline(always)]
+    unsafe fn live_word(&self, page: usize) -> &'static AtomicU64 {
+        // SAFETY: by the contract; each page has a bitmap.
+        unsafe { &*self.vacant.add(page * WINDOWS) }
+    }
+
+    /// Takes a live run of this heap back, where its owner is busy.
     pub(super) fn keep_run(&mut self, page: Page) {
         page.vacant()[0].store(1, Ordering::Relaxed);
         if self.preset.is_some() {
-            self.clear_and_give(page);
-        } else if !self.runs.keep(page.mark().free() as usize, page.address()) {
-            self.give_run(page);
+            // Without access to its end it stays as it is: nobody may get it.
+            if self.space.clear_run(page) {
+                page.mark().tag.store(0, Ordering::Release);
+                let given = self.space.free_pages(page.address());
+                debug_assert!(given.is_ok(), "a hardened heap's runs and large blocks are the arenas'");
+            }
+            return;
         }
+        let mut spilled = Spilled::none();
+        self.keep_or_spill(page.address(), &mut spilled);
+        self.space.give_runs(&spilled);
     }
 
-    /// A function of its own, as `give_run`: keeping a run is frequent and needs few registers.
-    #[inline(never)]
-    fn clear_and_give(&mut self, page: Page) {
-        // Without access to its end it stays as it is: nobody may get it.
-        if self.space.clear_run(page) {
-            self.give_run(page);
+    /// Keeps a run that does not live, or adds it to what has to go.
+    pub(super) fn keep_or_spill(&mut self, run: usize, spilled: &mut Spilled) {
+        let marks = self.run_marks();
+        let (mark, length) = (marks(run), marks(run).free() as usize);
+        let fits = self.runs.keep(length, run, mark)
+            || self.runs.make_room(length, spilled, marks) && self.runs.keep(length, run, mark);
+        if !fits {
+            spilled.add(run);
         }
-    }
-
-    #[inline(never)]
-    fn give_run(&mut self, page: Page) {
-        page.mark().tag.store(0, Ordering::Release);
-        let given = self.space.free_pages(page.address());
-        debug_assert!(given.is_ok(), "kept runs are runs of the arenas");
     }
 
     /// Gives all kept runs back to the arenas. Returns their pages.
     pub(super) fn give_runs(&mut self) -> usize {
         let kept = self.runs.pages() as usize;
-        for pages in 1..=LONGEST {
-            while let Some(address) = self.runs.take(pages) {
-                if let Some(page) = self.space.page(address) {
-                    self.give_run(page);
-                }
-            }
+        let (marks, mut more) = (self.run_marks(), true);
+        while more {
+            let mut spilled = Spilled::none();
+            more = self.runs.shed(true, &mut spilled, marks);
+            self.space.give_runs(&spilled);
         }
         kept
     }
 
     /// Whether a page begins a run that this heap keeps: for the verifier.
     pub(super) fn keeps_run(&self, address: usize) -> bool {
-        let mut kept = FIRST.iter().zip(&self.runs.counts);
-        kept.any(|(&first, &count)| self.runs.runs[first..][..count as usize].contains(&address))
+        self.runs.runs(self.run_marks()).any(|(_, run)| run == address)
+    }
+}
+
+impl<S: Source> Space<S> {
+    /// A run for a heap. `raised`: that keeps more from now on.
+    fn allocate_run(&self, pages: usize, raised: bool) -> Option<NonNull<u8>> {
+        let address = self.source().with(|arenas| {
+            if raised {
+                arenas.keeps_runs();
+            }
+            arenas.allocate(pages as u32)
+        })?;
+        NonNull::new(address.get() as *mut u8)
+    }
+
+    /// Gives runs that were kept back to the arenas.
+    pub(super) fn give_runs(&self, spilled: &Spilled) {
+        if spilled.runs().is_empty() {
+            return;
+        }
+        self.source().before_free();
+        for page in spilled.runs().iter().filter_map(|&run| self.page(run)) {
+            page.mark().tag.store(0, Ordering::Release);
+        }
+        self.source().with(|arenas| {
+            for &run in spilled.runs() {
+                let bytes = arenas.run_bytes(run);
+                let given = bytes.and_then(|bytes| arenas.free(run, (bytes / HEAP_PAGE_BYTES) as u32));
+                debug_assert!(given.is_ok(), "kept runs are runs of the arenas");
+            }
+        });
     }
 }
 
 /// Whether a tag is that of a run.
 pub(super) fn is_run(tag: u32) -> bool {
     tag::class(tag) == RUN
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pages_kept_are_those_of_all_runs() {
-        let mut cache = RunCache::EMPTY;
-        let (mut pages, mut full) = (0, [0; 2]);
-        for round in 0..2000_usize {
-            // Now many of one length, now all lengths.
-            let length = if round / 100 % 2 == 0 { 1 } else { 1 + round * 5 % LONGEST };
-            if round % 4 == 0 {
-                pages -= cache.take(length).map_or(0, |address| address / 10_000);
-            } else if cache.keep(length, length * 10_000 + round) {
-                pages += length;
-            } else {
-                let (depth, most) =
-                    (cache.counts[length - 1] as usize == DEPTHS[length - 1], pages + length > MOST as usize);
-                assert!(depth || most);
-                full[0] += usize::from(depth);
-                full[1] += usize::from(most);
-            }
-            assert_eq!(cache.pages() as usize, pages);
-        }
-        assert!(full.iter().all(|&times| times > 0), "both bounds were met: {full:?}");
-        cache.counts = DEPTHS.map(|depth| depth as u8);
-        assert_eq!(cache.pages() as usize, FULL, "more than is ever kept");
-    }
 }

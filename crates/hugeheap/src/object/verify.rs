@@ -52,7 +52,7 @@ impl<S: Source> Heap<S> {
         }
         for page in own.space.pages().filter(|page| tag::heap(page.tag()) == tag::heap(own.tag)) {
             let place = found.remove(&page.address());
-            if let Err(problem) = own.verify_page(page, place, inbox.contains(&page.address())) {
+            if let Err(problem) = own.verify_page(page, place, inbox.contains(&page.address()), shared) {
                 let class = tag::class(page.tag());
                 let _ = writeln!(
                     problems,
@@ -166,13 +166,19 @@ impl<S: Source> Own<S> {
         found
     }
 
-    fn verify_page(&self, page: Page, place: Option<Found>, in_inbox: bool) -> Result<(), String> {
+    fn verify_page(
+        &self,
+        page: Page,
+        place: Option<Found>,
+        in_inbox: bool,
+        shared: &Shared,
+    ) -> Result<(), String> {
         let (tag, mark) = (page.tag(), page.mark());
         let class = tag::class(tag);
         if is_run(tag) {
             let kept = page.vacant()[0].load(Ordering::Relaxed) & 1 == 1;
             check(
-                kept == self.keeps_run(page.address()),
+                kept == self.knows_run(shared, page.address()),
                 "a run that is kept and not known, or the other way round",
             )?;
             return check(place.is_none() && !in_inbox, "a run in a list");

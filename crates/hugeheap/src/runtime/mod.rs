@@ -354,6 +354,7 @@ impl Runtime {
             return None;
         }
         let mut told = Told::new(self.heap.lock().now(), due);
+        waits |= due.after == 0 && heaps.give_surplus_runs(due.quiet);
         // First: what is collected may be free as a whole.
         waits |= due.after == 0 && heaps.collect_for_idle(due.quiet);
         let look = heaps.look_for_vacancy(due.after, due.quiet, |vacancy| told.note(vacancy));

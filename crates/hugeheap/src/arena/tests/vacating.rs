@@ -356,6 +356,30 @@ fn a_thread_that_sleeps_longer_is_woken_for_a_look() {
     assert!(!heap.oversleeps(0), "it does not sleep");
 }
 
+/// A pass comes at an eighth of a decay time at the earliest, and the thread's clock is read after it was told how long it may sleep. So the look was always found to come too late, and every event woke the thread.
+#[test]
+fn an_event_wakes_nobody_for_a_look_that_comes_with_the_next_pass() {
+    let mut heap = Heap::new(Config::default(), 10);
+    let heap = &mut heap.world.heap;
+    let due = heap.now() + SECOND / 2;
+    assert!(heap.oversleeps(heap.now() + SECOND), "nobody has planned it");
+    let pass = |heap: &mut Arenas<Kernel>| {
+        let plan = heap.plan();
+        let Wait::For(time) = heap.complete(plan) else { panic!("a look is due") };
+        heap.now() + time + SECOND / 10_000
+    };
+    let wakes = pass(heap);
+    assert!((due..due + SECOND / 8).contains(&wakes));
+    assert!(!heap.oversleeps(wakes));
+    // So short before it is due that the next pass comes later.
+    heap.os().advance(Duration::from_nanos(due - heap.now() - SECOND / 1000));
+    let wakes = pass(heap);
+    assert!(wakes > due + SECOND / 10);
+    assert!(!heap.oversleeps(wakes));
+    heap.became_partial(256);
+    assert!(!heap.oversleeps(wakes));
+}
+
 #[test]
 fn a_huge_page_is_not_given_up_for_less_than_an_eighth_of_it() {
     let pages = HEAP_PAGES as usize - 2;

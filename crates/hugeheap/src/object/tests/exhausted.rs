@@ -72,7 +72,7 @@ fn pages_without_metadata_go_back() {
     let space = space();
     let mut heap = space.acquire().expect("memory");
     // The arenas have a region and an arena; the metadata of its pages is what cannot be had.
-    let run = heap.take(300_000);
+    let run = heap.take(600_000);
     let before = live(space);
     for call in [Call::Map, Call::Protect] {
         space.source().kernel.fail_every(call, 1, OUT_OF_MEMORY);

@@ -13,6 +13,7 @@ mod limits;
 mod order;
 mod regions;
 mod resizing;
+mod runs;
 mod threads;
 mod turns;
 mod vacate;

@@ -148,6 +148,7 @@ fn within_a_class_and_a_run_the_place_stays() {
 #[test]
 fn a_run_grows_and_shrinks_where_it_is() {
     let (_, mut heap) = heap();
+    // From one that the heap would keep to one too long for that, and back.
     let long = heap.take(300_000);
     write(long, 300_000);
     assert_eq!(resize(&mut heap, long, 900_000), long);
@@ -155,9 +156,10 @@ fn a_run_grows_and_shrinks_where_it_is() {
     assert_eq!(resize(&mut heap, long, 20_000), long);
     check_contents(long, 20_000);
     heap.give(long).expect("live");
-    // Short runs lie high, the next one below: what is above is freed. First as one that the heap would keep, then as one too long for that.
+    // Short runs lie high, the next one below: what is above is freed.
     let (above, short) = (heap.take(160_000), heap.take(60_000));
     heap.give(above).expect("live");
+    heap.trim();
     for bytes in [130_000, 60_000, 210_000] {
         write(short, 60_000);
         assert_eq!(resize(&mut heap, short, bytes), short, "{bytes}");

@@ -1,0 +1,136 @@
+//! Page runs that other threads freed: handed to the heap that they were allocated in, which uses them again.
+//!
+//! ```text
+//!   other thread                                    owner
+//!   remote[0] |= 1       (twice: mistake)
+//!   vacant[0] = 1 ─▶ list of the heap's inbox ────▶ no run of that length kept: takes all of them, remote[0] = 0, keeps them
+//!         └─▶ full: to the arenas                    thread ends, look (see `surplus`): the same
+//! ```
+//!
+//! A run in that list is in the state of one that is kept: its tag is the heap's, and it does not live; so a second free is found out as for those. The bit in *remote* says that it is on its way.
+//!
+//! To give each to the arenas was to take their lock for it at both ends: a thread that fills buffers of 64 KiB for another one took two and a half times as long as with mimalloc.
+//!
+//! A thread that is stopped between the bit and the list, and is missing in a forked child, takes the run with it there.
+
+use super::heap::{Heap, Own, Shared};
+use super::mistake::Mistake;
+use super::registry::{OWNED, THREAD, WAITING};
+use super::remote;
+use super::run_cache::Spilled;
+use super::runs::{bytes_of, check_run};
+use super::space::{Page, Source, Space};
+use super::tag;
+use crate::arena::HEAP_PAGE_BYTES;
+use core::sync::atomic::Ordering;
+
+/// Heap pages that a heap may have handed to it and not taken yet: 2 MiB. More is not soon needed by who does not come for it.
+const HANDED: u32 = 128;
+
+impl<S: Source> Space<S> {
+    /// Frees a run of another heap: back to that, or to the arenas.
+    pub(super) fn free_run_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
+        check_run(page, address)?;
+        let bytes = bytes_of(page);
+        if !remote::free(&page.remote()[0], 1) {
+            return Err(Mistake::TwoThreads { bytes });
+        }
+        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else {
+            return self.take_from(page, tag);
+        };
+        if shared.hardened {
+            return if self.clear_run(page) { self.take_from(page, tag) } else { Ok(()) };
+        }
+        // One that two threads free may be somebody else's by now.
+        if page.tag() != tag {
+            return Err(Mistake::TwoThreads { bytes });
+        }
+        if self.hand(page, shared) {
+            if shared.state.load(Ordering::SeqCst) == WAITING {
+                self.collect_ownerless(tag::heap(tag));
+            }
+            return Ok(());
+        }
+        self.take_from(page, tag)
+    }
+
+    /// Puts a run that does not live into the list of a heap. Says no where nobody would take it there soon.
+    fn hand(&self, page: Page, shared: &Shared) -> bool {
+        if !matches!(shared.state.load(Ordering::Relaxed), OWNED | THREAD) {
+            return false;
+        }
+        let pages = u32::from(page.mark().free());
+        let before = shared.inbox.run_pages.fetch_add(pages, Ordering::Relaxed);
+        if before + pages > HANDED {
+            shared.inbox.run_pages.fetch_sub(pages, Ordering::Relaxed);
+            return false;
+        }
+        page.vacant()[0].store(1, Ordering::Relaxed);
+        remote::push(&shared.inbox.runs, page.address(), &page.links().inbox);
+        if before == 0 {
+            // Whose owner comes for it soon is left alone: see `surplus`.
+            self.source().with(|arenas| arenas.keeps_runs());
+        }
+        true
+    }
+
+    /// Takes a run that a thread freed out of the heap that it belongs to, back to the arenas.
+    fn take_from(&self, page: Page, tag: u32) -> Result<(), Mistake> {
+        // From here on nobody else finds the run: its first page has no tag, and its other pages never had one. It has another one if a second thread freed the run, and the page is somebody else's by now:
+        // with a store that lost its tag.
+        if page.mark().tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return Err(Mistake::TwoThreads { bytes: bytes_of(page) });
+        }
+        page.remote()[0].store(0, Ordering::Release);
+        self.free_pages(page.address())
+    }
+
+    /// Takes the runs out of a heap's list, one after the other. Returns their pages.
+    pub(super) fn take_handed_runs(&self, shared: &Shared, mut taken: impl FnMut(usize)) -> u32 {
+        let mut pages = 0;
+        let mut next = remote::take_all(&shared.inbox.runs);
+        while let Some(page) = self.page(next) {
+            next = page.links().inbox.load(Ordering::Relaxed);
+            pages += u32::from(page.mark().free());
+            // Release: who frees it the next time sets it after that.
+            page.remote()[0].store(0, Ordering::Release);
+            taken(page.address());
+        }
+        shared.inbox.run_pages.fetch_sub(pages, Ordering::Relaxed);
+        pages
+    }
+}
+
+impl<S: Source> Own<S> {
+    /// Whether a run that does not live is known: kept, or on its way to this heap. For the verifier.
+    pub(super) fn knows_run(&self, shared: &Shared, run: usize) -> bool {
+        let link = |page: &Page| self.space.page(page.links().inbox.load(Ordering::Relaxed));
+        let first = self.space.page(shared.inbox.runs.load(Ordering::Relaxed));
+        let mut handed = core::iter::successors(first, link);
+        handed.any(|page| page.address() == run) || self.keeps_run(run)
+    }
+}
+
+impl<S: Source> Heap<S> {
+    /// Keeps what other threads freed. Says whether there was anything.
+    pub(super) fn take_handed(&mut self) -> bool {
+        if self.shared().inbox.runs.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let core = self.core;
+        // SAFETY: cores are never unmapped; nobody has an exclusive reference to `shared`.
+        let shared = unsafe { &(*core.as_ptr()).shared };
+        let space = self.own().space;
+        let pages = space.take_handed_runs(shared, |run| {
+            let mut spilled = Spilled::none();
+            {
+                let _keeping = self.keeping();
+                self.own().keep_or_spill(run, &mut spilled);
+            }
+            space.give_runs(&spilled);
+        });
+        pages > 0
+    }
+}
+
+const _: () = assert!(HANDED as usize * HEAP_PAGE_BYTES == 2 << 20);

@@ -1,0 +1,287 @@
+//! Page runs that heaps keep: used again without the arenas, handed back by other threads, and given up when nobody needs them.
+
+use super::super::registry::WAITING;
+use super::threads::random;
+use super::*;
+use core::sync::atomic::Ordering;
+
+/// Heap pages that any heap may keep in runs, and one that shows that it needs them.
+const ANY: u64 = 32;
+const MOST: u64 = 512;
+
+/// What a thread may have handed to it.
+const HANDED: usize = 128;
+
+/// How often runs were taken from the arenas.
+fn asked(space: &Space<World>) -> u64 {
+    space.source().arenas.lock().snapshot().allocations
+}
+
+fn pages(space: &Space<World>) -> u64 {
+    live(space) / HEAP_PAGE_BYTES as u64
+}
+
+impl Heap<World> {
+    /// Takes so many, and frees them.
+    fn up_and_down(&mut self, count: usize, bytes: usize) {
+        let all = self.take_many(count, bytes);
+        self.give_all(all);
+    }
+}
+
+#[test]
+fn buffers_that_come_and_go_are_had_without_the_arenas() {
+    for (count, bytes) in [(100, 16 << 10), (20, 100_000), (8, 500_000), (1, 200_000)] {
+        let (space, mut heap) = heap();
+        (0..6).for_each(|_| heap.up_and_down(count, bytes));
+        let before = asked(space);
+        (0..10).for_each(|_| heap.up_and_down(count, bytes));
+        assert_eq!(asked(space), before, "{count} of {bytes} bytes");
+        assert!(pages(space) <= MOST);
+        heap.check();
+        heap.check_empty();
+    }
+}
+
+#[test]
+fn a_program_that_needs_many_once_keeps_few() {
+    let (space, mut heap) = heap();
+    heap.up_and_down(1000, 20_000);
+    assert!(pages(space) <= ANY, "{}", pages(space));
+    heap.check_empty();
+}
+
+#[test]
+fn what_others_freed_is_taken_by_its_heap_again() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let mut before = 0;
+    for round in 0..20 {
+        let buffers = heap.take_many(30, 60_000);
+        buffers.iter().for_each(|&buffer| fill(buffer, 60_000, round));
+        if round == 2 {
+            before = asked(space);
+        }
+        assert!(buffers.iter().all(|&buffer| holds(buffer, 60_000, round)));
+        other.give_all(buffers.iter().copied());
+        for &buffer in &buffers {
+            assert!(other.give(buffer).is_err(), "freed twice by the same thread");
+            assert!(heap.give(buffer).is_err(), "freed by the owner as well");
+            assert!(heap.usable_size(buffer).is_err());
+        }
+        heap.check();
+        other.check();
+    }
+    assert_eq!(asked(space), before);
+    other.check();
+    heap.check_empty();
+}
+
+#[test]
+fn who_does_not_come_is_handed_no_more_than_two_mebibytes() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let buffers = heap.take_many(50, 128 << 10);
+    other.give_all(buffers);
+    assert_eq!(pages(space), HANDED as u64);
+    heap.check();
+    // All of it is known to its heap, whether that has room for it or not.
+    let again = heap.take_many(50, 128 << 10);
+    heap.check();
+    heap.give_all(again);
+    heap.check_empty();
+}
+
+#[test]
+fn a_heap_that_nobody_owns_is_handed_nothing() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let buffers = heap.take_many(40, 40_000);
+    other.give_all(buffers[..10].iter().copied());
+    drop(heap);
+    assert_eq!(pages(space), 30 * 3, "what was handed over goes with its owner");
+    other.give_all(buffers[10..].iter().copied());
+    assert_eq!(pages(space), 0);
+    other.check_empty();
+}
+
+/// Handed over when its owner was still there, and pushed when it had gone: who does that collects it.
+#[test]
+fn what_is_handed_over_while_the_owner_leaves_is_collected() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let buffer = heap.take(40_000);
+    // The first that is handed over is told to the arenas: then the owner goes.
+    space.source().when_asked(move || drop(heap));
+    other.give(buffer).expect("live");
+    assert!(space.source().asked());
+    let shared = space.registry.shared::<World>(1).expect("made");
+    assert_eq!(shared.state.load(Ordering::Relaxed), WAITING);
+    assert_eq!((shared.inbox.runs.load(Ordering::Relaxed), pages(space)), (0, 0));
+    other.check_empty();
+}
+
+#[test]
+fn what_a_sleeping_owner_keeps_goes_in_two_looks() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    (0..6).for_each(|_| heap.up_and_down(100, 30_000));
+    let buffers = heap.take_many(20, 50_000);
+    other.give_all(buffers);
+    assert!(pages(space) > 200, "{}", pages(space));
+    let mut looks = 0;
+    while space.give_surplus_runs(true) {
+        looks += 1;
+        heap.check();
+    }
+    assert!(looks <= 2 && pages(space) == 0, "{looks} looks, {} pages", pages(space));
+    // It goes on as if nothing had happened.
+    (0..6).for_each(|_| heap.up_and_down(100, 30_000));
+    heap.check();
+    other.check();
+    heap.check_empty();
+}
+
+#[test]
+fn what_an_owner_needs_all_the_time_stays() {
+    let (space, mut heap) = heap();
+    (0..6).for_each(|_| heap.up_and_down(100, 30_000));
+    assert!(space.give_surplus_runs(true), "it may be too much the next time");
+    for _ in 0..5 {
+        heap.up_and_down(60, 30_000);
+        space.give_surplus_runs(true);
+        assert_eq!(pages(space), 120);
+    }
+    let before = asked(space);
+    heap.up_and_down(60, 30_000);
+    assert_eq!(asked(space), before);
+    assert!(!space.give_surplus_runs(false), "asked for: all of it");
+    assert_eq!(pages(space), 0);
+    heap.check_empty();
+}
+
+#[test]
+fn who_keeps_more_than_before_is_looked_at_however_little_lives() {
+    let due = |space: &Space<World>| space.source().arenas.lock().maintenance_due();
+    let (space, mut owner) = heap();
+    owner.up_and_down(100, 16 << 10);
+    assert!(!due(space), "as any heap may");
+    (0..3).for_each(|_| owner.up_and_down(100, 16 << 10));
+    assert!(due(space));
+    let (space, mut owner) = heap();
+    let mut other = space.acquire().expect("memory");
+    let buffer = owner.take(50_000);
+    assert!(!due(space));
+    other.give(buffer).expect("live");
+    assert!(due(space), "handed over, and nobody may come for it");
+}
+
+#[test]
+fn runs_that_are_kept_are_given_up_where_memory_is_short() {
+    // Two arenas of address space, one of which is for small runs.
+    let space = space_with(Config::default(), 4 << 20);
+    let mut heap = space.acquire().expect("memory");
+    let long = heap.take_many(3, 500_000);
+    heap.give_all(long);
+    (0..6).for_each(|_| heap.up_and_down(8, 250_000));
+    space.source().kernel.fail_every(hugeheap_os::simulated::Call::Reserve, 1, libc::ENOMEM);
+    let mut taken = Vec::new();
+    while let Some(run) = heap.allocate(300_000) {
+        taken.push(run);
+    }
+    assert!(taken.len() >= 6, "{}", taken.len());
+    heap.check();
+    heap.give_all(taken);
+    heap.check_empty();
+}
+
+/// Who looks does not take runs of an owner that is just taking or keeping one, and the owner waits for who does.
+#[test]
+fn a_run_is_taken_by_its_owner_or_by_who_looks() {
+    let (space, mut heap) = heap();
+    (0..6).for_each(|_| heap.up_and_down(100, 30_000));
+    let turn = &space.registry.shared::<World>(heap.number()).expect("made").turn;
+    let keeping = heap.keeping();
+    assert!(space.hold(turn).is_none());
+    let before = pages(space);
+    assert!(space.give_surplus_runs(false) && pages(space) == before);
+    drop(keeping);
+    let held = space.hold(turn).expect("nobody is keeping");
+    std::thread::scope(|scope| {
+        let goes_on = scope.spawn(move || {
+            heap.up_and_down(10, 30_000);
+            heap
+        });
+        std::thread::sleep(core::time::Duration::from_millis(50));
+        assert!(!goes_on.is_finished(), "it takes what somebody else takes");
+        drop(held);
+        goes_on.join().expect("the owner").check_empty();
+    });
+}
+
+/// A thread whose heap is kept in a forked child although it was just keeping a run: what is kept is whole between any two instructions.
+#[test]
+fn a_heap_whose_owner_was_keeping_a_run_is_not_lost_in_a_forked_child() {
+    let (space, mut own) = heap();
+    let mut gone = space.acquire_for_thread().expect("memory");
+    gone.up_and_down(10, 30_000);
+    core::mem::forget(gone.keeping());
+    core::mem::forget(gone);
+    space.lock_for_fork();
+    // SAFETY: just locked by this thread.
+    unsafe { space.unlock_after_fork() };
+    space.after_fork_in_child(&[Some(own.number())]);
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.number(), 2);
+    let before = asked(space);
+    adopted.up_and_down(10, 30_000);
+    assert_eq!(asked(space), before);
+    adopted.check();
+    drop(adopted);
+    own.check_empty();
+}
+
+#[test]
+fn two_threads_that_hand_buffers_to_each_other_lose_none() {
+    let space = space();
+    let (to, from) = std::sync::mpsc::channel::<Vec<(usize, usize)>>();
+    let (back, returned) = std::sync::mpsc::channel::<Vec<(usize, usize)>>();
+    let work = move |seed: u64,
+                     from: std::sync::mpsc::Receiver<Vec<(usize, usize)>>,
+                     to: std::sync::mpsc::Sender<Vec<(usize, usize)>>| {
+        let mut seed = seed;
+        let mut heap = space.acquire().expect("memory");
+        for _ in 0..300 {
+            let buffers: Vec<_> = (0..random(&mut seed) % 40)
+                .map(|_| {
+                    let bytes = 8193 + random(&mut seed) as usize % 200_000;
+                    let buffer = heap.take(bytes);
+                    fill(buffer, bytes, bytes as u8);
+                    (at(buffer), bytes)
+                })
+                .collect();
+            if to.send(buffers).is_err() {
+                break;
+            }
+            for (buffer, bytes) in from.try_iter().flatten() {
+                assert!(holds(pointer(buffer), bytes, bytes as u8));
+                heap.give(pointer(buffer)).expect("live");
+            }
+        }
+        drop(to);
+        for (buffer, bytes) in from.iter().flatten() {
+            assert!(holds(pointer(buffer), bytes, bytes as u8));
+            heap.give(pointer(buffer)).expect("live");
+        }
+        heap.check();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || work(1, returned, to));
+        scope.spawn(move || work(2, from, back));
+        for _ in 0..50 {
+            space.give_surplus_runs(true);
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(pages(space), 0);
+}
