@@ -11,7 +11,7 @@
 //!
 //! To give each to the arenas was to take their lock for it at both ends: a thread that fills buffers of 64 KiB for another one took two and a half times as long as with mimalloc.
 //!
-//! A thread that is stopped between the bit and the list, and is missing in a forked child, takes the run with it there.
+//! A thread that is stopped between the bit and the list, or after it took all of a list, and is missing in a forked child, takes these runs with it there.
 
 use super::heap::{Heap, Own, Shared};
 use super::mistake::Mistake;
@@ -83,6 +83,14 @@ impl<S: Source> Space<S> {
         }
         page.remote()[0].store(0, Ordering::Release);
         self.free_pages(page.address())
+    }
+
+    /// In a forked child: pages in the list, counted anew. A missing thread may have counted what it did not put there, or taken what it still counted.
+    pub(super) fn recount_handed(&self, shared: &Shared) {
+        let link = |page: &Page| self.page(page.links().inbox.load(Ordering::Relaxed));
+        let first = self.page(shared.inbox.runs.load(Ordering::Relaxed));
+        let pages = core::iter::successors(first, link).map(|page| u32::from(page.mark().free())).sum();
+        shared.inbox.run_pages.store(pages, Ordering::Relaxed);
     }
 
     /// Takes the runs out of a heap's list, one after the other. Returns their pages.

@@ -187,10 +187,13 @@ impl<S: Source> Heap<S> {
     /// Memory for a request that gets no block.
     pub(super) fn allocate_fresh(&mut self, bytes: usize, whole: bool) -> Option<Fresh> {
         if self.is_hardened() {
-            self.allocate_guarded(bytes, whole)
-        } else {
-            self.own().space.allocate_fresh(bytes, whole)
+            return self.allocate_guarded(bytes, whole);
         }
+        let space = self.own().space;
+        // What is kept may be in the way.
+        space
+            .allocate_fresh(bytes, whole)
+            .or_else(|| if self.give_kept() { space.allocate_fresh(bytes, whole) } else { None })
     }
 
     /// A page run or large block with a guard, where the backing allows one: hugetlb pages are not protected in part.

@@ -53,7 +53,10 @@ impl<S: Source> Own<S> {
             }
             // What there is may lie in an arena that is closed for a moment.
             if !self.new_page(class) && !self.space.may_have_missed(look) {
-                return None;
+                // What is kept may be in the way.
+                if self.give_runs() == 0 || !self.new_page(class) {
+                    return None;
+                }
             }
         }
     }

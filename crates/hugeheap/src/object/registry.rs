@@ -344,6 +344,7 @@ impl<S: Source> Space<S> {
                 shared.quarantined.store(u32::from(shared.hardened), Ordering::Relaxed);
                 shared.seen.store(0, Ordering::Relaxed);
             }
+            self.recount_handed(shared);
             waiting[usize::from(shared.hardened)] += usize::from(state == WAITING);
             lost += usize::from(state == LOST);
             // The thread that forked has another number in the child.

@@ -67,13 +67,14 @@ impl<S: Source> Heap<S> {
             }
             heap.own().runs.missed(pages)
         };
-        let own = heap.own();
-        let address = match own.space.allocate_run(pages, raised) {
+        let space = heap.own().space;
+        let address = match space.allocate_run(pages, raised) {
             Some(address) => address,
             // What is kept may be in the way.
-            None if own.give_runs() > 0 => own.space.allocate_run(pages, false)?,
+            None if heap.give_kept() => space.allocate_run(pages, false)?,
             None => return None,
         };
+        let own = heap.own();
         let start = address.as_ptr() as usize;
         let page = own.space.page_or_add(start);
         own.learn();
@@ -103,6 +104,23 @@ impl<S: Source> Heap<S> {
         let kept = keeping.is_some_and(|_keeping| heap.own().runs.keep(mark.free() as usize, run, mark));
         // Also where somebody holds the heap: it is waited for there.
         kept || Self::spill(core, run)
+    }
+
+    /// Gives all kept runs back to the arenas, where the owner is not busy. Says whether there were any.
+    pub(super) fn give_kept(&mut self) -> bool {
+        let (mut some, mut more) = (false, true);
+        while more {
+            let mut spilled = Spilled::none();
+            more = {
+                let _keeping = self.keeping();
+                let own = self.own();
+                let marks = own.run_marks();
+                own.runs.shed(true, &mut spilled, marks)
+            };
+            some |= !spilled.runs().is_empty();
+            self.own().space.give_runs(&spilled);
+        }
+        some
     }
 
     /// Keeps a run for which there is no room, if others can make room for it. Says yes.
@@ -205,7 +223,7 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Gives all kept runs back to the arenas. Returns their pages.
+    /// Gives all kept runs back to the arenas, where the owner is busy. Returns their pages.
     pub(super) fn give_runs(&mut self) -> usize {
         let kept = self.runs.pages() as usize;
         let (marks, mut more) = (self.run_marks(), true);

@@ -4,6 +4,7 @@ use super::super::registry::WAITING;
 use super::threads::random;
 use super::*;
 use core::sync::atomic::Ordering;
+use hugeheap_os::simulated::Call;
 
 /// Heap pages that any heap may keep in runs, and one that shows that it needs them.
 const ANY: u64 = 32;
@@ -178,21 +179,46 @@ fn who_keeps_more_than_before_is_looked_at_however_little_lives() {
 
 #[test]
 fn runs_that_are_kept_are_given_up_where_memory_is_short() {
-    // Two arenas of address space, one of which is for small runs.
-    let space = space_with(Config::default(), 4 << 20);
-    let mut heap = space.acquire().expect("memory");
-    let long = heap.take_many(3, 500_000);
-    heap.give_all(long);
-    (0..6).for_each(|_| heap.up_and_down(8, 250_000));
-    space.source().kernel.fail_every(hugeheap_os::simulated::Call::Reserve, 1, libc::ENOMEM);
-    let mut taken = Vec::new();
-    while let Some(run) = heap.allocate(300_000) {
-        taken.push(run);
+    // As a run of another length, as a block, and as a large block.
+    for (bytes, least) in [(300_000, 75), (1000, 90), (1_500_000, 87)] {
+        let space = space_with(Config::default(), 32 << 20);
+        let mut heap = space.acquire().expect("memory");
+        (0..20).for_each(|_| heap.up_and_down(50, 100_000));
+        assert!(pages(space) > 300);
+        space.source().kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+        let mut taken = Vec::new();
+        while let Some(block) = heap.allocate(bytes) {
+            taken.push(block);
+        }
+        // A large block has arenas of its own.
+        let each = bytes.next_multiple_of(if bytes > 1 << 20 { 2 << 20 } else { 1 });
+        let percent = taken.len() * each * 100 / (32 << 20);
+        assert!(percent >= least, "{percent} % in blocks of {bytes} bytes");
+        heap.check();
+        heap.give_all(taken);
+        heap.check_empty();
     }
-    assert!(taken.len() >= 6, "{}", taken.len());
-    heap.check();
-    heap.give_all(taken);
-    heap.check_empty();
+}
+
+#[test]
+fn what_was_on_its_way_is_counted_anew_in_a_forked_child() {
+    let (space, mut own) = heap();
+    let mut gone = space.acquire_for_thread().expect("memory");
+    let buffers = gone.take_many(4, 60_000);
+    own.give_all(buffers[..3].iter().copied());
+    let counted = &space.registry.shared::<World>(gone.number()).expect("made").inbox.run_pages;
+    assert_eq!(counted.load(Ordering::Relaxed), 12);
+    // A missing thread was about to hand over 2 MiB.
+    counted.fetch_add(HANDED as u32, Ordering::Relaxed);
+    core::mem::forget(gone);
+    space.lock_for_fork();
+    // SAFETY: just locked by this thread.
+    unsafe { space.unlock_after_fork() };
+    space.after_fork_in_child(&[Some(own.number())]);
+    assert_eq!(counted.load(Ordering::Relaxed), 12);
+    own.give(buffers[3]).expect("live");
+    drop(space.acquire().expect("memory"));
+    own.check_empty();
 }
 
 /// Who looks does not take runs of an owner that is just taking or keeping one, and the owner waits for who does.
