@@ -15,7 +15,7 @@
 //! What changes with one store, such as a bit of a window, needs no turn: whoever holds a heap must not touch it. See `idle`. What is kept of page runs changes so, too, and who holds a heap may take of it: so its owner is *keeping* meanwhile. That is like being busy, but for a fork, which finds what is kept whole between any
 //! two instructions: the child does not lose the heap.
 //!
-//! Turns are not nested: the inner one would end the outer one's. But for keeping while busy.
+//! Turns are not nested: the inner one would end the outer one's.
 
 use super::heap::{Core, Heap, Turn};
 use super::space::{Source, Space};
@@ -48,6 +48,7 @@ impl<S: Source> Heap<S> {
     pub(super) fn try_keeping(&self) -> Option<Keeping> {
         // SAFETY: cores are never unmapped.
         let turn: &Turn = unsafe { &(*self.core.as_ptr()).shared.turn };
+        debug_assert_eq!(turn.busy.load(Ordering::Relaxed), 0, "turns are not nested");
         let mine = Mine::mark(&turn.keeping);
         (turn.held.load(Ordering::Acquire) == 0).then_some(Keeping(mine))
     }

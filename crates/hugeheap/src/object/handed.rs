@@ -93,8 +93,8 @@ impl<S: Source> Space<S> {
         shared.inbox.run_pages.store(pages, Ordering::Relaxed);
     }
 
-    /// Takes the runs out of a heap's list, one after the other. Returns their pages.
-    pub(super) fn take_handed_runs(&self, shared: &Shared, mut taken: impl FnMut(usize)) -> u32 {
+    /// Takes the runs out of a heap's list, one after the other.
+    pub(super) fn take_handed_runs(&self, shared: &Shared, mut taken: impl FnMut(usize)) {
         let mut pages = 0;
         let mut next = remote::take_all(&shared.inbox.runs);
         while let Some(page) = self.page(next) {
@@ -105,7 +105,6 @@ impl<S: Source> Space<S> {
             taken(page.address());
         }
         shared.inbox.run_pages.fetch_sub(pages, Ordering::Relaxed);
-        pages
     }
 }
 
@@ -120,24 +119,20 @@ impl<S: Source> Own<S> {
 }
 
 impl<S: Source> Heap<S> {
-    /// Keeps what other threads freed. Says whether there was anything.
-    pub(super) fn take_handed(&mut self) -> bool {
+    /// Keeps what other threads freed.
+    pub(super) fn take_handed(&mut self) {
         if self.shared().inbox.runs.load(Ordering::Relaxed) == 0 {
-            return false;
+            return;
         }
-        let core = self.core;
         // SAFETY: cores are never unmapped; nobody has an exclusive reference to `shared`.
-        let shared = unsafe { &(*core.as_ptr()).shared };
-        let space = self.own().space;
-        let pages = space.take_handed_runs(shared, |run| {
-            let mut spilled = Spilled::none();
-            {
-                let _keeping = self.keeping();
-                self.own().keep_or_spill(run, &mut spilled);
-            }
-            space.give_runs(&spilled);
+        let shared = unsafe { &(*self.core.as_ptr()).shared };
+        let (space, mut spilled) = (self.own().space, Spilled::none());
+        space.take_handed_runs(shared, |run| {
+            space.give_if_full(&mut spilled);
+            let _keeping = self.keeping();
+            self.own().keep_or_spill(run, &mut spilled);
         });
-        pages > 0
+        space.give_runs(&spilled);
     }
 }
 

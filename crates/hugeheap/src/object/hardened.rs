@@ -189,11 +189,7 @@ impl<S: Source> Heap<S> {
         if self.is_hardened() {
             return self.allocate_guarded(bytes, whole);
         }
-        let space = self.own().space;
-        // What is kept may be in the way.
-        space
-            .allocate_fresh(bytes, whole)
-            .or_else(|| if self.give_kept() { space.allocate_fresh(bytes, whole) } else { None })
+        self.ask(|space| space.allocate_fresh(bytes, whole))
     }
 
     /// A page run or large block with a guard, where the backing allows one: hugetlb pages are not protected in part.

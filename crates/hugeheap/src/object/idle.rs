@@ -25,13 +25,14 @@
 
 use super::busy::Held;
 use super::class::{CLASSES, Class};
-use super::heap::{Core, Own, SPARES, Shared, Turn};
+use super::heap::{Core, Own, SPARES, Shared};
 use super::inbox::freed_twice;
 use super::registry::{OWNED, THREAD};
 use super::remote;
 use super::space::{Page, Source, Space};
 use super::tag::{self, PENDING};
 use super::vacate::at_rest;
+use crate::lock::Guard;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
@@ -102,23 +103,14 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Collects some pages of a heap; says whether there may be more. `None`: its owner is busy.
+    /// Collects some pages of a heap; says whether there may be more. `None`: nobody can do that there now.
     fn collect_some(
         &'static self,
         core: NonNull<Core<S>>,
         shared: &'static Shared,
         walk: &mut Option<Walk>,
     ) -> Option<bool> {
-        // Each time anew: a fork, and a thread that ends, wait for it.
-        let _visiting = self.registry.visits.lock();
-        if !is_owned(shared) {
-            return Some(false);
-        }
-        let held = self.hold_patiently(&shared.turn)?;
-        // Again: who leaves the heap says so before it takes its last turn.
-        if !is_owned(shared) {
-            return Some(false);
-        }
+        let (_visiting, held) = self.hold_owned(shared)?;
         // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins, which are neither read nor written through this reference.
         let own = unsafe { &mut (*core.as_ptr()).own };
         let mut vacant = Vacant::default();
@@ -134,15 +126,21 @@ impl<S: Source> Space<S> {
         Some(more)
     }
 
-    /// Holds a heap, if its owner is not busy for long.
-    pub(super) fn hold_patiently(&self, turn: &'static Turn) -> Option<Held> {
-        (0..TRIES).find_map(|_| {
-            let held = self.hold(turn);
+    /// Holds a heap, if somebody owns it and is not busy for long. A fork, and a thread that ends, wait for it: so each time anew.
+    pub(super) fn hold_owned(&self, shared: &'static Shared) -> Option<(Guard<'_, ()>, Held)> {
+        let visiting = self.registry.visits.lock();
+        if !is_owned(shared) {
+            return None;
+        }
+        let held = (0..TRIES).find_map(|_| {
+            let held = self.hold(&shared.turn);
             if held.is_none() {
                 std::thread::yield_now();
             }
             held
-        })
+        })?;
+        // Again: who leaves the heap says so before it takes its last turn.
+        is_owned(shared).then_some((visiting, held))
     }
 }
 

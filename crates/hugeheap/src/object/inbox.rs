@@ -66,11 +66,12 @@ impl<S: Source> Own<S> {
         }
         self.collect_queues();
         let space = self.space;
+        let mut spilled = Spilled::none();
         space.take_handed_runs(shared, |run| {
-            let mut spilled = Spilled::none();
+            space.give_if_full(&mut spilled);
             self.keep_or_spill(run, &mut spilled);
-            space.give_runs(&spilled);
         });
+        space.give_runs(&spilled);
     }
 
     /// Frees what other threads freed where that helps a class that has no free block known. Says whether it did anything.

@@ -103,7 +103,8 @@ impl<S: Source> Heap<S> {
             }
         };
         let grows = bytes > have && bytes > COPIED && self.own().preset.is_none();
-        let moved = if grows { space.allocate_growing(bytes) } else { self.allocate(bytes) };
+        let moved =
+            if grows { self.ask(|space| space.allocate_growing(bytes)) } else { self.allocate(bytes) };
         let Some(moved) = moved else { return Ok(None) };
         if grows && have > COPIED {
             // What lists left behind when they grew is seldom needed again as it is: joined with what is beside it, it is. Kept by the heap, it was a fifth more memory where sixty grew in turn.

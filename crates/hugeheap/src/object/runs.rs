@@ -67,13 +67,7 @@ impl<S: Source> Heap<S> {
             }
             heap.own().runs.missed(pages)
         };
-        let space = heap.own().space;
-        let address = match space.allocate_run(pages, raised) {
-            Some(address) => address,
-            // What is kept may be in the way.
-            None if heap.give_kept() => space.allocate_run(pages, false)?,
-            None => return None,
-        };
+        let address = heap.ask(|space| space.allocate_run(pages, raised))?;
         let own = heap.own();
         let start = address.as_ptr() as usize;
         let page = own.space.page_or_add(start);
@@ -106,21 +100,16 @@ impl<S: Source> Heap<S> {
         kept || Self::spill(core, run)
     }
 
-    /// Gives all kept runs back to the arenas, where the owner is not busy. Says whether there were any.
-    pub(super) fn give_kept(&mut self) -> bool {
-        let (mut some, mut more) = (false, true);
-        while more {
-            let mut spilled = Spilled::none();
-            more = {
+    /// Asks the arenas, and once more without the runs that are kept: these may be in the way. Where the owner is not busy.
+    pub(super) fn ask<R>(&mut self, ask: impl Fn(&Space<S>) -> Option<R>) -> Option<R> {
+        let space = self.own().space;
+        ask(space).or_else(|| {
+            let given = space.give_shed(|spilled| {
                 let _keeping = self.keeping();
-                let own = self.own();
-                let marks = own.run_marks();
-                own.runs.shed(true, &mut spilled, marks)
-            };
-            some |= !spilled.runs().is_empty();
-            self.own().space.give_runs(&spilled);
-        }
-        some
+                self.own().shed_all(spilled)
+            });
+            if given { ask(space) } else { None }
+        })
     }
 
     /// Keeps a run for which there is no room, if others can make room for it. Says yes.
@@ -150,9 +139,9 @@ pub(super) fn note_length(page: Page, pages: u32) {
     }
 }
 
-/// A live run will not be kept when it is freed.
+/// A live run will not be kept when it is freed. One with a guard never is: its tag stays, by which it is known that it has one.
 pub(super) fn disown(page: Page) {
-    if is_run(page.tag()) {
+    if is_run(page.tag()) && page.vacant()[BYTES_WORD].load(Ordering::Relaxed) == 0 {
         page.mark().tag.store(0, Ordering::Release);
     }
 }
@@ -225,14 +214,15 @@ impl<S: Source> Own<S> {
 
     /// Gives all kept runs back to the arenas, where the owner is busy. Returns their pages.
     pub(super) fn give_runs(&mut self) -> usize {
-        let kept = self.runs.pages() as usize;
-        let (marks, mut more) = (self.run_marks(), true);
-        while more {
-            let mut spilled = Spilled::none();
-            more = self.runs.shed(true, &mut spilled, marks);
-            self.space.give_runs(&spilled);
-        }
+        let (space, kept) = (self.space, self.runs.pages() as usize);
+        space.give_shed(|spilled| self.shed_all(spilled));
         kept
+    }
+
+    /// Takes out what is kept; says whether there is more.
+    fn shed_all(&mut self, spilled: &mut Spilled) -> bool {
+        let marks = self.run_marks();
+        self.runs.shed(true, spilled, marks)
     }
 
     /// Whether a page begins a run that this heap keeps: for the verifier.
@@ -251,6 +241,25 @@ impl<S: Source> Space<S> {
             arenas.allocate(pages as u32)
         })?;
         NonNull::new(address.get() as *mut u8)
+    }
+
+    /// Gives back what is shed, as long as there is more. Says whether there was anything.
+    fn give_shed(&self, mut shed: impl FnMut(&mut Spilled) -> bool) -> bool {
+        let (mut some, mut more) = (false, true);
+        while more {
+            let mut spilled = Spilled::none();
+            more = shed(&mut spilled);
+            some |= !spilled.runs().is_empty();
+            self.give_runs(&spilled);
+        }
+        some
+    }
+
+    /// Makes room for more.
+    pub(super) fn give_if_full(&self, spilled: &mut Spilled) {
+        if spilled.is_full() {
+            self.give_runs(&core::mem::replace(spilled, Spilled::none()));
+        }
     }
 
     /// Gives runs that were kept back to the arenas.

@@ -48,10 +48,7 @@ impl<S: Source> Space<S> {
             return false;
         }
         loop {
-            let mut spilled = Spilled::none();
-            let seen = self.shed_some(core, shared, quiet, &mut spilled);
-            self.give_runs(&spilled);
-            match seen {
+            match self.shed_some(core, shared, quiet) {
                 Some(Seen::More) => {}
                 Some(Seen::All { later }) => return later,
                 // Who takes and keeps runs all the time may be met at that each time.
@@ -66,9 +63,7 @@ impl<S: Source> Space<S> {
         let _visiting = self.registry.visits.lock();
         let mut spilled = Spilled::none();
         self.take_handed_runs(shared, |run| {
-            if spilled.is_full() {
-                self.give_runs(&core::mem::replace(&mut spilled, Spilled::none()));
-            }
+            self.give_if_full(&mut spilled);
             spilled.add(run);
         });
         self.give_runs(&spilled);
@@ -80,21 +75,15 @@ impl<S: Source> Space<S> {
         core: NonNull<Core<S>>,
         shared: &'static Shared,
         quiet: bool,
-        spilled: &mut Spilled,
     ) -> Option<Seen> {
-        // Each time anew, as above.
-        let _visiting = self.registry.visits.lock();
-        if !is_owned(shared) {
-            return None;
-        }
-        let held = self.hold_patiently(&shared.turn)?;
-        // Again: who leaves the heap says so before it takes its last turn.
-        if !is_owned(shared) {
-            return None;
-        }
+        let (_visiting, held) = self.hold_owned(shared)?;
         // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins, which are neither read nor written through this reference.
         let own = unsafe { &mut (*core.as_ptr()).own };
-        Some(own.shed_held(&held, quiet, spilled))
+        let mut spilled = Spilled::none();
+        let seen = own.shed_held(&held, quiet, &mut spilled);
+        drop(held);
+        self.give_runs(&spilled);
+        Some(seen)
     }
 }
 

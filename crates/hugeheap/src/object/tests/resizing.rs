@@ -188,6 +188,26 @@ fn the_block_of_another_heap_can_be_resized() {
     assert_eq!(live(space), 0);
 }
 
+/// It has a guard, and is cleared, by what its tag says: that was taken from it before it was freed.
+#[test]
+fn a_guarded_run_that_another_heap_makes_longer_leaves_no_guard_behind() {
+    let space = space();
+    let mut hardened = space.acquire_hardened().expect("memory");
+    let mut other = space.acquire().expect("memory");
+    let run = hardened.take(200_000);
+    write(run, 200_000);
+    let grown = resize(&mut other, run, 900_000);
+    check_contents(grown, 200_000);
+    // Where it was, among others.
+    let runs = other.take_many(30, 200_000);
+    assert!(runs.contains(&run));
+    runs.iter().for_each(|&run| fill(run, 13 * HEAP_PAGE_BYTES, 1));
+    other.give_all(runs);
+    other.give(grown).expect("live");
+    hardened.check();
+    other.check_empty();
+}
+
 #[test]
 fn sizes_beyond_the_address_space_change_nothing() {
     let (_, mut heap) = heap();

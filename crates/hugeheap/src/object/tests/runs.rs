@@ -143,6 +143,20 @@ fn what_a_sleeping_owner_keeps_goes_in_two_looks() {
     heap.check_empty();
 }
 
+/// It needed a few a moment ago, which are no more than any heap may keep.
+#[test]
+fn what_is_left_of_much_is_looked_at_once_more() {
+    let (space, mut heap) = heap();
+    (0..6).for_each(|_| heap.up_and_down(100, 30_000));
+    assert!(space.give_surplus_runs(true));
+    heap.up_and_down(10, 30_000);
+    assert!(space.give_surplus_runs(true), "the owner may sleep from now on");
+    assert_eq!(pages(space), 20);
+    assert!(!space.give_surplus_runs(true));
+    assert_eq!(pages(space), 0);
+    heap.check_empty();
+}
+
 #[test]
 fn what_an_owner_needs_all_the_time_stays() {
     let (space, mut heap) = heap();
@@ -198,6 +212,39 @@ fn runs_that_are_kept_are_given_up_where_memory_is_short() {
         heap.give_all(taken);
         heap.check_empty();
     }
+}
+
+#[test]
+fn a_list_grows_where_only_what_is_kept_is_left() {
+    let space = space_with(Config::default(), 32 << 20);
+    let mut heap = space.acquire().expect("memory");
+    let mut other = space.acquire().expect("memory");
+    let list = heap.take(200_000);
+    (0..20).for_each(|_| heap.up_and_down(50, 100_000));
+    space.source().kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+    let taken: Vec<_> = core::iter::from_fn(|| other.allocate(16_000)).collect();
+    // SAFETY: the list is live and this test's.
+    let grown = unsafe { heap.try_reallocate(list, 400_000) }.expect("live").expect("memory");
+    heap.check();
+    heap.give(grown).expect("live");
+    other.give_all(taken);
+    other.trim();
+    heap.check_empty();
+}
+
+/// Its owner trimmed it, and then somebody handed it a run: nobody looks at a heap that waits before somebody adopts it.
+#[test]
+fn what_is_handed_over_just_before_the_owner_leaves_is_collected() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let buffer = heap.take(40_000);
+    heap.trim();
+    other.give(buffer).expect("live");
+    assert_eq!(pages(space), 3);
+    heap.leave();
+    core::mem::forget(heap);
+    assert_eq!(pages(space), 0);
+    other.check_empty();
 }
 
 #[test]
