@@ -4,7 +4,6 @@ use super::class::{MAX_BLOCK, SHAPES, aligned_class_of, class_of};
 use super::heap::Heap;
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
-use super::runs::disown;
 use super::space::Source;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
@@ -106,10 +105,6 @@ impl<S: Source> Heap<S> {
         let moved =
             if grows { self.ask(|space| space.allocate_growing(bytes)) } else { self.allocate(bytes) };
         let Some(moved) = moved else { return Ok(None) };
-        if grows && have > COPIED {
-            // What lists left behind when they grew is seldom needed again as it is: joined with what is beside it, it is. Kept by the heap, it was a fifth more memory where sixty grew in turn.
-            space.page(start).into_iter().for_each(disown);
-        }
         // SAFETY: both are live and apart, and have at least the bytes copied; the caller gives the old one up.
         unsafe {
             core::ptr::copy_nonoverlapping(address.as_ptr(), moved.as_ptr(), have.min(bytes));

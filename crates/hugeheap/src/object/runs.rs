@@ -135,13 +135,6 @@ pub(super) fn note_length(page: Page, pages: u32) {
     if pages as usize <= LONGEST {
         page.mark().set_free(pages as u16);
     } else {
-        disown(page);
-    }
-}
-
-/// A live run will not be kept when it is freed. One with a guard never is: its tag stays, by which it is known that it has one.
-pub(super) fn disown(page: Page) {
-    if is_run(page.tag()) && page.vacant()[BYTES_WORD].load(Ordering::Relaxed) == 0 {
         page.mark().tag.store(0, Ordering::Release);
     }
 }
