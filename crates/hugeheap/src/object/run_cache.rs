@@ -7,7 +7,7 @@
 //!   spilled[length]   runs that found no room, and went to the arenas
 //! ```
 //!
-//! A *spill* makes room: kept runs go to the arenas, those of one length after the other, but for a length that was needed since its last turn, so that what a program does no longer need makes place for what it does. A run that is wanted after one of its length was spilled, and has to come from the arenas, is *missed*:
+//! A *spill* makes room: kept runs go to the arenas, those of one length after the other, so that what a program does no longer need makes place for what it does. A run that is wanted after one of its length was spilled, and has to come from the arenas, is *missed*:
 //! the limit grows by its length. (Of its length: what a growing list leaves behind is not what it needs next. When any run that was spilled counted, sixty lists that grew in turn to 300 KB held 158 % of their memory instead of 132.) What is *surplus*, because nobody needed it since the last look, goes, and the limit with it (see [`surplus`](super::surplus)).
 //!
 //! So a program that needs few runs at a time keeps 512 KiB at most, and one that takes a hundred buffers of 16 KiB and frees them keeps all of them as long as it does that. With a bound of 512 KiB for all, and four to sixteen runs of each length, those hundred took 3.8 times as
@@ -70,16 +70,13 @@ pub(crate) struct RunCache {
     limit: u32,
     low: u32,
     spilled: [u8; LONGEST],
-    /// The length that is spilled next, less one; and a bit for each that was taken since it was its turn.
+    /// The length that is spilled next, less one.
     turn: u32,
-    used: u32,
 }
-
-const _: () = assert!(LONGEST == u32::BITS as usize);
 
 impl RunCache {
     pub(crate) const EMPTY: Self =
-        Self { kept: [0; LONGEST], pages: 0, limit: LEAST, low: 0, spilled: [0; LONGEST], turn: 0, used: 0 };
+        Self { kept: [0; LONGEST], pages: 0, limit: LEAST, low: 0, spilled: [0; LONGEST], turn: 0 };
 
     /// Heap pages in all of them.
     pub(super) fn pages(&self) -> u32 {
@@ -111,7 +108,6 @@ impl RunCache {
         compiler_fence(Ordering::Release);
         self.pages -= length as u32;
         self.low = self.low.min(self.pages);
-        self.used |= 1 << (length - 1);
         Some(run)
     }
 
@@ -178,21 +174,17 @@ impl RunCache {
         more
     }
 
-    /// Takes runs out, of one length after the other, until at most so many pages are left, or there is no room for more. A length that was taken since its last turn is passed by.
+    /// Takes runs out, of one length after the other, until at most so many pages are left, or there is no room for more.
     fn reduce(&mut self, pages: u32, spilled: &mut Spilled, mark: impl Fn(usize) -> &'static Mark) {
         let mut passed = 0;
         while self.pages > pages && !spilled.is_full() {
-            let length = self.turn as usize + 1;
-            let (bit, used) = (1 << self.turn, self.used);
-            let run = if used & bit == 0 { self.take(length, &mark) } else { None };
-            self.used = used & !bit;
-            match run {
+            match self.take(self.turn as usize + 1, &mark) {
                 Some(run) => {
                     spilled.add(run);
                     passed = 0;
                 }
                 // Counted, and in no list: see above.
-                None if passed == 2 * LONGEST => (self.pages, self.low) = (0, 0),
+                None if passed == LONGEST => (self.pages, self.low) = (0, 0),
                 None => {
                     self.turn = (self.turn + 1) % LONGEST as u32;
                     passed += 1;

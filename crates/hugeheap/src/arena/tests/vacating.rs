@@ -356,6 +356,25 @@ fn a_thread_that_sleeps_longer_is_woken_for_a_look() {
     assert!(!heap.oversleeps(0), "it does not sleep");
 }
 
+/// A round of looks tells of sixteen arenas at a time. Who keeps more while it is under way may have been looked at before.
+#[test]
+fn what_is_kept_during_a_round_of_looks_is_looked_at_in_another() {
+    for (keeps, again) in [(false, false), (true, true)] {
+        let mut heap = Heap::new(Config::default(), 20);
+        heap.world.heap.keeps_runs();
+        let due = heap.world.heap.now();
+        heap.world.heap.schedule_look(due);
+        heap.world.kernel.advance(Duration::from_nanos(SECOND / 2));
+        heap.tenant.look(&mut heap.world.heap);
+        assert!(heap.world.heap.due_look().is_some_and(|look| look.after != 0), "four more");
+        if keeps {
+            heap.world.heap.keeps_runs();
+        }
+        heap.tenant.look(&mut heap.world.heap);
+        assert_eq!((heap.tenant.looks.get(), heap.world.heap.has_look_ahead()), (2, again));
+    }
+}
+
 /// A pass comes at an eighth of a decay time at the earliest, and the thread's clock is read after it was told how long it may sleep. So the look was always found to come too late, and every event woke the thread.
 #[test]
 fn an_event_wakes_nobody_for_a_look_that_comes_with_the_next_pass() {
