@@ -50,7 +50,7 @@ const BURST: u64 = 3;
 const GROWTH: u64 = 64;
 
 /// The part of a decay time by which a look may be late. A pass comes an eighth of it after the one before at the earliest, and who makes passes sets its own clock a moment after it was told the time: taken exactly, nearly every look was found to be late, and each event
-/// woke the maintenance thread for a pass that had nothing to do, and read the host's state from a dozen files. `mstress` had 184 of them in a second, and has 19 (command: docs/mechanisms/maintenance-thread.md).
+/// woke the maintenance thread for a pass that had nothing to do, and read the host's state from a dozen files. `mstress` had 109 to 184 of them, and has 19 to 41 (command: docs/mechanisms/maintenance-thread.md).
 const LATE: u64 = 4;
 
 /// Live bytes from which on anything is looked at: with less there is little to be had, and a small program is spared a thread.
