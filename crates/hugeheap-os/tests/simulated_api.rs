@@ -212,6 +212,9 @@ fn time_stands_still_but_for_costs_and_advances() {
     d.touch(pages(heap, OS)[0]);
     assert_eq!(d.kernel.now(), Duration::from_micros(2_017_613));
     assert_eq!(d.kernel.thread_time(), Duration::from_micros(17_613));
+    d.kernel.work(Duration::from_micros(387));
+    assert_eq!(d.kernel.now(), Duration::from_micros(2_018_000));
+    assert_eq!(d.kernel.thread_time(), Duration::from_micros(18_000));
 }
 
 #[test]

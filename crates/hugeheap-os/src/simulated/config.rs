@@ -336,6 +336,13 @@ impl Kernel {
     pub fn advance(&self, time: Duration) {
         self.lock().advance(time);
     }
+
+    /// The same, and the thread works all the while.
+    pub fn work(&self, time: Duration) {
+        let mut state = self.lock();
+        state.clock.worked += time;
+        state.advance(time);
+    }
 }
 
 impl PoolConfig {

@@ -168,6 +168,11 @@ impl<O: Os> Arenas<O> {
         self.os.now().as_nanos() as u64
     }
 
+    /// Nanoseconds for which a processor has worked for the calling thread.
+    pub(super) fn thread_time(&self) -> u64 {
+        self.os.thread_time().as_nanos() as u64
+    }
+
     /// Whether the address lies in a region of this heap.
     #[inline]
     pub fn owns(&self, address: usize) -> bool {

@@ -27,7 +27,7 @@ pub use crate::lock::{Guard, Lock};
 pub(crate) use environment::hardened as hardened_by_environment;
 pub use environment::{Setting, SettingError, settings_from_environment};
 
-use crate::arena::{Arenas, BadFree, DueLook, HEAP_PAGES, Plan, Settings, Told, Wait, layout};
+use crate::arena::{Arenas, BadFree, DueLook, HEAP_PAGES, Plan, Settings, Wait, layout};
 use crate::large::LargeBlock;
 use crate::object;
 use crate::telemetry::{HookState, Level, Snapshot};
@@ -353,7 +353,7 @@ impl Runtime {
             self.heap.lock().cannot_vacate();
             return None;
         }
-        let mut told = Told::new(self.heap.lock().now(), due);
+        let mut told = self.heap.lock().begin_look(due);
         waits |= due.after == 0 && heaps.give_surplus_runs(due.quiet);
         // First: what is collected may be free as a whole.
         waits |= due.after == 0 && heaps.collect_for_idle(due.quiet);

@@ -1,7 +1,7 @@
 //! Heap pages of which a part is vacant, with a tenant that only pretends: when it is asked to look, and what is broken for what it tells.
 
 use super::*;
-use crate::arena::tenant::{Told, Vacancy};
+use crate::arena::tenant::Vacancy;
 use crate::arena::{DueLook, Tenant, Wait};
 use hugeheap_os::simulated::PageState;
 use hugeheap_os::{Error, Result as OsResult};
@@ -17,8 +17,9 @@ struct Pretended {
     /// Live bytes of each heap page, and vacant ones, as they are told.
     live: Cell<usize>,
     vacant: Cell<usize>,
-    /// How long a look takes.
+    /// How long a look takes, and for how long others have the processor meanwhile.
     takes: Cell<Duration>,
+    preempted: Cell<Duration>,
     /// All pages have changed since the look before.
     changing: Cell<bool>,
     looks: Cell<u32>,
@@ -60,8 +61,9 @@ impl Pretended {
         if self.refused.get() {
             return heap.cannot_vacate();
         }
-        let mut told = Told::new(heap.now(), due);
-        self.kernel.advance(self.takes.get());
+        let mut told = heap.begin_look(due);
+        self.kernel.work(self.takes.get());
+        self.kernel.advance(self.preempted.get());
         let mut next = None;
         for (&arena, &blocks) in self.pages.borrow().range(due.after + 1..) {
             let pages = blocks.count_ones() as usize;
@@ -106,6 +108,7 @@ impl Heap {
             live: Cell::new(1024),
             vacant: Cell::new(HEAP_PAGE_BYTES - OS_PAGE),
             takes: Cell::new(Duration::ZERO),
+            preempted: Cell::new(Duration::ZERO),
             changing: Cell::new(false),
             looks: Cell::new(0),
             gone: RefCell::default(),
@@ -219,8 +222,8 @@ fn what_a_program_asks_for_is_no_share_of_the_time_that_is_over() {
     heap.run(3.0);
     let looks = heap.tenant.looks.get();
     for _ in 0..200 {
-        let asked = Told::new(heap.world.heap.now(), DueLook { after: 0, quiet: false, asked: true });
-        heap.world.kernel.advance(Duration::from_millis(50));
+        let asked = heap.world.heap.begin_look(DueLook { after: 0, quiet: false, asked: true });
+        heap.world.kernel.work(Duration::from_millis(50));
         let _ = heap.world.heap.looked(&asked, None, false);
     }
     heap.world.heap.became_partial(2000);
@@ -235,6 +238,31 @@ fn looking_takes_a_two_hundredth_of_the_time_at_most() {
     heap.tenant.takes.set(Duration::from_millis(50));
     heap.run(100.0);
     assert!((10..=14).contains(&heap.tenant.looks.get()), "{}", heap.tenant.looks.get());
+}
+
+#[test]
+fn a_look_of_a_thread_that_others_took_the_processor_from_takes_no_longer() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.tenant.changing.set(true);
+    heap.tenant.preempted.set(Duration::from_millis(45));
+    heap.run(5.4);
+    assert!((8..=10).contains(&heap.tenant.looks.get()), "{}: twice per decay time", heap.tenant.looks.get());
+}
+
+#[test]
+fn a_heap_that_has_become_small_is_not_looked_at_later_than_a_large_one() {
+    let mut heap = Heap::new(Config::default(), 10);
+    heap.tenant.changing.set(true);
+    heap.tenant.takes.set(Duration::from_millis(50));
+    heap.run(0.6);
+    assert_eq!(heap.tenant.looks.get(), 1);
+    heap.tenant.takes.set(Duration::from_micros(50));
+    heap.run(2.0);
+    assert_eq!(heap.tenant.looks.get(), 5, "three rounds of the large one might have come at once");
+    // What it may cost is the same: after the share of the large one is over, a burst of small ones counts.
+    heap.tenant.takes.set(Duration::from_millis(5));
+    heap.run(100.0);
+    assert!((100..140).contains(&heap.tenant.looks.get()), "{}", heap.tenant.looks.get());
 }
 
 #[test]

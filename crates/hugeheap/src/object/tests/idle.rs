@@ -124,7 +124,8 @@ fn what_is_freed_in_pending_pages_is_news_as_well() {
     for bytes in SIZES {
         let (space, [mut owner, mut other], blocks) = asleep(bytes);
         let is_due = || space.source().arenas.lock().has_look_ahead();
-        let told = crate::arena::Told::new(0, crate::arena::DueLook { after: 0, quiet: true, asked: false });
+        let look = crate::arena::DueLook { after: 0, quiet: true, asked: false };
+        let told = space.source().arenas.lock().begin_look(look);
         let (kept, _) = drop_most(&mut other, &blocks, bytes);
         assert!(is_due());
         for _ in 0..2 {

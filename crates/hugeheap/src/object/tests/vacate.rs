@@ -469,7 +469,8 @@ fn the_arenas_are_told_when_many_pages_are_used_in_part() {
         heap.give_all(ones[250..].iter().copied());
         assert!(is_due(), "{round}: many");
         // Somebody looks, and they are used again.
-        let told = crate::arena::Told::new(0, crate::arena::DueLook { after: 0, quiet: true, asked: false });
+        let look = crate::arena::DueLook { after: 0, quiet: true, asked: false };
+        let told = space.source().arenas.lock().begin_look(look);
         // Twice: at the first time it had grown.
         space.source().with(|arenas| arenas.looked(&told, None, false));
         space.source().with(|arenas| arenas.looked(&told, None, false));
