@@ -222,6 +222,11 @@ pub trait Facts {
     /// Page sizes. Does not allocate.
     fn page_sizes(&self) -> PageSizes;
 
+    /// The OS page in bytes, for who needs no more: on Linux the huge page's size is read from a file each time. Does not allocate.
+    fn os_page(&self) -> usize {
+        self.page_sizes().os
+    }
+
     /// The transparent-huge-page knobs. Does not allocate.
     ///
     /// # Errors

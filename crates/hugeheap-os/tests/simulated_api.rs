@@ -285,6 +285,7 @@ fn each_misuse_is_noticed() {
         expect(k.decommit(spare), Call::Decommit, Misuse::Hugetlb);
         expect(k.name(outside, c"heap"), Call::Name, Misuse::NotReserved);
         expect(k.residency(outside).map(drop), Call::Residency, Misuse::NotReserved);
+        expect(k.is_resident(outside).map(drop), Call::IsResident, Misuse::NotReserved);
         expect(k.release(part), Call::Release, Misuse::NotWhole);
         expect(k.release_part(outside), Call::ReleasePart, Misuse::NotReserved);
     }

@@ -12,6 +12,10 @@ impl Facts for Linux {
         PageSizes { os: vm::os_page(), huge: thp::huge_page(&self.root).ok() }
     }
 
+    fn os_page(&self) -> usize {
+        vm::os_page()
+    }
+
     fn thp(&self) -> Result<Thp> {
         thp::knobs(&self.root)
     }

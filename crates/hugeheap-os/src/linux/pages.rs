@@ -135,6 +135,11 @@ impl Pages for Linux {
     fn residency(&self, range: AddressRange) -> Result<Residency> {
         residency::of(range)
     }
+
+    /// By `mincore`, which counts the zero page as well.
+    fn is_resident(&self, range: AddressRange) -> Result<bool> {
+        vm::is_resident(vm::whole_pages(range))
+    }
 }
 
 /// Reserves `len` bytes, rounded up to the OS page, at a multiple of `align`.

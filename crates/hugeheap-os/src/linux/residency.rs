@@ -43,6 +43,22 @@ mod tests {
             2 * page as u64
         );
         assert_eq!(of(AddressRange::new(part(2).start + 1, 1)).unwrap().resident, page as u64);
+        for (first, pages, resident) in
+            [(0, 1, true), (1, 1, false), (3, 1, true), (4, 2, false), (3, 98, false)]
+        {
+            let range = AddressRange::new(part(2).start + first * page, pages * page);
+            assert_eq!(OS.is_resident(range), Ok(resident), "{pages} from {first}");
+        }
+        // All of a huge page, or only what was touched of it: the last OS page tells which.
+        let last = AddressRange::new(part(1).start - page, page);
+        let huge = by_text.thp == HUGE as u64;
+        assert_eq!([OS.is_resident(part(0)), OS.is_resident(last)], [Ok(huge); 2]);
+        // SAFETY: as above.
+        unsafe { OS.populate(part(0)).unwrap() };
+        // More of it than one batch.
+        assert_eq!(OS.is_resident(part(0)), Ok(true));
+        let nothing = AddressRange::new(memory.end() - HUGE, HUGE);
+        assert_eq!(OS.is_resident(nothing), Ok(false), "reserved");
         // SAFETY: as above.
         unsafe { OS.release(memory).unwrap() };
     }

@@ -56,6 +56,22 @@ pub(super) fn whole_pages(range: AddressRange) -> AddressRange {
     AddressRange::new(start, end.saturating_sub(start))
 }
 
+/// Whether all pages of `range`, a multiple of the OS page, are in memory.
+pub(super) fn is_resident(range: AddressRange) -> Result<bool> {
+    // 1 MiB of OS pages of 4 KiB at a time.
+    let mut answers = [0_u8; 256];
+    let batch = answers.len() * os_page();
+    for start in (range.start..range.end()).step_by(batch) {
+        let len = batch.min(range.end() - start);
+        // SAFETY: nothing is changed but the answers, a byte for each page asked about.
+        done(unsafe { libc::mincore(pointer(start), len, answers.as_mut_ptr().cast()) }, "mincore")?;
+        if answers[..len / os_page()].iter().any(|answer| answer & 1 == 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// A memory barrier on every thread of the process. Leaves `errno` as it was.
 ///
 /// The process is registered each time, for which the kernel looks at a bit once it is: a call without is refused, and that it was refused is in `errno`, which a program that gives memory back had set itself.

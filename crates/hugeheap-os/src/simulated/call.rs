@@ -70,6 +70,8 @@ calls! {
     Barrier "membarrier" &[libc::ENOSYS, libc::EPERM],
     /// `Pages::residency`.
     Residency "ioctl(PAGEMAP_SCAN)" &[libc::EPERM, libc::ENOSYS],
+    /// `Pages::is_resident`.
+    IsResident "mincore" &[libc::EAGAIN, libc::ENOSYS],
     /// `Facts::page_sizes`. Cannot fail.
     PageSizes "sysconf(_SC_PAGESIZE)" &[],
     /// `Facts::thp`.

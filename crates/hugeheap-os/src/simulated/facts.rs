@@ -34,6 +34,11 @@ impl Facts for Kernel {
         self.certain(Call::PageSizes, |state| state.config.page_sizes)
     }
 
+    /// Not counted among the calls: a constant to a real process.
+    fn os_page(&self) -> usize {
+        self.lock().config.page_sizes.os
+    }
+
     fn thp(&self) -> Result<Thp> {
         self.fact(Call::Thp, |state| {
             if state.physical.geometry.has_huge { Ok(state.config.thp) } else { Err(libc::ENOENT) }

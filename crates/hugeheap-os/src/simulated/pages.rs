@@ -98,4 +98,13 @@ impl Pages for Kernel {
             Ok(state.processes[pid].spaces[index].residency(range, &state.physical))
         })
     }
+
+    fn is_resident(&self, range: AddressRange) -> Result<bool> {
+        self.call(Call::IsResident, range, |state, pid| {
+            let index = state.locate(pid, Call::IsResident, range, state.physical.geometry.os)?;
+            state.injector.ask(Call::IsResident)?;
+            let space = &state.processes[pid].spaces[index];
+            Ok(space.residency(range, &state.physical).resident == range.len as u64)
+        })
+    }
 }

@@ -69,4 +69,4 @@ pub(crate) use list::ArenaId;
 pub(crate) use record::{Made, State};
 pub(crate) use supply::First;
 pub(crate) use table::{MAX_REGION_ARENAS, MAX_REGIONS};
-pub(crate) use tenant::{DueLook, Tenant, Told, Vacancy};
+pub(crate) use tenant::{DueLook, Tenant, Vacancy};

@@ -214,7 +214,7 @@ impl<O: Os> Arenas<O> {
 /// Whether an offered arena that is used again is a huge page. Its first OS page is touched, which the program would do next anyway: if the kernel took the
 /// arena, that is the fault that decides what it is.
 fn is_still_huge<O: Os>(os: &O, range: AddressRange) -> bool {
-    let page = AddressRange::new(range.start, os.page_sizes().os.min(HEAP_PAGE_BYTES));
+    let page = AddressRange::new(range.start, os.os_page().min(HEAP_PAGE_BYTES));
     // SAFETY: the arena is mapped, and what it holds is nobody's yet; neither call changes contents.
     let _ = unsafe { os.populate(page) };
     os.residency(page).is_ok_and(|residency| residency.huge() > 0)

@@ -46,7 +46,7 @@ impl<S: Source> Old<S> {
             (core::ptr::from_ref(page.remote()) as usize, size_of_val(page.remote())),
             (core::ptr::from_ref(page.mark()) as usize, size_of_val(page.mark())),
         ] {
-            if let Some(range) = whole_pages(start, pages * bytes, os.page_sizes().os) {
+            if let Some(range) = whole_pages(start, pages * bytes, os.os_page()) {
                 // SAFETY: metadata of heap pages that nobody uses, nor can begin to while the arenas are locked. It is zero, and still is
                 // afterwards. When the call fails nothing changes.
                 let _ = unsafe { os.decommit(range) };
@@ -84,8 +84,7 @@ mod tests {
         assert!(arenas.len() >= 8, "{arenas:?}");
         let resident = |arena: usize| {
             let bitmaps = core::ptr::from_ref(space().page(arena).expect("known").vacant()) as usize;
-            let range =
-                whole_pages(bitmaps, ARENA_BYTES / HEAP_PAGE_BYTES * 128, Linux::new().page_sizes().os);
+            let range = whole_pages(bitmaps, ARENA_BYTES / HEAP_PAGE_BYTES * 128, Linux::new().os_page());
             range.map_or(0, |range| Linux::new().residency(range).expect("/proc is there").resident)
         };
         let before: u64 = arenas.iter().map(|&arena| resident(arena)).sum();

@@ -52,7 +52,7 @@ impl std::error::Error for CannotProtect {}
 impl<S: Source> Old<S> {
     /// The range that is protected for an address: its heap page, or its OS page.
     fn range_of(&self, address: usize) -> Option<AddressRange> {
-        let bytes = HEAP_PAGE_BYTES.max(self.space().source().os().page_sizes().os);
+        let bytes = HEAP_PAGE_BYTES.max(self.space().source().os().os_page());
         let range = AddressRange { start: address - address % bytes, len: bytes };
         (0..bytes).step_by(HEAP_PAGE_BYTES).all(|offset| self.has_page(range.start + offset)).then_some(range)
     }

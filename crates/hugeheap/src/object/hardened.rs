@@ -141,7 +141,7 @@ impl<S: Source> Space<S> {
         // of a page run.
         let os_page = &self.registry.os_page;
         if os_page.load(Ordering::Relaxed) == 0 {
-            os_page.store(self.source().os().page_sizes().os, Ordering::Relaxed);
+            os_page.store(self.source().os().os_page(), Ordering::Relaxed);
         }
         os_page.load(Ordering::Relaxed)
     }

@@ -73,7 +73,7 @@ impl Tables {
     /// Bytes for a region: per heap page, and for rounding. What the arenas are asked to reserve beside each.
     pub(super) fn needs<P: Facts>(os: &P) -> (usize, usize) {
         // A byte per group is less than one per heap page, which keeps the sum a bound.
-        (PAGE_METADATA + 1, ARRAYS * os.page_sizes().os)
+        (PAGE_METADATA + 1, ARRAYS * os.os_page())
     }
 
     /// Makes the tables of a region readable: in what was reserved beside it, if that is enough, or elsewhere.
@@ -82,7 +82,7 @@ impl Tables {
         region_bytes: usize,
         beside: Option<AddressRange>,
     ) -> Option<Self> {
-        let os_page = os.page_sizes().os;
+        let os_page = os.os_page();
         let bytes = Self::at(0, region_bytes, os_page).range.len;
         let range = match beside {
             Some(range) if range.len >= bytes => range,

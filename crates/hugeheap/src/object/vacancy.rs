@@ -94,7 +94,7 @@ impl<S: Source> Space<S> {
         quiet: bool,
         mut tell: impl FnMut(Vacancy) -> bool,
     ) -> Look {
-        let os_page = self.source().os().page_sizes().os;
+        let os_page = self.source().os().os_page();
         let (mut looked, mut later) = (0, false);
         // Once an arena is among them it stays there, and regions are not in the order of their addresses.
         let known = usize::from(after != 0);

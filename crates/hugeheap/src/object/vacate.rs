@@ -75,8 +75,7 @@ impl<S: Source> Tenant for Space<S> {
         if closed.compare_exchange(NONE, arena.start, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return (0, Err(Error::new("vacate", libc::EAGAIN)));
         }
-        // Asked once: it is read from a file.
-        let os_page = self.source().os().page_sizes().os;
+        let os_page = self.source().os().os_page();
         let (mut claimed, mut pending) = (0, 0);
         for (number, page) in self.pages_of(arena, u128::MAX) {
             match self.claim_page(page, os_page) {

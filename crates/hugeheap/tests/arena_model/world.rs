@@ -5,7 +5,7 @@ use hugeheap_os::ThpDisabled;
 use hugeheap_os::simulated::Call;
 
 /// The calls that the heap makes and that can fail.
-const CALLS: [Call; 16] = [
+const CALLS: [Call; 17] = [
     Call::Reserve,
     Call::Release,
     Call::Map,
@@ -18,6 +18,7 @@ const CALLS: [Call; 16] = [
     Call::Relocate,
     Call::Name,
     Call::Residency,
+    Call::IsResident,
     Call::Thp,
     Call::ThpDisabled,
     Call::MemoryLimits,

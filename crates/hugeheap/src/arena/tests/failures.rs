@@ -4,7 +4,7 @@ use super::*;
 use hugeheap_os::simulated::Call;
 
 /// The calls an allocation, a free or maintenance makes.
-const CALLS: [Call; 9] = [
+const CALLS: [Call; 10] = [
     Call::Map,
     Call::Advise,
     Call::Populate,
@@ -14,6 +14,7 @@ const CALLS: [Call; 9] = [
     Call::Unmap,
     Call::Relocate,
     Call::Residency,
+    Call::IsResident,
 ];
 
 /// Uses every kind of call: a sparse arena to break, dense ones to collapse, empty ones to give back, a block to move.

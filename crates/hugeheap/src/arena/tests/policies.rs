@@ -296,15 +296,34 @@ fn changing_the_policy_changes_arenas_made_later() {
 #[test]
 fn each_new_arena_costs_one_question() {
     let mut world = World::new(Policy::Auto, Config::default());
-    world.take_arenas(50);
-    assert_eq!(world.kernel.calls(Call::Residency), 50);
+    world.take_arenas(1);
+    let sizes = world.kernel.calls(Call::PageSizes);
+    world.take_arenas(49);
+    // Before the touch and after it: cheap questions, and never what opens files.
+    assert_eq!((world.kernel.calls(Call::IsResident), world.kernel.calls(Call::Residency)), (100, 0));
+    assert_eq!(world.kernel.calls(Call::PageSizes), sizes, "nor is a size of pages read again");
     assert_eq!(world.kernel.calls(Call::Populate), 50);
     let calls = world.kernel.calls(Call::Map);
     let run = world.take_arenas(1);
     assert_eq!(world.kernel.calls(Call::Map), calls + 1);
     world.free_arenas(&run);
     world.take_arenas(1);
-    assert_eq!(world.kernel.calls(Call::Residency), 51, "a kept arena costs no call");
+    assert_eq!(world.kernel.calls(Call::IsResident), 102, "a kept arena costs no call");
+}
+
+/// As gVisor's `mincore` says of all memory: then what backs the page decides.
+#[test]
+fn where_all_seems_resident_the_kernel_is_asked_what_backs_the_page() {
+    for (huge_pages, huge) in [(None, 3 * ARENA), (Some(0), 0)] {
+        let mut world = World::new(Policy::Thp, Config::default());
+        world.kernel.set_free_huge_pages(huge_pages);
+        // No answer is like the answer that it was there.
+        world.kernel.fail_every(Call::IsResident, 1, libc::ENOSYS);
+        world.take_arenas(3);
+        assert_eq!((world.kernel.calls(Call::Residency), world.huge_bytes()), (3, huge));
+        let missing = world.heap.snapshot().fallback(Fallback::NoHugePage);
+        assert_eq!(missing, if huge == 0 { 3 } else { 0 });
+    }
 }
 
 #[test]
