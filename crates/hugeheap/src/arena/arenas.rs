@@ -292,10 +292,7 @@ impl<O: Os> Arenas<O> {
     /// # Errors
     /// When `address` is not the beginning of a live run of exactly that length.
     pub fn free(&mut self, address: usize, pages: u32) -> Result<(), BadFree> {
-        let id = self.table.find(address).ok_or(BadFree::Foreign)?;
-        let page = self.check_run(id, address)?;
-        let arena = self.table.arena_mut(id);
-        let length = arena.run_length(page).ok_or(BadFree::NotLive)?;
+        let (id, page, length) = self.live_run(address)?;
         if length != pages {
             return Err(BadFree::WrongSize { actual: length as usize * HEAP_PAGE_BYTES });
         }
@@ -308,15 +305,25 @@ impl<O: Os> Arenas<O> {
     /// Takes back pages of an arena that were in use: a run without a start any more, or the end of one.
     pub(super) fn take_back(&mut self, id: ArenaId, pages: u128) {
         let now = self.now();
+        self.no_more_used(id, pages, now);
+        let live = self.counters.live;
+        self.demand.record(now, live);
+    }
+
+    /// The same, without telling how much lives.
+    #[inline]
+    pub(super) fn no_more_used(&mut self, id: ArenaId, pages: u128, now: u64) {
+        let before = self.arena(id).longest_when_filed();
         self.unfile(id);
         let arena = self.table.arena_mut(id);
         arena.in_use &= !pages;
         arena.changed(now);
+        if let Some(before) = before.filter(|_| arena.in_use != 0) {
+            arena.longest = bitmap::longest_after_free(arena.in_use, pages, before) as u8;
+        }
         self.counters.retained += pages_bytes(pages);
         self.file(id);
         self.counters.live -= pages_bytes(pages);
-        let live = self.counters.live;
-        self.demand.record(now, live);
     }
 
     /// Length in bytes of the live run that begins at `address`.
@@ -324,10 +331,16 @@ impl<O: Os> Arenas<O> {
     /// # Errors
     /// When none does.
     pub fn run_bytes(&self, address: usize) -> Result<usize, BadFree> {
+        self.live_run(address).map(|(.., length)| length as usize * HEAP_PAGE_BYTES)
+    }
+
+    /// The live run that begins at `address`: its arena, its first heap page there, and how many it has.
+    #[inline]
+    pub(super) fn live_run(&self, address: usize) -> Result<(ArenaId, u32, u32), BadFree> {
         let id = self.table.find(address).ok_or(BadFree::Foreign)?;
         let page = self.check_run(id, address)?;
         let length = self.table.arena(id).run_length(page).ok_or(BadFree::NotLive)?;
-        Ok(length as usize * HEAP_PAGE_BYTES)
+        Ok((id, page, length))
     }
 
     /// The heap page of an address that should begin a run.

@@ -4,6 +4,7 @@
 //! blocks of 512 bytes; a batch does both once per arena.
 
 use super::arenas::{BadFree, GROWN, pages_bytes};
+use super::bitmap;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::{ArenaId, Arenas};
 use hugeheap_os::Os;
@@ -84,6 +85,24 @@ impl<O: Os> Arenas<O> {
         result
     }
 
+    /// Takes back runs of any length: by who knows that they live.
+    ///
+    /// # Errors
+    /// An address where none begins. Those before it have been taken back.
+    pub(crate) fn free_runs(&mut self, runs: &[usize]) -> Result<(), (usize, BadFree)> {
+        let now = self.now();
+        let result = runs.iter().try_for_each(|&run| {
+            let (id, page, length) = self.live_run(run).map_err(|bad| (run, bad))?;
+            self.table.arena_mut(id).starts &= !(1 << page);
+            self.no_more_used(id, bitmap::mask(page, length), now);
+            self.counters.frees += 1;
+            Ok(())
+        });
+        let live = self.counters.live;
+        self.demand.record(now, live);
+        result
+    }
+
     /// The same for at most [`BATCH`], by arena: each of them is looked at, and filed, once.
     fn free_batch(&mut self, pages: &[usize], now: u64, freed: &mut u64) -> Result<(), (usize, BadFree)> {
         let mut left = u64::MAX >> (BATCH - pages.len());
@@ -116,12 +135,9 @@ impl<O: Os> Arenas<O> {
 
     /// The arena of a live run of one page.
     fn single_page(&self, address: usize) -> Result<ArenaId, BadFree> {
-        let id = self.table.find(address).ok_or(BadFree::Foreign)?;
-        let page = self.check_run(id, address)?;
-        match self.table.arena(id).run_length(page) {
-            Some(1) => Ok(id),
-            Some(length) => Err(BadFree::WrongSize { actual: length as usize * HEAP_PAGE_BYTES }),
-            None => Err(BadFree::NotLive),
+        match self.live_run(address)? {
+            (id, _, 1) => Ok(id),
+            (.., length) => Err(BadFree::WrongSize { actual: length as usize * HEAP_PAGE_BYTES }),
         }
     }
 
@@ -132,6 +148,11 @@ impl<O: Os> Arenas<O> {
         arena.changed(now);
         self.touch(id, now, pages);
         self.retain_less(pages_bytes(reused));
+        let arena = self.table.arena_mut(id);
+        if let Some(most) = arena.longest_when_filed().filter(|_| arena.in_use != u128::MAX) {
+            // It has become no longer.
+            arena.longest = bitmap::longest_up_to(arena.in_use, most) as u8;
+        }
         self.file(id);
         self.count_live(now, pages_bytes(pages));
     }
@@ -164,6 +185,24 @@ mod tests {
         assert_eq!(world.heap.snapshot().live, 0);
         assert_eq!(world.heap.free_pages(&pages[100..]), Err((pages[100], BadFree::NotLive)));
         world.heap.verify().expect("consistent");
+    }
+
+    #[test]
+    fn runs_of_any_length_are_taken_back_together() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let lengths = [2, 30, 1, HEAP_PAGES, 7, 64, 2, 100];
+        let runs = lengths.map(|pages| world.take(pages));
+        // The fifth begins nowhere: those before it are gone, and nothing else.
+        let wrong = runs[4] + HEAP_PAGE_BYTES;
+        let mixed = [runs[5], runs[0], runs[3], runs[7], wrong, runs[1]];
+        assert_eq!(world.heap.free_runs(&mixed), Err((wrong, BadFree::Interior)));
+        world.heap.verify().expect("consistent");
+        assert_eq!(world.heap.snapshot().live, (30 + 1 + 7 + 2) * PAGE);
+        assert_eq!(world.heap.snapshot().frees, 4);
+        assert_eq!(world.heap.free_runs(&[runs[6], runs[1], runs[4], runs[2]]), Ok(()));
+        world.heap.verify().expect("consistent");
+        assert_eq!((world.heap.snapshot().live, world.heap.snapshot().frees), (0, 8));
+        assert_eq!(world.heap.free_runs(&[runs[1]]), Err((runs[1], BadFree::NotLive)));
     }
 
     #[test]

@@ -32,7 +32,40 @@ pub(super) const fn longest_free_range(in_use: u128) -> u32 {
     longest_of_many(free)
 }
 
-/// The same, whatever the number of ranges.
+/// The same where it is known that none is longer than `most` pages: one of that length ends the search.
+pub(super) const fn longest_up_to(in_use: u128, most: u32) -> u32 {
+    match only_range(in_use) {
+        Some(length) => length,
+        None if beginnings(in_use, most) != 0 => most,
+        None => longest_free_range(in_use),
+    }
+}
+
+/// The same after the pages of one range, `freed`, have become free, and the longest was `before`.
+pub(super) const fn longest_after_free(in_use: u128, freed: u128, before: u32) -> u32 {
+    if let Some(length) = only_range(in_use) {
+        return length;
+    }
+    let first = freed.trailing_zeros();
+    let above = (in_use >> first).trailing_zeros();
+    let above = if above < u128::BITS - first { above } else { u128::BITS - first };
+    let below = if first == 0 { 0 } else { (in_use << (u128::BITS - first)).leading_zeros() };
+    let below = if below < first { below } else { first };
+    if below + above > before { below + above } else { before }
+}
+
+/// The length of the range of clear bits, if there is one and no more. It is asked first: an arena that is filled, or emptied, in a row costs no more than that.
+const fn only_range(in_use: u128) -> Option<u32> {
+    let free = !in_use;
+    if free == 0 || in_use == 0 {
+        return Some(if free == 0 { 0 } else { u128::BITS });
+    }
+    let rest = free >> free.trailing_zeros();
+    let length = rest.trailing_ones();
+    if rest >> length == 0 { Some(length) } else { None }
+}
+
+/// The longest, whatever the number of ranges.
 const fn longest_of_many(free: u128) -> u32 {
     // begins[k]: bits that begin 2^k free pages.
     let mut begins = [0u128; 7];
@@ -141,6 +174,18 @@ mod tests {
         #[test]
         fn longest_is_that_of_a_plain_count(in_use in bitmaps()) {
             prop_assert_eq!(longest_free_range(in_use), longest_plainly(in_use));
+        }
+
+        #[test]
+        fn what_is_known_of_the_longest_range_changes_nothing(
+            in_use in bitmaps(), first in 0u32..128, pages in 1u32..=128, more in 0u32..=128
+        ) {
+            let before = longest_plainly(in_use);
+            let most = (before + more).clamp(1, 128);
+            prop_assert_eq!(longest_up_to(in_use, most), before);
+            let freed = mask(first, pages.min(128 - first).max(1));
+            let after = longest_plainly(in_use & !freed);
+            prop_assert_eq!(longest_after_free(in_use & !freed, freed, before), after);
         }
 
         #[test]

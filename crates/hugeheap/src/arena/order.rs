@@ -21,7 +21,8 @@ use super::table::Table;
 /// Members of a list that are compared exactly.
 const LOOK: usize = 8;
 
-const CLASSES: usize = 8;
+/// Lists of a length.
+pub(super) const CLASSES: usize = 8;
 
 /// The arenas with room, by how good they are to fill.
 pub(crate) struct Order {
@@ -58,7 +59,12 @@ impl Order {
     /// Adds an arena with between 1 and 127 free pages in a row.
     pub(crate) fn insert(&mut self, table: &mut Table, id: ArenaId) {
         let arena = table.arena_mut(id);
-        let (length, class) = key_of(arena.in_use, arena.runs());
+        let length = match core::mem::take(&mut arena.longest) {
+            0 => bitmap::longest_free_range(arena.in_use) as usize,
+            known => known as usize,
+        };
+        let class = class_of(arena.runs());
+        debug_assert_eq!((length, class), key_of(arena.in_use, arena.runs()), "what was known was true");
         debug_assert!(
             length > 0 && length < HEAP_PAGES as usize,
             "only arenas with runs and room are ordered"

@@ -20,6 +20,7 @@
 
 use super::list::ArenaId;
 use super::offer::Offer;
+use super::order::CLASSES;
 
 /// What an arena is used for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +103,8 @@ pub(crate) struct Arena {
     pub(super) offer: Offer,
     /// Calls of maintenance that failed for this arena since one succeeded.
     pub(crate) failures: u8,
+    /// Its longest free range, for who orders it next; 0: nobody knows. To look for it was a fifth of all instructions where runs of 20 kB were freed at random, which leaves many ranges.
+    pub(super) longest: u8,
     /// Key of the list the arena is in (see `order`), so that it can be taken out.
     pub(crate) listed: u16,
 }
@@ -114,6 +117,16 @@ impl Arena {
         self.changed_at = now;
         if self.retry_at == u64::MAX {
             (self.retry_at, self.failures) = (0, 0);
+        }
+    }
+
+    /// Its longest free range when it was put where it belongs last, if it was among the arenas of runs. Nobody has changed what is free there since.
+    pub(super) fn longest_when_filed(&self) -> Option<u32> {
+        match self.state {
+            _ if self.busy || self.apart => None,
+            State::Partial => Some(u32::from(self.listed) / CLASSES as u32),
+            State::Full => Some(0),
+            _ => None,
         }
     }
 

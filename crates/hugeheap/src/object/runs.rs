@@ -264,13 +264,8 @@ impl<S: Source> Space<S> {
         for page in spilled.runs().iter().filter_map(|&run| self.page(run)) {
             page.mark().tag.store(0, Ordering::Release);
         }
-        self.source().with(|arenas| {
-            for &run in spilled.runs() {
-                let bytes = arenas.run_bytes(run);
-                let given = bytes.and_then(|bytes| arenas.free(run, (bytes / HEAP_PAGE_BYTES) as u32));
-                debug_assert!(given.is_ok(), "kept runs are runs of the arenas");
-            }
-        });
+        let given = self.source().with(|arenas| arenas.free_runs(spilled.runs()));
+        debug_assert!(given.is_ok(), "kept runs are runs of the arenas");
     }
 }
 
