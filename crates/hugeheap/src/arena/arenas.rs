@@ -15,7 +15,7 @@ use super::demand::Demand;
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::{ArenaId, List};
 use super::offer::Offers;
-use super::order::Order;
+use super::order::{self, Order};
 use super::record::{Arena, Made, State};
 use super::sweep::{DENSE, Sweep};
 use super::table::Table;
@@ -313,7 +313,7 @@ impl<O: Os> Arenas<O> {
     /// The same, without telling how much lives.
     #[inline]
     pub(super) fn no_more_used(&mut self, id: ArenaId, pages: u128, now: u64) {
-        let before = self.arena(id).longest_when_filed();
+        let before = order::longest_when_filed(self.arena(id));
         self.unfile(id);
         let arena = self.table.arena_mut(id);
         arena.in_use &= !pages;

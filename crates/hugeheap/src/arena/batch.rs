@@ -6,6 +6,7 @@
 use super::arenas::{BadFree, GROWN, pages_bytes};
 use super::bitmap;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
+use super::order;
 use super::{ArenaId, Arenas};
 use hugeheap_os::Os;
 
@@ -149,7 +150,7 @@ impl<O: Os> Arenas<O> {
         self.touch(id, now, pages);
         self.retain_less(pages_bytes(reused));
         let arena = self.table.arena_mut(id);
-        if let Some(most) = arena.longest_when_filed().filter(|_| arena.in_use != u128::MAX) {
+        if let Some(most) = order::longest_when_filed(arena).filter(|_| arena.in_use != u128::MAX) {
             // It has become no longer.
             arena.longest = bitmap::longest_up_to(arena.in_use, most) as u8;
         }

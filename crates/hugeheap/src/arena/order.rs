@@ -15,14 +15,13 @@
 use super::bitmap;
 use super::layout::HEAP_PAGES;
 use super::list::{ArenaId, List};
-use super::record::Arena;
+use super::record::{Arena, State};
 use super::table::Table;
 
 /// Members of a list that are compared exactly.
 const LOOK: usize = 8;
 
-/// Lists of a length.
-pub(super) const CLASSES: usize = 8;
+const CLASSES: usize = 8;
 
 /// The arenas with room, by how good they are to fill.
 pub(crate) struct Order {
@@ -42,6 +41,16 @@ const fn class_of(runs: u32) -> usize {
 #[inline]
 pub(super) const fn key_of(in_use: u128, runs: u32) -> (usize, usize) {
     (bitmap::longest_free_range(in_use) as usize, class_of(runs))
+}
+
+/// The longest free range of an arena when it was put where it belongs last, if it was among the arenas of runs. Nobody has changed what is free there since.
+pub(super) fn longest_when_filed(arena: &Arena) -> Option<u32> {
+    match arena.state {
+        _ if arena.busy || arena.apart => None,
+        State::Partial => Some(u32::from(arena.listed) / CLASSES as u32),
+        State::Full => Some(0),
+        _ => None,
+    }
 }
 
 impl Order {

@@ -20,7 +20,6 @@
 
 use super::list::ArenaId;
 use super::offer::Offer;
-use super::order::CLASSES;
 
 /// What an arena is used for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,16 +116,6 @@ impl Arena {
         self.changed_at = now;
         if self.retry_at == u64::MAX {
             (self.retry_at, self.failures) = (0, 0);
-        }
-    }
-
-    /// Its longest free range when it was put where it belongs last, if it was among the arenas of runs. Nobody has changed what is free there since.
-    pub(super) fn longest_when_filed(&self) -> Option<u32> {
-        match self.state {
-            _ if self.busy || self.apart => None,
-            State::Partial => Some(u32::from(self.listed) / CLASSES as u32),
-            State::Full => Some(0),
-            _ => None,
         }
     }
 
