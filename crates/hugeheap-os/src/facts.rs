@@ -223,9 +223,7 @@ pub trait Facts {
     fn page_sizes(&self) -> PageSizes;
 
     /// The OS page in bytes, for who needs no more: on Linux the huge page's size is read from a file each time. Does not allocate.
-    fn os_page(&self) -> usize {
-        self.page_sizes().os
-    }
+    fn os_page(&self) -> usize;
 
     /// The transparent-huge-page knobs. Does not allocate.
     ///

@@ -57,6 +57,9 @@ mod tests {
         unsafe { OS.populate(part(0)).unwrap() };
         // More of it than one batch.
         assert_eq!(OS.is_resident(part(0)), Ok(true));
+        // SAFETY: as above.
+        unsafe { OS.decommit(last).unwrap() };
+        assert_eq!(OS.is_resident(part(0)), Ok(false), "but for the end");
         let nothing = AddressRange::new(memory.end() - HUGE, HUGE);
         assert_eq!(OS.is_resident(nothing), Ok(false), "reserved");
         // SAFETY: as above.

@@ -49,6 +49,8 @@ pub struct Config {
     pub frees_page_tables: bool,
     /// Whether splitting a huge page frees the parts nobody wrote to (Linux 6.12 and newer).
     pub split_drops_zero: bool,
+    /// Whether all memory is said to be resident, as `mincore` of gVisor does.
+    pub seems_resident: bool,
     /// The hugetlb pools, smallest page first.
     pub hugetlb: Vec<PoolConfig>,
     /// Whether `map` of a hugetlb range also populates it, as the Linux implementation of the trait does: a touch
@@ -131,6 +133,7 @@ impl Config {
             compactable_huge_pages: 0,
             frees_page_tables: true,
             split_drops_zero: true,
+            seems_resident: false,
             hugetlb,
             populate_hugetlb: false,
             hugetlb_limit: None,

@@ -361,8 +361,8 @@ fn is_out_of_memory<T>(result: &OsResult<T>) -> bool {
 fn first_touch<O: Os>(os: &O, range: AddressRange, ahead: bool) -> Touched {
     let os_page = os.os_page();
     let page = AddressRange::new(range.start, os_page.min(HEAP_PAGE_BYTES));
-    // A touch of the first OS page brings the last one if it brings a huge page, and not otherwise: so it is enough to ask whether that is there, which takes 3 to 6 µs with the question before. To ask what backs it opens two files, and the size of a huge page
-    // was read from one: 25 to 32 µs for each arena, where the huge page itself takes 190.
+    // A touch of the first OS page brings the last one if it brings a huge page, and not otherwise: so it is enough to ask whether that is there, which takes 4 µs with the question before. To ask what backs it opens two files, 24 µs for each arena, where the huge page itself
+    // takes 229 (docs/measurements/calls.py); and the size of a huge page, of which nothing is needed here, was read from a third one.
     let last = AddressRange::new(range.end() - os_page, os_page);
     let was_there = os.is_resident(last).unwrap_or(true);
     // Not the clock's time: where four programs shared two processors it said 25 ms for what takes 0.2, and `auto` gave huge pages up.

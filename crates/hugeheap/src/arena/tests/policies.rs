@@ -294,7 +294,7 @@ fn changing_the_policy_changes_arenas_made_later() {
 }
 
 #[test]
-fn each_new_arena_costs_one_question() {
+fn each_new_arena_costs_two_cheap_questions() {
     let mut world = World::new(Policy::Auto, Config::default());
     world.take_arenas(1);
     let sizes = world.kernel.calls(Call::PageSizes);
@@ -314,11 +314,15 @@ fn each_new_arena_costs_one_question() {
 /// As gVisor's `mincore` says of all memory: then what backs the page decides.
 #[test]
 fn where_all_seems_resident_the_kernel_is_asked_what_backs_the_page() {
-    for (huge_pages, huge) in [(None, 3 * ARENA), (Some(0), 0)] {
-        let mut world = World::new(Policy::Thp, Config::default());
+    for (huge_pages, huge, answers) in
+        [(None, 3 * ARENA, true), (Some(0), 0, true), (None, 3 * ARENA, false), (Some(0), 0, false)]
+    {
+        let mut world = World::new(Policy::Thp, Config { seems_resident: answers, ..Config::default() });
         world.kernel.set_free_huge_pages(huge_pages);
-        // No answer is like the answer that it was there.
-        world.kernel.fail_every(Call::IsResident, 1, libc::ENOSYS);
+        if !answers {
+            // No answer is like the answer that it was there.
+            world.kernel.fail_every(Call::IsResident, 1, libc::ENOSYS);
+        }
         world.take_arenas(3);
         assert_eq!((world.kernel.calls(Call::Residency), world.huge_bytes()), (3, huge));
         let missing = world.heap.snapshot().fallback(Fallback::NoHugePage);
