@@ -204,6 +204,30 @@ fn what_is_freed_while_an_arena_is_broken_is_seen() {
     assert_eq!(world.kernel.charge(), world.heap.snapshot().live + world.heap.snapshot().retained);
 }
 
+/// What was known of its longest free range before the pass is not true of it any more when the second run is freed.
+#[test]
+fn the_room_that_came_while_an_arena_is_broken_is_found() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let pages: Vec<_> = (0..HEAP_PAGES).map(|_| world.take(1)).collect();
+    let number = |page: usize| page % ARENA_BYTES / HEAP_PAGE_BYTES;
+    let (live, dead): (Vec<usize>, Vec<usize>) =
+        pages.into_iter().partition(|&page| [20, 100, 110].contains(&number(page)));
+    dead.into_iter().for_each(|page| world.free(page, 1));
+    world.kernel.advance(Duration::from_secs(3));
+    let mut plan = world.heap.plan();
+    assert!(!plan.is_empty());
+    // 79 pages in a row were free. Now 100 are, and then 27 elsewhere.
+    [20, 110].iter().for_each(|&wanted| {
+        let page = live.iter().find(|&&page| number(page) == wanted).expect("it lives");
+        world.free(*page, 1);
+    });
+    plan.perform(&world.kernel);
+    world.heap.complete(plan);
+    world.check();
+    let run = world.take(100);
+    assert_eq!((run / ARENA_BYTES, number(run)), (live[0] / ARENA_BYTES, 0));
+}
+
 #[test]
 fn more_arenas_than_a_pass_looks_at_are_all_found_and_the_search_ends() {
     let mut world = World::new(Policy::Dense, Config::default());
