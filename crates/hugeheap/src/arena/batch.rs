@@ -150,8 +150,8 @@ impl<O: Os> Arenas<O> {
         self.touch(id, now, pages);
         self.retain_less(pages_bytes(reused));
         let arena = self.table.arena_mut(id);
-        if let Some(most) = order::longest_when_filed(arena).filter(|_| arena.in_use != u128::MAX) {
-            // It has become no longer.
+        if let Some(most) = order::longest_when_filed(arena) {
+            // It has become no longer. (Of a full arena it is none, which is no news.)
             arena.longest = bitmap::longest_up_to(arena.in_use, most) as u8;
         }
         self.file(id);
@@ -204,6 +204,27 @@ mod tests {
         world.heap.verify().expect("consistent");
         assert_eq!((world.heap.snapshot().live, world.heap.snapshot().frees), (0, 8));
         assert_eq!(world.heap.free_runs(&[runs[1]]), Err((runs[1], BadFree::NotLive)));
+    }
+
+    /// A heap gives its runs back together, and then nothing happens any more.
+    #[test]
+    fn what_is_taken_back_together_is_given_back_as_soon_as_what_is_freed_one_by_one() {
+        for together in [false, true] {
+            let mut world = World::new(Policy::Thp, Config::default());
+            let runs: Vec<_> = (0..40).map(|_| world.take(100)).collect();
+            world.run(10.0);
+            if together {
+                world.heap.free_runs(&runs).expect("live");
+            } else {
+                runs.iter().for_each(|&run| world.free(run, 100));
+            }
+            world.run(3.0);
+            assert_eq!(
+                (world.heap.snapshot().retained, world.kernel.charge()),
+                (0, 0),
+                "together: {together}"
+            );
+        }
     }
 
     #[test]
