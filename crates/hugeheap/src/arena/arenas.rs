@@ -184,10 +184,10 @@ impl<O: Os> Arenas<O> {
         self.table.region_of(address)
     }
 
-    /// Reserves address space together with each further region, at least `per_page` bytes for each of its heap pages and `more` for all: for
+    /// Reserves address space together with each further region, as many bytes as `bytes` says for its own: for
     /// metadata of a layer above, which has to be had for every heap page that can be.
-    pub(crate) fn reserve_beside(&mut self, per_page: usize, more: usize) {
-        self.table.reserve_beside(per_page, more);
+    pub(crate) fn reserve_beside(&mut self, bytes: fn(usize) -> usize) {
+        self.table.reserve_beside(bytes);
     }
 
     pub(crate) fn count(&mut self, reason: Fallback) {

@@ -181,6 +181,17 @@ impl<O: Os> Arenas<O> {
             .map_or(MIN_REGION_BYTES, |memory| memory.saturating_mul(4).max(MIN_REGION_BYTES))
     }
 
+    /// Whether the policy has the kernel asked for huge pages now, and they would be had.
+    pub(crate) fn advises(&mut self) -> bool {
+        self.refresh_limits();
+        let situation = self.situation(self.now());
+        let choice = match backing::choose(self.settings.policy, &self.host, situation) {
+            Choice { made: Made::Hugetlb, .. } => backing::advised(&self.host, situation),
+            choice => choice,
+        };
+        choice.made == Made::Thp && self.host.advice_fails().is_none()
+    }
+
     fn situation(&self, now: u64) -> Situation {
         Situation { forks: self.forks, tight: self.is_tight(), slow: self.latency.is_slow(now) }
     }

@@ -21,7 +21,7 @@
 //!                                      └─ barren[k]                   end
 //! ```
 
-use super::layout::{ARENA_BYTES, HEAP_PAGES};
+use super::layout::ARENA_BYTES;
 use super::list::ArenaId;
 use super::record::{Arena, Made, State};
 use core::ptr::NonNull;
@@ -124,15 +124,15 @@ pub(crate) struct Table {
     pub(super) count: usize,
     /// Bytes of metadata mapped.
     metadata: usize,
-    /// Bytes to reserve beside a region: per heap page, and for all.
-    beside: (usize, usize),
+    /// Bytes to reserve beside a region, by its own.
+    beside: Option<fn(usize) -> usize>,
 }
 
 // SAFETY: the table owns its records; nothing else points to them, so it may move between threads.
 unsafe impl Send for Table {}
 
 impl Table {
-    pub(crate) const NEW: Self = Self { regions: [None; MAX_REGIONS], count: 0, metadata: 0, beside: (0, 0) };
+    pub(crate) const NEW: Self = Self { regions: [None; MAX_REGIONS], count: 0, metadata: 0, beside: None };
 
     /// Reserves a further region of `arenas` arenas. Its metadata is zero, that is `Unmapped`.
     pub(crate) fn add_region<P: Pages>(&mut self, os: &P, arenas: usize) -> Result<()> {
@@ -236,14 +236,12 @@ impl Table {
     }
 
     /// See [`Arenas::reserve_beside`](super::Arenas::reserve_beside).
-    pub(crate) fn reserve_beside(&mut self, per_page: usize, more: usize) {
-        self.beside = (self.beside.0.max(per_page), self.beside.1.max(more));
+    pub(crate) fn reserve_beside(&mut self, bytes: fn(usize) -> usize) {
+        self.beside = Some(bytes);
     }
 
     fn beside_bytes(&self, arenas: usize) -> Option<usize> {
-        let (per_page, more) = self.beside;
-        let bytes = arenas * HEAP_PAGES as usize * per_page + more;
-        (bytes > 0).then(|| bytes.next_multiple_of(RESERVED))
+        self.beside.map(|bytes| bytes(arenas * ARENA_BYTES).next_multiple_of(RESERVED))
     }
 
     /// A small arena never used before, or `None` when the regions are full.

@@ -13,7 +13,6 @@ use super::old::Old;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use crate::object::Source;
 use core::ops::Range;
-use hugeheap_os::{AddressRange, Facts, Pages};
 
 impl<S: Source> Old<S> {
     /// Gives metadata of unused arenas back, of all heaps that share them. After a whole collection, or an evacuation: it makes system calls,
@@ -40,25 +39,9 @@ impl<S: Source> Old<S> {
     fn give_back_metadata_of(&self, arenas: &Range<usize>) {
         let pages = arenas.len() / HEAP_PAGE_BYTES;
         let Some(page) = self.space.page(arenas.start).filter(|_| pages > 0) else { return };
-        let os = self.space.source().os();
-        for (start, bytes) in [
-            (core::ptr::from_ref(page.vacant()) as usize, size_of_val(page.vacant())),
-            (core::ptr::from_ref(page.remote()) as usize, size_of_val(page.remote())),
-            (core::ptr::from_ref(page.mark()) as usize, size_of_val(page.mark())),
-        ] {
-            if let Some(range) = whole_pages(start, pages * bytes, os.os_page()) {
-                // SAFETY: metadata of heap pages that nobody uses, nor can begin to while the arenas are locked. It is zero, and still is
-                // afterwards. When the call fails nothing changes.
-                let _ = unsafe { os.decommit(range) };
-            }
-        }
+        // What it holds nobody uses, nor can begin to while the arenas are locked.
+        page.give_back_metadata(self.space.source().os(), pages);
     }
-}
-
-/// The OS pages that lie in a range as a whole.
-fn whole_pages(start: usize, bytes: usize, page: usize) -> Option<AddressRange> {
-    let (first, end) = (start.next_multiple_of(page), (start + bytes) / page * page);
-    (first < end).then(|| AddressRange { start: first, len: end - first })
 }
 
 #[cfg(test)]
@@ -66,6 +49,7 @@ mod tests {
     use super::*;
     use crate::gc::{Heap, Layout, Settings, space};
     use hugeheap_os::linux::Linux;
+    use hugeheap_os::{AddressRange, Pages};
 
     #[test]
     fn of_a_heap_whose_objects_died_nothing_is_left_beside_the_arenas() {
@@ -84,8 +68,8 @@ mod tests {
         assert!(arenas.len() >= 8, "{arenas:?}");
         let resident = |arena: usize| {
             let bitmaps = core::ptr::from_ref(space().page(arena).expect("known").vacant()) as usize;
-            let range = whole_pages(bitmaps, ARENA_BYTES / HEAP_PAGE_BYTES * 128, Linux::new().os_page());
-            range.map_or(0, |range| Linux::new().residency(range).expect("/proc is there").resident)
+            let range = AddressRange::new(bitmaps, ARENA_BYTES / HEAP_PAGE_BYTES * 128);
+            Linux::new().residency(range).expect("/proc is there").resident
         };
         let before: u64 = arenas.iter().map(|&arena| resident(arena)).sum();
         heap.scope(|scope| scope.collect());
@@ -96,15 +80,5 @@ mod tests {
         assert!(after.len() >= 6, "{after:?}");
         // Where an OS page is larger than what an arena has, pages are shared with used ones.
         assert!(before == 0 || after.iter().sum::<u64>() == 0, "{before}, then {after:?}");
-    }
-
-    #[test]
-    fn parts_of_pages_are_left_alone() {
-        let range = |start, len| Some(AddressRange { start, len });
-        assert_eq!(whole_pages(0x1_0000, 0x4000, 0x1000), range(0x1_0000, 0x4000));
-        assert_eq!(whole_pages(0x1_0010, 0x4000, 0x1000), range(0x1_1000, 0x3000));
-        assert_eq!(whole_pages(0x1_0000, 0x4000, 0x1_0000), None);
-        assert_eq!(whole_pages(0x1_8000, 0x1_8000, 0x1_0000), range(0x2_0000, 0x1_0000));
-        assert_eq!(whole_pages(0x1_0000, 0, 0x1000), None);
     }
 }

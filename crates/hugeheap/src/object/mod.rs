@@ -14,6 +14,7 @@
 //! | `tag` | whose a heap page is, and how it is cut |
 //! | `space` | metadata of heap pages; address → metadata |
 //! | `tables` | where that metadata lies, and what of it can be written |
+//! | `huge_tables` | that of large heaps on huge pages |
 //! | `shorten` | giving its address space back, where a program limits itself |
 //! | `beside` | metadata of arenas that are made ahead |
 //! | `bin` | where the next block of a class comes from |
@@ -63,6 +64,7 @@ mod handed;
 mod handed_model;
 mod hardened;
 mod heap;
+mod huge_tables;
 mod idle;
 #[cfg(all(test, loom))]
 mod idle_model;

@@ -127,6 +127,11 @@ impl Page {
         self.region().start + self.index * HEAP_PAGE_BYTES
     }
 
+    /// Whether its metadata can be written.
+    fn is_ready(self) -> bool {
+        self.region().tables.is_some_and(|tables| tables.is_ready(self.index))
+    }
+
     pub(crate) fn mark(self) -> &'static Mark {
         // SAFETY: a Page is made by `Space::page` for an address inside a region; its arrays have an initialised (zeroed) element for
         // each of the region's pages and are never unmapped.
@@ -149,6 +154,13 @@ impl Page {
 
     pub(crate) fn tag(self) -> u32 {
         self.mark().tag.load(Ordering::Acquire)
+    }
+
+    /// Gives back the memory of the metadata of this page and those behind it, `count` in all, which nobody uses, nor can begin to meanwhile. It is zero.
+    pub(crate) fn give_back_metadata<P: Pages>(self, os: &P, count: usize) {
+        if let Some(tables) = self.region().tables {
+            tables.give_back(os, self.index..self.index + count);
+        }
     }
 
     /// Windows without a live block, among those of its class. What is in the open window counts as live.
@@ -243,7 +255,8 @@ impl<S: Source> Space<S> {
             self.add(address)?;
             self.page(address)
         })?;
-        if !page.mark().is_used() || bytes > HEAP_PAGE_BYTES {
+        // Not by a look at the mark: that found an OS page of zeros, after which the kernel makes no huge page there.
+        if !page.is_ready() || bytes > HEAP_PAGE_BYTES {
             self.make_ready(page, bytes.div_ceil(HEAP_PAGE_BYTES))?;
         }
         if !page.mark().is_used() {
@@ -297,9 +310,10 @@ impl<S: Source> Space<S> {
             if tables.is_ready(index) {
                 continue;
             }
+            let huge = self.source.with(|arenas| arenas.advises());
             let _adding = self.adding.lock();
             if !tables.is_ready(index) {
-                tables.make_ready(self.source.os(), index)?;
+                tables.make_ready(self.source.os(), index, huge)?;
             }
         }
         Some(())
@@ -308,8 +322,7 @@ impl<S: Source> Space<S> {
     /// Has the arenas reserve room for metadata beside each region from now on. Before the first page is taken: a region that is there already gets
     /// its metadata elsewhere.
     pub(crate) fn reserve_beside(&self) {
-        let (per_page, more) = Tables::needs(self.source.os());
-        self.source.with(|arenas| arenas.reserve_beside(per_page, more));
+        self.source.with(|arenas| arenas.reserve_beside(Tables::bytes));
     }
 
     /// Keeps regions from being added during a fork.
@@ -356,9 +369,9 @@ impl<S: Source> Space<S> {
         let region = Region {
             start: range.start,
             bytes: AtomicUsize::new(range.len),
-            marks: tables.marks as *const Mark,
-            vacant: tables.vacant as *const Bitmap,
-            remote: tables.remote as *const Bitmap,
+            marks: tables.marks() as *const Mark,
+            vacant: tables.vacant() as *const Bitmap,
+            remote: tables.remote() as *const Bitmap,
             tables: Some(tables),
         };
         // SAFETY: under `adding` nobody else writes, and nobody reads at `count` before it is raised.

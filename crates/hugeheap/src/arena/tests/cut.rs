@@ -112,7 +112,7 @@ fn what_was_given_back_goes_too() {
 #[test]
 fn what_is_reserved_beside_a_region_goes_if_nobody_asked_for_it() {
     let mut world = in_region(10_000);
-    world.heap.reserve_beside(400, 4096);
+    world.heap.reserve_beside(|region| region / HEAP_PAGE_BYTES * 400 + 4096);
     let arena = world.take_arenas(1)[0];
     assert!(world.address_space() > 10_000 * (ARENA_BYTES + 128 * 400));
     world.limit(256 << 20);

@@ -6,11 +6,12 @@ use crate::arena::ARENA_BYTES;
 /// What the maintenance thread does when it is woken.
 fn maintain(space: &'static Space<World>) {
     let World { arenas, kernel, .. } = space.source();
-    let mut arenas = arenas.lock();
-    while let Some(mut ahead) = arenas.begin_ahead() {
+    loop {
+        let Some(mut ahead) = arenas.lock().begin_ahead() else { break };
         ahead.touch(kernel);
-        arenas.complete_ahead(ahead);
+        arenas.lock().complete_ahead(ahead);
     }
+    let mut arenas = arenas.lock();
     let mut plan = arenas.plan();
     plan.perform(kernel);
     arenas.complete(plan);

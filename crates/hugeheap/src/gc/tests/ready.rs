@@ -44,10 +44,10 @@ fn grow_in(space: &'static Space<World>, waiting: Option<Waiting>, arenas: usize
 
 /// The maintenance thread makes what is due; the program sees as much time pass.
 pub(super) fn makes(world: &World, _: Duration) {
-    let mut arenas = world.arenas.lock();
-    while let Some(mut ahead) = arenas.begin_ahead() {
+    loop {
+        let Some(mut ahead) = world.arenas.lock().begin_ahead() else { return };
         ahead.touch(&world.kernel);
-        arenas.complete_ahead(ahead);
+        world.arenas.lock().complete_ahead(ahead);
     }
 }
 

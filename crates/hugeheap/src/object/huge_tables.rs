@@ -1,0 +1,332 @@
+//! Metadata of large heaps, on huge pages.
+//!
+//! ```text
+//!   arenas        ├─ 128 arenas: 256 MiB ─┼─ 128 arenas ──────────┼─ 128 arenas ──────────┤
+//!   vacant        ├─ huge page ───────────┼─ huge page ───────────┼─ huge page ───────────┤     remote: the same
+//!   marks         ├─ huge page: of 256 arenas ────────────────────┼─ huge page ───────────┄
+//!                 └ of what was touched before the heap was large, the kernel makes one in its own time
+//! ```
+//!
+//! A block that is freed or taken where none was lately costs a look at its mark and one at its bitmap. In a heap of gigabytes each of them lies on an OS page that the TLB does not know, and each of these was found by a fault: of six
+//! gigabytes of blocks of about 100 bytes five sixths of all faults were the metadata's. So where the policy has the kernel asked for huge pages for the arenas, it is asked for the metadata, too. Measured in `docs/mechanisms/object-allocator.md`.
+//!
+//! A huge page is touched as a whole, so a *small* heap has none: of [`LARGE_HEAP`] what was not needed of the last one of each array is less than a hundredth.
+//!
+//! All of a huge page has to be writable before it is touched, or the kernel finds OS pages. That counts under `ulimit -d` and strict overcommit; where they refuse it, metadata becomes writable
+//! group by group as before. The states of a huge page of an array:
+//!
+//! ```text
+//!   by groups ─▶ whole: writable, and the kernel is asked for a huge page
+//!      │  ▲        │ a collector gives a part of it back: split
+//!      │  └────────┘
+//!      └─▶ a part of its address space was given back: for good
+//! ```
+
+use super::tables::{ARRAYS, ELEMENT, GONE_PARTS, GROUP_BYTES, GROUP_PAGES, READY, Tables};
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use hugeheap_os::{AddressRange, Advice, Pages, Protection};
+
+/// Bytes of the smallest region whose arrays begin at multiples of the huge page, which takes up to 8 MiB of address space. A region has four times the memory of the host, or an eighth of what `ulimit -v` leaves:
+/// there a smaller one is of a program that has little room.
+pub(super) const LARGE_REGION: usize = 4 << 30;
+
+/// Bytes of arenas with writable metadata from which on a heap is large. The last huge pages of vacant bitmaps and marks are used for one group at first: 4 MiB, a hundredth of this, where they were
+/// needed for 0.4. Interpreters with heaps of 150 to 700 MB took as long with huge pages as without (`hugeheap bench obmalloc`), and had 6 MiB more.
+const LARGE_HEAP: usize = 512 << 20;
+
+/// Groups of arenas before one that are looked at to find out whether the heap is large: arenas are used from below, so that a large one has them there. 2 GiB.
+const LOOK: usize = 64;
+
+/// What is known of the first group of a huge page of an array: it is whole.
+const WHOLE: [u8; ARRAYS] = [8, 16, 32];
+
+/// Groups whose metadata in an array is a huge page.
+const fn groups_of(array: usize) -> usize {
+    ARENA_BYTES / ELEMENT[array] / GROUP_PAGES
+}
+
+const _: () = assert!(groups_of(0) == 8 && groups_of(1) == 8 && groups_of(2) == 16);
+const _: () = assert!(GROUP_PAGES * HEAP_PAGE_BYTES == GROUP_BYTES);
+const _: () = assert!((READY | GONE_PARTS) & (WHOLE[0] | WHOLE[1] | WHOLE[2]) == 0);
+
+impl Tables {
+    fn state(&self, group: usize) -> u8 {
+        self.ready(group).load(Ordering::Relaxed)
+    }
+
+    /// Whether the metadata of a group in an array lies where the kernel was asked for a huge page.
+    pub(super) fn is_huge(&self, array: usize, group: usize) -> bool {
+        self.aligned && self.state(group / groups_of(array) * groups_of(array)) & WHOLE[array] != 0
+    }
+
+    /// Whether there is a large heap before a group.
+    fn is_large(&self, group: usize) -> bool {
+        let ready = |&group: &usize| self.state(group) & READY != 0;
+        (group.saturating_sub(LOOK)..group).filter(ready).count() >= LARGE_HEAP / GROUP_BYTES
+    }
+
+    /// Has the metadata of a group on huge pages, and that of the groups before which are in use, if the heap is large. What was touched already stays where it is until the kernel makes a huge page of it. Where something fails nothing
+    /// changes for the group. By one thread at a time.
+    pub(super) fn make_huge<P: Pages>(&self, os: &P, group: usize) {
+        if !self.aligned || !self.is_large(group) {
+            return;
+        }
+        for array in 0..ARRAYS {
+            let groups = groups_of(array);
+            for first in (0..=group).step_by(groups) {
+                if !self.is_huge(array, first) && self.can_be_whole(first..first + groups, group) {
+                    self.make_whole(os, array, first);
+                }
+            }
+        }
+    }
+
+    /// Whether the groups of a huge page all belong to the region, and one of them is in use, or will be.
+    fn can_be_whole(&self, groups: Range<usize>, next: usize) -> bool {
+        if groups.end * GROUP_PAGES > self.pages {
+            return false;
+        }
+        let all = groups.clone().fold(0, |all, group| all | self.state(group));
+        all & GONE_PARTS == 0 && (all & READY != 0 || groups.contains(&next))
+    }
+
+    fn make_whole<P: Pages>(&self, os: &P, array: usize, first: usize) {
+        let range = self.huge_page(array, first);
+        // SAFETY: a part of the tables, of which nothing was given back; more access harms nobody, and advice changes nothing that can be read.
+        let made =
+            unsafe { os.protect(range, Protection::ReadWrite).and_then(|()| os.advise(range, Advice::Huge)) };
+        if made.is_ok() {
+            self.ready(first).fetch_or(WHOLE[array], Ordering::Relaxed);
+        }
+    }
+
+    /// The huge page of an array in which the metadata of a group lies.
+    fn huge_page(&self, array: usize, group: usize) -> AddressRange {
+        let first = group / groups_of(array) * groups_of(array);
+        AddressRange::new(self.arrays[array] + first * GROUP_PAGES * ELEMENT[array], ARENA_BYTES)
+    }
+
+    /// Gives the memory of the metadata of heap pages back that nobody uses, nor can begin to meanwhile, in whole OS pages. It is zero, and still is afterwards. When a call fails nothing changes.
+    pub(crate) fn give_back<P: Pages>(&self, os: &P, pages: Range<usize>) {
+        for (array, bytes) in ELEMENT.into_iter().enumerate() {
+            let at = |page: usize| self.arrays[array] + page * bytes;
+            let Some(range) = whole_pages(at(pages.start)..at(pages.end), self.os_page) else { continue };
+            // SAFETY: a part of the tables; by the contract nobody uses it.
+            if unsafe { os.decommit(range) }.is_err() {
+                continue;
+            }
+            for group in [pages.start / GROUP_PAGES, (pages.end - 1) / GROUP_PAGES] {
+                if self.is_huge(array, group) && !range.encloses(self.huge_page(array, group)) {
+                    self.leave_huge(os, array, group);
+                }
+            }
+        }
+    }
+
+    /// The kernel keeps all of a huge page of which a part was given back until it is split, and would collapse it again. Until the heap grows.
+    fn leave_huge<P: Pages>(&self, os: &P, array: usize, group: usize) {
+        let huge = self.huge_page(array, group);
+        self.ready(group / groups_of(array) * groups_of(array)).fetch_and(!WHOLE[array], Ordering::Relaxed);
+        // SAFETY: a part of the tables, all of it mapped; what is mapped of it keeps its contents. Where it fails, the kernel finds the memory when it needs some.
+        let _ = unsafe { os.advise(huge, Advice::NoHuge).and_then(|()| os.split(huge)) };
+    }
+}
+
+/// The OS pages that lie in a range as a whole.
+fn whole_pages(range: Range<usize>, page: usize) -> Option<AddressRange> {
+    let (first, end) = (range.start.next_multiple_of(page), range.end / page * page);
+    (first < end).then(|| AddressRange::new(first, end - first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeheap_os::Facts;
+    use hugeheap_os::linux::Linux;
+    use hugeheap_os::simulated::{Config, Kernel, PageState};
+
+    /// Groups of a large heap.
+    const GROUPS: usize = LARGE_HEAP / GROUP_BYTES;
+
+    fn tables<P: Pages + Facts>(os: &P) -> Tables {
+        Tables::make(os, LARGE_REGION, None).expect("address space")
+    }
+
+    fn make_ready<P: Pages>(tables: &Tables, os: &P, groups: Range<usize>) {
+        for group in groups {
+            tables.make_ready(os, group * GROUP_PAGES, true).expect("memory");
+        }
+    }
+
+    fn touch<P: Pages>(tables: &Tables, os: &P, group: usize) {
+        tables.touch(os, group * GROUP_PAGES, group * GROUP_PAGES + 1);
+    }
+
+    fn huge<P: Pages>(tables: &Tables, os: &P, group: usize) -> [u64; ARRAYS] {
+        core::array::from_fn(|array| {
+            os.residency(tables.huge_page(array, group)).expect("it is mapped").huge()
+        })
+    }
+
+    const ALL: [u64; ARRAYS] = [ARENA_BYTES as u64; ARRAYS];
+
+    #[test]
+    fn metadata_of_a_large_heap_is_on_huge_pages_and_that_of_a_small_one_is_not() {
+        let kernel = Kernel::new(Config::default());
+        let tables = tables(&kernel);
+        make_ready(&tables, &kernel, 0..GROUPS);
+        touch(&tables, &kernel, 0);
+        touch(&tables, &kernel, GROUPS - 1);
+        assert_eq!((huge(&tables, &kernel, 0), huge(&tables, &kernel, GROUPS - 1)), ([0; 3], [0; 3]));
+        make_ready(&tables, &kernel, GROUPS..GROUPS + 1);
+        touch(&tables, &kernel, GROUPS);
+        assert_eq!(huge(&tables, &kernel, GROUPS), ALL);
+        // The groups behind it are not in use, and can be.
+        touch(&tables, &kernel, GROUPS + 7);
+        assert!(!tables.is_ready((GROUPS + 1) * GROUP_PAGES));
+        make_ready(&tables, &kernel, GROUPS + 1..GROUPS + 40);
+        touch(&tables, &kernel, GROUPS + 39);
+        assert_eq!(huge(&tables, &kernel, GROUPS + 39), ALL);
+        assert_eq!(kernel.violations(), []);
+    }
+
+    #[test]
+    fn what_a_heap_touched_before_it_was_large_the_kernel_may_collapse() {
+        let kernel = Kernel::new(Config::default());
+        let tables = tables(&kernel);
+        make_ready(&tables, &kernel, 0..GROUPS);
+        touch(&tables, &kernel, 3);
+        make_ready(&tables, &kernel, GROUPS..GROUPS + 1);
+        for array in 0..ARRAYS {
+            assert!(tables.is_huge(array, 0) && tables.is_huge(array, GROUPS - 1));
+            // SAFETY: a part of the tables.
+            unsafe { kernel.collapse(tables.huge_page(array, 0)) }
+                .expect("all of it is writable and advised");
+        }
+        assert_eq!(huge(&tables, &kernel, 0), ALL);
+    }
+
+    #[test]
+    fn without_huge_pages_for_arenas_there_are_none_for_metadata() {
+        let kernel = Kernel::new(Config::default());
+        let tables = tables(&kernel);
+        for group in 0..2 * GROUPS {
+            tables.make_ready(&kernel, group * GROUP_PAGES, false).expect("memory");
+        }
+        touch(&tables, &kernel, 2 * GROUPS - 1);
+        assert_eq!(huge(&tables, &kernel, 2 * GROUPS - 1), [0; 3]);
+    }
+
+    /// Under `ulimit -d`, or strict overcommit.
+    #[test]
+    fn where_a_whole_huge_page_is_not_allowed_a_group_is_made_ready_alone() {
+        let group = GROUP_PAGES * ELEMENT.iter().sum::<usize>();
+        let limit = (GROUPS + 1) * group + (64 << 10);
+        let kernel = Kernel::new(Config { data_limit: Some(limit as u64), ..Config::default() });
+        let tables = tables(&kernel);
+        make_ready(&tables, &kernel, 0..GROUPS + 1);
+        touch(&tables, &kernel, GROUPS);
+        for array in 0..ARRAYS {
+            assert!(!tables.is_huge(array, GROUPS));
+            assert!(kernel.residency(tables.huge_page(array, GROUPS)).expect("it is mapped").resident > 0);
+        }
+        assert!(tables.is_huge(0, 0), "all of it was writable");
+        assert_eq!(tables.make_ready(&kernel, (GROUPS + 1) * GROUP_PAGES, true), None);
+        assert!(!tables.is_ready((GROUPS + 1) * GROUP_PAGES));
+    }
+
+    #[test]
+    fn a_huge_page_of_which_address_space_was_given_back_is_not_made_whole() {
+        let kernel = Kernel::new(Config::default());
+        let tables = tables(&kernel);
+        // All behind the groups of a large heap and one goes.
+        make_ready(&tables, &kernel, 0..GROUPS);
+        let end = (GROUPS + 1) * GROUP_PAGES;
+        tables.release(&kernel, end, end, tables.pages);
+        make_ready(&tables, &kernel, GROUPS..GROUPS + 1);
+        touch(&tables, &kernel, GROUPS);
+        for array in 0..ARRAYS {
+            assert!(!tables.is_huge(array, GROUPS), "array {array}");
+            let behind = tables.huge_page(array, GROUPS).end() - 1;
+            assert_eq!(kernel.page_state(behind), PageState::Foreign);
+        }
+        assert!(tables.is_huge(0, 0), "nothing of it was given back");
+        assert_eq!(kernel.violations(), []);
+    }
+
+    #[test]
+    fn metadata_that_is_given_back_is_memory_also_of_a_huge_page() {
+        let kernel = Kernel::new(Config::default());
+        let tables = tables(&kernel);
+        make_ready(&tables, &kernel, 0..GROUPS + 16);
+        touch(&tables, &kernel, GROUPS);
+        let charge = || kernel.memory_limits().expect("in a cgroup").charge;
+        let before = charge();
+        // All but the first group of a huge page of bitmaps.
+        let pages = (GROUPS + 1) * GROUP_PAGES..(GROUPS + 8) * GROUP_PAGES;
+        tables.give_back(&kernel, pages.clone());
+        let given = (pages.len() * ELEMENT.iter().sum::<usize>()) as u64;
+        assert!(before - charge() >= given, "{} of {given}", before - charge());
+        assert!(!(0..ARRAYS).any(|array| tables.is_huge(array, GROUPS)));
+        // The heap grows again.
+        make_ready(&tables, &kernel, GROUPS + 16..GROUPS + 17);
+        assert!((0..ARRAYS).all(|array| tables.is_huge(array, GROUPS)));
+        assert_eq!(kernel.violations(), []);
+    }
+
+    #[test]
+    fn the_kernel_gives_huge_pages_for_the_metadata_of_a_large_heap() {
+        let os = Linux::new();
+        let works = os.thp().is_ok_and(|thp| thp.mode != hugeheap_os::ThpMode::Never);
+        if !works || os.page_sizes().huge != Some(ARENA_BYTES) {
+            return eprintln!("skipped: no transparent huge pages of 2 MiB here");
+        }
+        let tables = tables(&os);
+        make_ready(&tables, &os, 0..GROUPS + 1);
+        touch(&tables, &os, GROUPS);
+        let found = huge(&tables, &os, GROUPS);
+        if found[0] == 0 {
+            return eprintln!("skipped: the kernel had no huge page");
+        }
+        assert_eq!(found, ALL);
+        tables.give_back(&os, GROUPS * GROUP_PAGES..(GROUPS + 8) * GROUP_PAGES);
+        assert_eq!(huge(&tables, &os, GROUPS), [0; ARRAYS], "that of marks was split");
+        let resident = os.residency(tables.huge_page(0, GROUPS)).expect("it is mapped").resident;
+        assert_eq!(resident, 0);
+    }
+
+    /// A look at a mark before it could be written found an OS page of zeros, and after that the kernel made no huge page of marks, for each half gigabyte of the heap.
+    #[test]
+    fn nobody_looks_at_a_mark_before_it_is_on_a_huge_page() {
+        let space = crate::object::space();
+        let mut pages = vec![0; (GROUPS + 1) * GROUP_PAGES];
+        let taken: usize =
+            pages.chunks_mut(ARENA_BYTES / HEAP_PAGE_BYTES).map(|pages| space.take_pages(pages, 0)).sum();
+        assert_eq!(taken, pages.len(), "memory");
+        let last = *pages.iter().max().expect("it has some");
+        let page = space.page(last).expect("its region is known");
+        let (tables, group) =
+            (page.region().tables.expect("known regions have some"), page.index / GROUP_PAGES);
+        for page in pages.iter().filter_map(|&page| space.page(page)) {
+            page.vacant()[0].store(1, Ordering::Relaxed);
+        }
+        let [vacant, _, marks] = huge(&tables, &Linux::new(), group);
+        space.give_pages(&pages);
+        if vacant == 0 {
+            return eprintln!("skipped: no huge page for bitmaps here");
+        }
+        assert_eq!(marks, vacant);
+    }
+
+    #[test]
+    fn parts_of_pages_are_left_alone() {
+        let range = |start, len| Some(AddressRange { start, len });
+        assert_eq!(whole_pages(0x1_0000..0x1_4000, 0x1000), range(0x1_0000, 0x4000));
+        assert_eq!(whole_pages(0x1_0010..0x1_4010, 0x1000), range(0x1_1000, 0x3000));
+        assert_eq!(whole_pages(0x1_0000..0x1_4000, 0x1_0000), None);
+        assert_eq!(whole_pages(0x1_8000..0x3_8000, 0x1_0000), range(0x2_0000, 0x1_0000));
+        assert_eq!(whole_pages(0x1_0000..0x1_0000, 0x1000), None);
+    }
+}
