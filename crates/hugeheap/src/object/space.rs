@@ -218,7 +218,8 @@ impl<S: Source> Space<S> {
         self.source
     }
 
-    /// Bytes of metadata in use: of all heap pages that ever were, and of heaps. (Nearly all of what is reserved is never touched.)
+    /// Bytes of metadata in use: of all heap pages that ever were, and of heaps. (Nearly all of what is reserved is never touched.) Of a
+    /// large heap the last huge pages of metadata are resident as a whole: up to 4 MiB more.
     pub fn metadata_bytes(&self) -> usize {
         self.metadata.load(Ordering::Relaxed)
     }

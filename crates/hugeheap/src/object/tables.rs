@@ -157,11 +157,9 @@ impl Tables {
             self.make_huge(os, group);
         }
         let (first, end) = (group * GROUP_PAGES, ((group + 1) * GROUP_PAGES).min(self.pages));
-        for (array, part) in self.parts(first, end).into_iter().enumerate() {
-            if !self.is_huge(array, group) {
-                // SAFETY: a part of the tables, of whole OS pages, of which nobody writes anything yet; more access harms nobody.
-                unsafe { os.protect(part, Protection::ReadWrite) }.ok()?;
-            }
+        for part in self.parts(first, end) {
+            // SAFETY: a part of the tables, of whole OS pages; more access harms nobody.
+            unsafe { os.protect(part, Protection::ReadWrite) }.ok()?;
         }
         known.fetch_or(READY, Ordering::Release);
         Some(())
