@@ -355,6 +355,11 @@ impl<P: Process> Work<'_, P> {
             }
             match self.is_as_planned(&step) {
                 Ok(true) => {}
+                // The page tables of a process that has ended are open still, and empty.
+                Ok(false) if !self.process.status().is_ok_and(|status| status.has_memory) => {
+                    self.report.left += 1 + queue.len() as u64;
+                    return Some(Stop::Gone);
+                }
                 Ok(false) => {
                     self.report.changed += 1;
                     continue;

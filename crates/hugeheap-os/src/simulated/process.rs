@@ -192,7 +192,10 @@ impl Process for RemoteProcess<'_> {
     }
 
     fn pages(&self, range: AddressRange, visit: &mut dyn FnMut(PageRun)) -> Result<()> {
-        self.alive("read(/proc/PID/pagemap)")?;
+        // The file was opened before: of a process that has ended the kernel knows no page.
+        if self.has_ended() {
+            return Ok(());
+        }
         let os = self.kernel.page_sizes().os;
         let mut run: Option<PageRun> = None;
         for address in (range.start..range.end()).step_by(os) {
