@@ -39,8 +39,8 @@ impl<S: Source> Old<S> {
     fn give_back_metadata_of(&self, arenas: &Range<usize>) {
         let pages = arenas.len() / HEAP_PAGE_BYTES;
         let Some(page) = self.space.page(arenas.start).filter(|_| pages > 0) else { return };
-        // What it holds nobody uses, nor can begin to while the arenas are locked.
-        page.give_back_metadata(self.space.source().os(), pages);
+        // SAFETY: metadata of heap pages that nobody uses, nor can begin to while the arenas are locked; a page is cleared before it is freed.
+        unsafe { page.give_back_metadata(self.space.source().os(), pages) };
     }
 }
 

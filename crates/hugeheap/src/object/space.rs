@@ -156,10 +156,14 @@ impl Page {
         self.mark().tag.load(Ordering::Acquire)
     }
 
-    /// Gives back the memory of the metadata of this page and those behind it, `count` in all, which nobody uses, nor can begin to meanwhile. It is zero.
-    pub(crate) fn give_back_metadata<P: Pages>(self, os: &P, count: usize) {
+    /// Gives back the memory of the metadata of this page and those behind it, `count` in all.
+    ///
+    /// # Safety
+    /// It is zero, and nobody uses it, nor can begin to meanwhile.
+    pub(crate) unsafe fn give_back_metadata<P: Pages>(self, os: &P, count: usize) {
         if let Some(tables) = self.region().tables {
-            tables.give_back(os, self.index..self.index + count);
+            // SAFETY: by the contract above.
+            unsafe { tables.give_back(os, self.index..self.index + count) };
         }
     }
 
