@@ -157,15 +157,20 @@ impl Plan {
 impl Step {
     fn perform<P: Pages>(&mut self, os: &P, tenant: &dyn Tenant) {
         match self.action {
-            // SAFETY: the arena is busy and has no live run: nobody uses its memory until the plan is completed.
-            Action::GiveBack { unmap: false } => self.result = unsafe { os.decommit(self.range) },
-            // SAFETY: as above.
-            Action::GiveBack { unmap: true } => self.result = unsafe { os.unmap(self.range) },
-            // SAFETY: as above; and nobody relies on what an arena without a live run contains.
+            Action::GiveBack { unmap } => self.give_back(os, tenant, unmap),
+            // SAFETY: the arena is busy and has no live run, so nobody uses its memory until the plan is completed, or relies on what it contains.
             Action::Offer => self.result = unsafe { os.offer(self.range) },
             Action::Break { .. } => self.break_arena(os, tenant),
             Action::Split { pages } => self.split(os, pages),
             Action::Collapse { advise, ask, untold } => self.collapse(os, advise, ask, untold),
+        }
+    }
+
+    fn give_back<P: Pages>(&mut self, os: &P, tenant: &dyn Tenant, unmap: bool) {
+        // SAFETY: the arena is busy and has no live run: nobody uses its memory until the plan is completed.
+        self.result = unsafe { if unmap { os.unmap(self.range) } else { os.decommit(self.range) } };
+        if self.result.is_ok() {
+            tenant.given_back(self.range);
         }
     }
 

@@ -70,6 +70,9 @@ pub(crate) trait Tenant {
         arena: AddressRange,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
     ) -> (usize, OsResult<()>);
+
+    /// An arena in which nothing lives was given back. It cannot come into use before this returns: what the tenant keeps beside it can go as well.
+    fn given_back(&self, _arena: AddressRange) {}
 }
 
 /// Nobody does.

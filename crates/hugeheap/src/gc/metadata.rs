@@ -40,7 +40,7 @@ impl<S: Source> Old<S> {
         let pages = arenas.len() / HEAP_PAGE_BYTES;
         let Some(page) = self.space.page(arenas.start).filter(|_| pages > 0) else { return };
         // SAFETY: metadata of heap pages that nobody uses, nor can begin to while the arenas are locked; a page is cleared before it is freed.
-        unsafe { page.give_back_metadata(self.space.source().os(), pages) };
+        unsafe { self.space.give_back_metadata(page, pages) };
     }
 }
 

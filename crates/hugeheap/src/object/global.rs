@@ -50,6 +50,10 @@ impl Source for Runtime {
         self.add_metadata(bytes);
     }
 
+    fn metadata_given_back(&'static self, bytes: usize) {
+        self.remove_metadata(bytes);
+    }
+
     fn wait_for_arenas(&'static self, time: Duration) -> bool {
         std::thread::sleep(time);
         true

@@ -17,13 +17,13 @@
 //!
 //! ```text
 //!   by groups ─▶ whole: writable, and the kernel is asked for a huge page
-//!      │  ▲        │ a collector gives a part of it back: split
+//!      │  ▲        │ a part of it is given back (by a collector; see also `unused`): split
 //!      │  └────────┘
 //!      └─▶ a part of its address space was given back: for good
 //! ```
 
-use super::tables::{ARRAYS, ELEMENT, GONE_PARTS, GROUP_BYTES, GROUP_PAGES, READY, Tables};
-use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use super::tables::{ARRAYS, ELEMENT, GONE_PARTS, GROUP_BYTES, GROUP_PAGES, MARKS, READY, Tables};
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use hugeheap_os::{AddressRange, Advice, Pages, Protection};
@@ -42,14 +42,20 @@ const LOOK: usize = 64;
 /// What is known of the first group of a huge page of an array: it is whole.
 const WHOLE: [u8; ARRAYS] = [8, 16, 32];
 
+/// What is known of the first group of a unit: it was split because few of its arenas were in use.
+const SPLIT: u8 = 64;
+
+/// Groups of a unit: those whose marks are a huge page.
+pub(super) const UNIT: usize = groups_of(MARKS);
+
 /// Groups whose metadata in an array is a huge page.
-const fn groups_of(array: usize) -> usize {
+pub(super) const fn groups_of(array: usize) -> usize {
     ARENA_BYTES / ELEMENT[array] / GROUP_PAGES
 }
 
 const _: () = assert!(groups_of(0) == 8 && groups_of(1) == 8 && groups_of(2) == 16);
 const _: () = assert!(GROUP_PAGES * HEAP_PAGE_BYTES == GROUP_BYTES);
-const _: () = assert!((READY | GONE_PARTS) & (WHOLE[0] | WHOLE[1] | WHOLE[2]) == 0);
+const _: () = assert!((READY | GONE_PARTS) & (WHOLE[0] | WHOLE[1] | WHOLE[2]) == 0 && SPLIT > WHOLE[2]);
 
 impl Tables {
     fn state(&self, group: usize) -> u8 {
@@ -62,10 +68,20 @@ impl Tables {
     }
 
     /// Whether the metadata of a group in an array lies where the kernel was asked for a huge page, all of which is there still.
-    fn is_huge(&self, array: usize, group: usize) -> bool {
+    pub(super) fn is_huge(&self, array: usize, group: usize) -> bool {
         let first = group / groups_of(array) * groups_of(array);
         self.state(first) & WHOLE[array] != 0
             && self.states(first..first + groups_of(array)) & GONE_PARTS == 0
+    }
+
+    /// Whether something of the metadata of a group was given back for good.
+    pub(super) fn is_gone(&self, group: usize) -> bool {
+        self.state(group) & GONE_PARTS != 0
+    }
+
+    /// Whether the unit that begins with a group was split.
+    pub(super) fn is_split(&self, first: usize) -> bool {
+        self.state(first) & SPLIT != 0
     }
 
     /// Whether there is a large heap before a group.
@@ -115,21 +131,68 @@ impl Tables {
         AddressRange::new(self.arrays[array] + first * GROUP_PAGES * ELEMENT[array], ARENA_BYTES)
     }
 
-    /// Gives the memory of the metadata of heap pages back, in whole OS pages. When a call fails nothing changes.
+    /// Gives the memory of the metadata of heap pages back, in whole OS pages. When a call fails nothing changes. Returns how many pages that were counted as used are not any more.
     ///
     /// # Safety
-    /// It is zero, and nobody uses it, nor can begin to meanwhile.
-    pub(super) unsafe fn give_back<P: Pages>(&self, os: &P, pages: Range<usize>) {
-        for (array, bytes) in ELEMENT.into_iter().enumerate() {
-            let at = |page: usize| self.arrays[array] + page * bytes;
-            let Some(range) = whole_pages(at(pages.start)..at(pages.end), self.os_page) else { continue };
-            // SAFETY: a part of the tables; by the contract above nobody uses it, and it is zero afterwards as before.
-            if unsafe { os.decommit(range) }.is_err() {
-                continue;
-            }
+    /// Nobody needs what is there, nor uses it, nor can begin to meanwhile.
+    pub(super) unsafe fn give_back<P: Pages>(&self, os: &P, pages: Range<usize>) -> usize {
+        let mut forgotten = 0;
+        for array in 0..ARRAYS {
+            // SAFETY: by the contract above.
+            forgotten += unsafe { self.give_back_of(os, array, pages.clone()) };
             for group in [pages.start / GROUP_PAGES, (pages.end - 1) / GROUP_PAGES] {
-                if self.is_huge(array, group) && !range.encloses(self.huge_page(array, group)) {
+                let huge = self.huge_page(array, group);
+                if self.is_huge(array, group) && !self.part_of(array, &pages).encloses(huge) {
                     self.leave_huge(os, array, group);
+                }
+            }
+        }
+        forgotten
+    }
+
+    /// The same in one array, without a look at huge pages.
+    ///
+    /// # Safety
+    /// As for [`give_back`](Self::give_back).
+    pub(super) unsafe fn give_back_of<P: Pages>(&self, os: &P, array: usize, pages: Range<usize>) -> usize {
+        let part = self.part_of(array, &pages);
+        let Some(range) = whole_pages(part.start..part.end(), self.os_page) else { return 0 };
+        // SAFETY: a part of the tables; by the contract above nobody uses it or needs what is there.
+        let given = unsafe { os.decommit(range) }.is_ok();
+        // Where OS pages are large, marks at either end may be there still, which say that they are counted.
+        if given && array == MARKS && range == part {
+            self.forget_used(pages.start / HEAP_PAGES as usize..pages.end / HEAP_PAGES as usize)
+        } else {
+            0
+        }
+    }
+
+    fn part_of(&self, array: usize, pages: &Range<usize>) -> AddressRange {
+        AddressRange::new(self.arrays[array] + pages.start * ELEMENT[array], pages.len() * ELEMENT[array])
+    }
+
+    /// Splits the huge pages of the unit that begins with a group.
+    pub(super) fn part<P: Pages>(&self, os: &P, first: usize) {
+        for array in 0..ARRAYS {
+            for group in (first..first + UNIT).step_by(groups_of(array)) {
+                if group * GROUP_PAGES < self.pages && self.is_huge(array, group) {
+                    self.leave_huge(os, array, group);
+                }
+            }
+        }
+        self.ready(first).fetch_or(SPLIT, Ordering::Relaxed);
+    }
+
+    /// Has the unit of a group on huge pages that was split, as far as it can be: the kernel makes them in its own time.
+    pub(super) fn join<P: Pages>(&self, os: &P, group: usize) {
+        let unit = group / UNIT * UNIT;
+        if self.ready(unit).fetch_and(!SPLIT, Ordering::Relaxed) & SPLIT == 0 {
+            return;
+        }
+        for array in 0..ARRAYS {
+            for first in (unit..unit + UNIT).step_by(groups_of(array)) {
+                if self.can_be_whole(first..first + groups_of(array), group) && !self.is_huge(array, first) {
+                    self.make_whole(os, array, first);
                 }
             }
         }

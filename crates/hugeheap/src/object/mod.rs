@@ -94,6 +94,7 @@ mod tables;
 mod tag;
 #[cfg(test)]
 mod tests;
+mod unused;
 mod vacancy;
 mod vacate;
 #[cfg(all(test, loom))]

@@ -8,8 +8,8 @@
 //!   remote    ├ 128 B ─────┤          bitmap: 1 where another thread freed; not resident before it is needed
 //! ```
 //!
-//! Three arrays per region, beside it (see `tables`), never given back: 2 % of the address space, of which what is touched becomes
-//! resident: 192 bytes per page of blocks, 1.2 % of the heap, and 128 more when other threads free in the page.
+//! Three arrays per region, beside it (see `tables`): 2 % of the address space, of which what is touched becomes
+//! resident: 192 bytes per page of blocks, 1.2 % of the heap, and 128 more when other threads free in the page. Their memory goes back with that of their arenas (see `unused`).
 //!
 //! A region that is known stays known, so readers take no lock: `count` is raised after the region was written. It only becomes shorter, see [`shorten`](super::shorten).
 
@@ -39,6 +39,8 @@ pub trait Source: Sync + 'static {
     fn changed(&'static self) {}
     /// Called when bytes of metadata were used for the first time, without a lock: whoever publishes numbers counts them.
     fn metadata_used(&'static self, _bytes: usize) {}
+    /// Called when bytes of metadata that were counted were given back, without a lock.
+    fn metadata_given_back(&'static self, _bytes: usize) {}
     /// Waits, while a maintenance thread makes arenas. Says no, at once, where there is no such thread.
     fn wait_for_arenas(&'static self, _time: Duration) -> bool {
         false
@@ -156,17 +158,6 @@ impl Page {
         self.mark().tag.load(Ordering::Acquire)
     }
 
-    /// Gives back the memory of the metadata of this page and those behind it, `count` in all.
-    ///
-    /// # Safety
-    /// It is zero, and nobody uses it, nor can begin to meanwhile.
-    pub(crate) unsafe fn give_back_metadata<P: Pages>(self, os: &P, count: usize) {
-        if let Some(tables) = self.region().tables {
-            // SAFETY: by the contract above.
-            unsafe { tables.give_back(os, self.index..self.index + count) };
-        }
-    }
-
     /// Windows without a live block, among those of its class. What is in the open window counts as live.
     pub(crate) fn empty_windows(self, class: Class) -> u16 {
         let vacant = |window: &usize| self.vacant()[*window].load(Ordering::Relaxed) == u64::MAX;
@@ -222,7 +213,7 @@ impl<S: Source> Space<S> {
         self.source
     }
 
-    /// Bytes of metadata in use: of all heap pages that ever were, and of heaps. (Nearly all of what is reserved is never touched.) Of a
+    /// Bytes of metadata in use: of heap pages in arenas that were not given back since, and of heaps. (Nearly all of what is reserved is never touched.) Of a
     /// large heap the last huge pages of metadata are resident as a whole: up to 4 MiB more.
     pub fn metadata_bytes(&self) -> usize {
         self.metadata.load(Ordering::Relaxed)
@@ -232,6 +223,12 @@ impl<S: Source> Space<S> {
     pub(super) fn add_metadata(&self, bytes: usize) {
         self.metadata.fetch_add(bytes, Ordering::Relaxed);
         self.source.metadata_used(bytes);
+    }
+
+    /// Counts metadata that was given back.
+    pub(super) fn remove_metadata(&self, bytes: usize) {
+        self.metadata.fetch_sub(bytes, Ordering::Relaxed);
+        self.source.metadata_given_back(bytes);
     }
 
     /// The regions that are known.
@@ -266,7 +263,7 @@ impl<S: Source> Space<S> {
         }
         if !page.mark().is_used() {
             page.mark().set_used();
-            self.add_metadata(PAGE_METADATA_USED);
+            self.count_page(page);
         }
         Some(page)
     }

@@ -1,8 +1,9 @@
 //! Where the metadata of a region's heap pages lies, and which part of it can be written.
 //!
 //! ```text
-//!   beside a region   ├ ready ┼ vacant ──────────────┼ remote ──────────────┼ marks ───┤     each at a multiple of the OS page, in a large
-//!                        │      └ group 0 ┘└ group 1 ┘   └ group 0 ┘└ …                     region at one of the huge page
+//!   beside a region   ├ ready ┼ used ┼ vacant ──────────────┼ remote ──────────────┼ marks ───┤     arrays at multiples of the OS page, in a
+//!                        │      │     └ group 0 ┘└ group 1 ┘   └ group 0 ┘└ …                     large region at those of the huge page
+//!                        │      └── a byte per arena: how many of its heap pages have metadata that is counted (see `unused`)
 //!                        └── a byte per group: whether it can be written
 //! ```
 //!
@@ -17,7 +18,7 @@
 use super::huge_tables::LARGE_REGION;
 use super::mark::Mark;
 use super::space::Bitmap;
-use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use core::sync::atomic::{AtomicU8, Ordering};
 use hugeheap_os::{AddressRange, Backing, Facts, Pages, Protection};
 
@@ -36,7 +37,7 @@ pub(super) const GROUP_PAGES: usize = GROUP_BYTES / HEAP_PAGE_BYTES;
 /// The arrays, as numbers of [`Tables::arrays`].
 const VACANT: usize = 0;
 const REMOTE: usize = 1;
-const MARKS: usize = 2;
+pub(super) const MARKS: usize = 2;
 pub(super) const ARRAYS: usize = 3;
 
 /// Bytes per heap page, by array.
@@ -62,6 +63,8 @@ pub(super) const GONE_PARTS: u8 = GONE | CUT;
 pub(super) struct Tables {
     /// Multiple of the OS page.
     range: AddressRange,
+    /// Where the bytes of the arenas begin.
+    pub(super) used: usize,
     pub(super) arrays: [usize; ARRAYS],
     /// Heap pages of the region.
     pub(super) pages: usize,
@@ -76,14 +79,15 @@ impl Tables {
         let pages = region_bytes / HEAP_PAGE_BYTES;
         let aligned = region_bytes >= LARGE_REGION;
         let multiple = if aligned { ARENA_BYTES } else { os_page };
-        let mut end = start + region_bytes.div_ceil(GROUP_BYTES);
+        let used = start + region_bytes.div_ceil(GROUP_BYTES);
+        let mut end = used + region_bytes.div_ceil(ARENA_BYTES);
         let arrays = ELEMENT.map(|bytes| {
             let array = end.next_multiple_of(multiple);
             end = array + pages * bytes;
             array
         });
         let range = AddressRange::new(start, end.next_multiple_of(os_page) - start);
-        Self { range, arrays, pages, os_page, aligned }
+        Self { range, used, arrays, pages, os_page, aligned }
     }
 
     /// Bytes for a region of so many, at any OS page and wherever they begin: what the arenas are asked to reserve beside each.
@@ -118,8 +122,9 @@ impl Tables {
             _ => os.reserve(bytes, os_page).ok()?,
         };
         let tables = Self::at(range.start, region_bytes, os_page);
-        let ready =
-            AddressRange::new(range.start, region_bytes.div_ceil(GROUP_BYTES).next_multiple_of(os_page));
+        let bytes =
+            (tables.used - range.start + region_bytes.div_ceil(ARENA_BYTES)).next_multiple_of(os_page);
+        let ready = AddressRange::new(range.start, bytes);
         // SAFETY: reserved for these tables and used by nobody.
         let made = unsafe {
             os.map(tables.range, Backing::Zeros).and_then(|()| os.protect(ready, Protection::ReadWrite))
@@ -181,6 +186,7 @@ impl Tables {
         }
         Self {
             range: AddressRange::new(self.range.start + first / GROUP_PAGES, self.range.len),
+            used: self.used + first / HEAP_PAGES as usize,
             arrays,
             pages: self.pages - first,
             os_page: self.os_page,
@@ -249,7 +255,8 @@ mod tests {
             let (region, os_page) = (arenas * ARENA_BYTES, 1usize << shift);
             let tables = Tables::at((1 << 40) + place * LARGEST_OS_PAGE, region, os_page);
             prop_assert!(tables.range.len <= Tables::bytes(region));
-            let mut end = tables.range.start + region.div_ceil(GROUP_BYTES);
+            prop_assert!(tables.used >= tables.range.start + region.div_ceil(GROUP_BYTES));
+            let mut end = tables.used + arenas;
             let pages = region / HEAP_PAGE_BYTES;
             let multiple = if region >= LARGE_REGION { ARENA_BYTES } else { os_page };
             for (array, bytes) in [(tables.vacant(), 128), (tables.remote(), 128), (tables.marks(), 64)] {

@@ -122,7 +122,10 @@ impl<S: Source> Space<S> {
             let groups = (0..region.bytes() / ARENA_BYTES).step_by(GROUP_BYTES / ARENA_BYTES);
             let used = groups.filter(move |&arena| ready(region, arena));
             let arenas = used.flat_map(|first| first..first + GROUP_BYTES / ARENA_BYTES);
-            let within = arenas.filter(|arena| (arena + 1) * ARENA_BYTES <= region.bytes());
+            let within = arenas.filter(move |&arena| {
+                (arena + 1) * ARENA_BYTES <= region.bytes()
+                    && region.tables.is_some_and(|tables| tables.is_used(arena))
+            });
             within.map(move |arena| (region.start + arena * ARENA_BYTES, region))
         })
     }

@@ -105,6 +105,10 @@ impl<S: Source> Tenant for Space<S> {
         self.collect_left_behind();
         (bytes, result)
     }
+
+    fn given_back(&self, arena: AddressRange) {
+        self.arena_given_back(arena.start);
+    }
 }
 
 impl<S: Source> Space<S> {

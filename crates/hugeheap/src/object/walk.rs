@@ -96,6 +96,9 @@ impl<S: Source> Space<S> {
     }
 
     fn walk_arena(&self, arena: usize, see: &mut dyn FnMut(Walk)) {
+        if !self.has_metadata(arena) {
+            return;
+        }
         let mut told = false;
         for address in (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES) {
             let Some(page) = self.page(address).and_then(|page| self.look(page)) else { continue };

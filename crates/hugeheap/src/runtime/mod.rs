@@ -427,6 +427,11 @@ impl Runtime {
         self.publisher.metadata.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Some of that was given back.
+    pub(crate) fn remove_metadata(&self, bytes: usize) {
+        self.publisher.metadata.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
     fn publish(&self, heap: &mut Guard<'_, Arenas<Linux>>, whole: bool) {
         self.publisher.publish(heap, self.foreign_frees.load(Ordering::Relaxed), whole);
     }

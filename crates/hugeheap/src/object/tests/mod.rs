@@ -16,6 +16,7 @@ mod resizing;
 mod runs;
 mod threads;
 mod turns;
+mod unused;
 mod vacate;
 mod visits;
 mod waiting;

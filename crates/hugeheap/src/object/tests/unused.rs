@@ -1,0 +1,355 @@
+//! Metadata of arenas that were given back: its memory goes with theirs, and comes back with them.
+
+use super::super::space::PAGE_METADATA_USED;
+use super::super::tables::PAGE_METADATA;
+use super::*;
+use crate::arena::{ARENA_BYTES, Beside, Wait};
+use core::sync::atomic::Ordering;
+use hugeheap_os::simulated::Call;
+use hugeheap_os::{AddressRange, Pages};
+
+/// Gives back all that nothing lives in, as the maintenance thread does.
+fn give_back(space: &Space<World>) {
+    let world = space.source();
+    loop {
+        let mut plan = {
+            let mut arenas = world.arenas.lock();
+            arenas.forget_demand();
+            arenas.plan()
+        };
+        plan.perform_with(&world.kernel, space);
+        if world.arenas.lock().complete(plan) != Wait::For(0) {
+            return;
+        }
+    }
+}
+
+/// The arenas that have metadata.
+fn with_metadata(space: &Space<World>) -> impl Iterator<Item = usize> {
+    let arenas = space
+        .regions()
+        .iter()
+        .flat_map(|region| (region.start..region.start + region.bytes()).step_by(ARENA_BYTES));
+    arenas.filter(|&arena| space.has_metadata(arena))
+}
+
+/// Resident bytes of the arrays of all metadata when all that is counted was written: in all, and on huge pages. (The simulated kernel does not see who writes.)
+fn written(space: &Space<World>) -> (u64, u64) {
+    with_metadata(space).for_each(|arena| space.touch(AddressRange::new(arena, ARENA_BYTES)));
+    resident(space)
+}
+
+/// The same as the kernel has it.
+fn resident(space: &Space<World>) -> (u64, u64) {
+    let kernel = &space.source().kernel;
+    let parts = space.regions().iter().flat_map(|region| {
+        let tables = region.tables.expect("known regions have some");
+        tables.parts(0, tables.pages)
+    });
+    parts.fold((0, 0), |(all, huge), part| {
+        let residency = kernel.residency(part).expect("mapped");
+        (all + residency.resident, huge + residency.huge())
+    })
+}
+
+/// Heap pages in use throughout `arenas` arenas, of no heap, with something written of the metadata of each.
+struct Held(Vec<usize>);
+
+impl Held {
+    fn take(space: &Space<World>, arenas: usize) -> Self {
+        let mut held = Self(Vec::new());
+        for _ in 0..arenas {
+            let mut pages = [0; ARENA_BYTES / HEAP_PAGE_BYTES];
+            let taken = space.take_pages(&mut pages, 0);
+            assert_eq!(taken, pages.len(), "memory");
+            for page in pages.iter().filter_map(|&page| space.page(page)) {
+                page.vacant()[0].store(u64::MAX, Ordering::Relaxed);
+                page.remote()[0].store(0, Ordering::Relaxed);
+            }
+            held.0.extend(pages);
+        }
+        held.0.sort_unstable();
+        held
+    }
+
+    fn arenas(&self) -> usize {
+        self.0.len() * HEAP_PAGE_BYTES / ARENA_BYTES
+    }
+
+    /// Gives the arenas back of which it is said by their number, from low addresses upwards.
+    fn give(&mut self, space: &Space<World>, goes: impl Fn(usize) -> bool) {
+        let first = self.0[0] & !(ARENA_BYTES - 1);
+        let (gone, stays): (Vec<_>, Vec<_>) =
+            self.0.drain(..).partition(|&page| goes((page - first) / ARENA_BYTES));
+        gone.chunks(ARENA_BYTES / HEAP_PAGE_BYTES).for_each(|pages| space.give_pages(pages));
+        self.0 = stays;
+    }
+}
+
+/// Arenas of a unit: their marks are on a huge page.
+const UNIT: usize = (512 << 20) / ARENA_BYTES;
+
+/// Bytes of the metadata of an arena, and of a unit.
+const ARENA_METADATA: u64 = (ARENA_BYTES / HEAP_PAGE_BYTES * PAGE_METADATA) as u64;
+const UNIT_METADATA: u64 = UNIT as u64 * ARENA_METADATA;
+
+/// A process in which the second unit has metadata on huge pages, and those before and behind it do not count.
+fn large() -> (&'static Space<World>, Held) {
+    let space = space_with(Config::default(), 4 << 30);
+    let held = Held::take(space, 2 * UNIT);
+    let (all, huge) = written(space);
+    assert!(huge >= UNIT_METADATA, "{huge} of {all}");
+    (space, held)
+}
+
+#[test]
+fn a_heap_that_has_become_small_keeps_no_metadata_of_what_it_was() {
+    let (space, mut heap) = heap();
+    let kept = heap.take_many(100, 48);
+    let before = (space.metadata_bytes(), written(space).0);
+    for bytes in [48, 512, 8192, 100_000] {
+        let blocks = heap.take_many((24 << 20) / bytes, bytes);
+        let most = (space.metadata_bytes(), written(space).0);
+        assert!(most.1 - before.1 >= 8 * ARENA_METADATA, "{most:?}, {before:?}");
+        heap.give_all(blocks);
+        heap.trim();
+        give_back(space);
+        heap.check();
+        // What lives keeps its arena, and there is one for small runs.
+        let after = (space.metadata_bytes(), resident(space).0);
+        assert!(
+            after.0 <= before.0 + (24 << 10) && after.1 <= before.1 + 2 * ARENA_METADATA,
+            "{after:?}, {before:?}"
+        );
+    }
+    heap.give_all(kept);
+    heap.check_empty();
+}
+
+#[test]
+fn blocks_of_arenas_that_come_back_are_like_any_others() {
+    let (space, mut heap) = heap();
+    let mut seed = 1;
+    for round in 0..6 {
+        let mut blocks = heap.take_many(30_000, 16 + 40 * round);
+        for (number, &block) in blocks.iter().enumerate() {
+            fill(block, 16, number as u8);
+        }
+        assert!(blocks.iter().enumerate().all(|(number, &block)| holds(block, 16, number as u8)));
+        let twice = blocks[7];
+        for index in (1..blocks.len()).rev() {
+            blocks.swap(index, super::threads::random(&mut seed) as usize % (index + 1));
+        }
+        heap.give_all(blocks);
+        heap.trim();
+        give_back(space);
+        heap.check();
+        // Its page is nobody's, and says so.
+        assert!(heap.give(twice).is_err());
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn metadata_of_what_others_freed_goes_as_well() {
+    let (space, mut heap) = heap();
+    let before = written(space).0;
+    let blocks: Vec<_> = heap.take_many(100_000, 128).into_iter().map(at).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut other = space.acquire().expect("memory");
+            other.give_all(blocks.iter().copied().map(pointer));
+        });
+    });
+    let most = written(space).0;
+    heap.trim();
+    give_back(space);
+    heap.check();
+    let after = resident(space).0;
+    assert!(
+        most - before > 6 * ARENA_METADATA && after <= before + ARENA_METADATA,
+        "{before}, {most}, {after}"
+    );
+}
+
+#[test]
+fn what_is_kept_for_reuse_keeps_its_metadata() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many(100_000, 128);
+    let (counted, most) = (space.metadata_bytes(), written(space).0);
+    heap.give_all(blocks);
+    heap.trim();
+    // Without that the demand is forgotten.
+    let _ = space.source().arenas.lock().maintain();
+    assert_eq!((space.metadata_bytes(), resident(space).0), (counted, most));
+}
+
+#[test]
+fn where_the_call_fails_metadata_stays_and_is_counted() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many(100_000, 128);
+    let (counted, most) = (space.metadata_bytes(), written(space).0);
+    heap.give_all(blocks);
+    heap.trim();
+    let arena = space.regions()[0].start;
+    assert!(space.has_metadata(arena));
+    space.source().kernel.fail_every(Call::Decommit, 1, libc::EINVAL);
+    space.arena_given_back(arena);
+    space.source().kernel.fail_no_more();
+    assert_eq!((space.metadata_bytes(), resident(space).0), (counted, most));
+    space.arena_given_back(arena);
+    assert!(space.metadata_bytes() < counted && !space.has_metadata(arena));
+}
+
+#[test]
+fn nothing_is_asked_for_arenas_without_metadata() {
+    let space = space();
+    let mut pages = [0];
+    assert_eq!(space.take_pages(&mut pages, 0), 1);
+    let next = (pages[0] & !(ARENA_BYTES - 1)) + 3 * ARENA_BYTES;
+    let calls = space.source().kernel.calls(Call::Decommit);
+    space.arena_given_back(next);
+    space.arena_given_back(64 << 10);
+    assert_eq!(space.source().kernel.calls(Call::Decommit), calls);
+}
+
+#[test]
+fn of_a_unit_that_nobody_uses_whole_huge_pages_go_and_come_back() {
+    let (space, mut held) = large();
+    let before = resident(space);
+    held.give(space, |arena| arena >= UNIT);
+    give_back(space);
+    let after = resident(space);
+    assert!(
+        before.0 - after.0 >= UNIT_METADATA && before.1 - after.1 >= UNIT_METADATA,
+        "{before:?}, {after:?}"
+    );
+    assert_eq!(space.source().kernel.calls(Call::Split), 0);
+    let again = Held::take(space, UNIT);
+    assert_eq!(written(space), before);
+    assert_eq!(space.source().kernel.violations(), []);
+    drop(again);
+}
+
+#[test]
+fn counted_is_what_is_in_use_also_of_huge_pages() {
+    let (space, mut held) = large();
+    let most = space.metadata_bytes();
+    held.give(space, |arena| arena >= UNIT);
+    give_back(space);
+    assert_eq!(most - space.metadata_bytes(), UNIT * ARENA_BYTES / HEAP_PAGE_BYTES * PAGE_METADATA_USED);
+    held.0.extend(Held::take(space, UNIT).0);
+    assert_eq!(space.metadata_bytes(), most);
+}
+
+#[test]
+fn while_more_than_a_quarter_of_a_unit_is_in_use_it_stays_on_huge_pages() {
+    let (space, mut held) = large();
+    let before = resident(space);
+    held.give(space, |arena| arena >= UNIT && arena % 3 != 0);
+    give_back(space);
+    assert_eq!(resident(space), before);
+}
+
+#[test]
+fn of_a_unit_of_which_little_is_in_use_the_rest_goes() {
+    let (space, mut held) = large();
+    let before = resident(space);
+    let stays = |arena: usize| arena < UNIT || arena % 8 == 0;
+    for &page in held.0.iter().filter(|&&page| page % ARENA_BYTES == 0) {
+        space.page(page).expect("known").vacant()[1].store(page as u64, Ordering::Relaxed);
+    }
+    held.give(space, |arena| !stays(arena));
+    give_back(space);
+    space.source().kernel.run_khugepaged(1 << 20);
+    let after = resident(space);
+    let gone = before.0 - after.0;
+    assert!(gone >= UNIT_METADATA * 7 / 8, "{gone} of {UNIT_METADATA}");
+    // Those that stay have theirs.
+    for &page in held.0.iter().filter(|&&page| page % ARENA_BYTES == 0) {
+        assert_eq!(space.page(page).expect("known").vacant()[1].load(Ordering::Relaxed), page as u64);
+    }
+    // Of each group there is one that is in use: what is freed later goes as well.
+    held.give(space, |arena| arena >= UNIT);
+    give_back(space);
+    let none = before.0 - resident(space).0;
+    assert!(none >= UNIT_METADATA, "{none} of {UNIT_METADATA}");
+    assert_eq!(space.source().kernel.violations(), []);
+}
+
+#[test]
+fn a_unit_that_was_split_has_huge_pages_when_it_is_in_use_again() {
+    let (space, mut held) = large();
+    let huge = |space| resident(space).1;
+    let before = huge(space);
+    held.give(space, |arena| arena >= UNIT && arena % 8 != 0);
+    give_back(space);
+    assert!(before - huge(space) >= UNIT_METADATA);
+    let some = Held::take(space, UNIT / 4);
+    space.source().kernel.run_khugepaged(1 << 20);
+    assert!(before - huge(space) >= UNIT_METADATA, "too few are in use");
+    let more = Held::take(space, UNIT - UNIT / 8 - some.arenas());
+    space.source().kernel.run_khugepaged(1 << 20);
+    assert_eq!(huge(space), before);
+    assert_eq!(space.source().kernel.violations(), []);
+    drop((some, more));
+}
+
+/// One thread has arenas given back, others use theirs of the same unit, each of which has its metadata for itself.
+#[test]
+fn metadata_goes_while_others_use_that_of_the_same_unit() {
+    let space = space_with(Config::default(), 4 << 30);
+    std::thread::scope(|scope| {
+        for seed in 1..4u64 {
+            scope.spawn(move || {
+                let (mut heap, mut state) = (space.acquire().expect("memory"), seed);
+                for _ in 0..20 {
+                    let bytes = 16 + super::threads::random(&mut state) as usize % 2000;
+                    let mut blocks = heap.take_many((6 << 20) / bytes, bytes);
+                    blocks.iter().for_each(|&block| fill(block, bytes, seed as u8));
+                    assert!(blocks.iter().all(|&block| holds(block, bytes, seed as u8)));
+                    let kept = blocks.split_off(blocks.len() / 50);
+                    heap.give_all(blocks);
+                    heap.trim();
+                    assert!(kept.iter().all(|&block| holds(block, bytes, seed as u8)));
+                    heap.give_all(kept);
+                    heap.trim();
+                }
+            });
+        }
+        for _ in 0..200 {
+            give_back(space);
+            std::thread::yield_now();
+        }
+    });
+    give_back(space);
+    assert_eq!(space.source().kernel.violations(), []);
+    assert!(resident(space).0 <= 2 * ARENA_METADATA);
+}
+
+#[test]
+fn a_look_passes_over_arenas_whose_metadata_went() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many((20 << 20) / 64, 64);
+    written(space);
+    heap.give_all(blocks);
+    heap.trim();
+    give_back(space);
+    // One is for small runs.
+    assert!(with_metadata(space).count() <= 1);
+    let mut pages = 0;
+    let gone = (0..8).map(|arena| space.regions()[0].start + arena * ARENA_BYTES);
+    let gone = gone.filter(|&arena| !space.has_metadata(arena)).last().expect("most went");
+    // Of what nobody counts nobody reads a mark: this one says that it is of a heap.
+    let page = space.page(gone).expect("known");
+    page.mark().tag.store(super::super::tag::tag(1, 1), Ordering::Relaxed);
+    space.walk(&mut |seen| {
+        pages += usize::from(matches!(seen, Walk::Page(page) if page.address == gone));
+    });
+    let mut told = 0;
+    space.look_for_vacancy(0, false, |vacancy| {
+        told += usize::from(vacancy.arena == gone);
+        true
+    });
+    assert_eq!((pages, told), (0, 0));
+}
