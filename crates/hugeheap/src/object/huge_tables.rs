@@ -159,12 +159,13 @@ impl Tables {
         let Some(range) = whole_pages(part.start..part.end(), self.os_page) else { return 0 };
         // SAFETY: a part of the tables; by the contract above nobody uses it or needs what is there.
         let given = unsafe { os.decommit(range) }.is_ok();
-        // Where OS pages are large, marks at either end may be there still, which say that they are counted.
-        if given && array == MARKS && range == part {
-            self.forget_used(pages.start / HEAP_PAGES as usize..pages.end / HEAP_PAGES as usize)
-        } else {
-            0
+        if !given || array != MARKS {
+            return 0;
         }
+        // The marks of an arena lie on whole OS pages, or those of several arenas on one: of none a part goes.
+        const MARKS_OF_ARENA: usize = ELEMENT[MARKS] * HEAP_PAGES as usize;
+        let arena = |address: usize| (address - self.arrays[MARKS]) / MARKS_OF_ARENA;
+        self.forget_used(arena(range.start)..arena(range.end()))
     }
 
     fn part_of(&self, array: usize, pages: &Range<usize>) -> AddressRange {
@@ -175,6 +176,7 @@ impl Tables {
     pub(super) fn part<P: Pages>(&self, os: &P, first: usize) {
         for array in 0..ARRAYS {
             for group in (first..first + UNIT).step_by(groups_of(array)) {
+                // Behind the region's end there are no states.
                 if group * GROUP_PAGES < self.pages && self.is_huge(array, group) {
                     self.leave_huge(os, array, group);
                 }
@@ -191,7 +193,7 @@ impl Tables {
         }
         for array in 0..ARRAYS {
             for first in (unit..unit + UNIT).step_by(groups_of(array)) {
-                if self.can_be_whole(first..first + groups_of(array), group) && !self.is_huge(array, first) {
+                if self.can_be_whole(first..first + groups_of(array), group) {
                     self.make_whole(os, array, first);
                 }
             }
@@ -319,6 +321,19 @@ mod tests {
         touch(&tables, &kernel, GROUPS);
         assert_eq!(huge(&tables, &kernel, GROUPS), ALL);
         assert!((0..ARRAYS).all(|array| tables.is_huge(array, GROUPS)));
+    }
+
+    /// Behind the bytes of the groups are those of the arenas, which may look like a state.
+    #[test]
+    fn of_a_unit_at_the_end_of_a_region_only_what_there_is_is_split() {
+        let kernel = Kernel::new(Config { enforce_access: true, ..Config::default() });
+        let region = LARGE_REGION + 5 * GROUP_BYTES;
+        let tables = Tables::make(&kernel, region, None).expect("address space");
+        let last = LARGE_REGION / GROUP_BYTES;
+        // SAFETY: the bytes of the first arenas.
+        unsafe { (tables.used as *mut u8).write_bytes(WHOLE[0] | WHOLE[1] | WHOLE[2], 64) };
+        tables.part(&kernel, last);
+        assert_eq!(kernel.calls(Call::Split) + kernel.calls(Call::Advise), 0);
     }
 
     #[test]

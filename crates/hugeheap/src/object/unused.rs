@@ -54,9 +54,7 @@ impl Tables {
 
     /// Counts a heap page. Says whether it is the first one of its arena.
     fn note_used(&self, page: usize) -> bool {
-        // Where OS pages are large, marks can be given back and counted as before; never to none.
-        let add = |count: u8| Some(count.saturating_add(1));
-        self.used_pages(page / PAGES).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) == Ok(0)
+        self.used_pages(page / PAGES).fetch_add(1, Ordering::Relaxed) == 0
     }
 
     /// What arenas have is zero: they have none. Returns how many pages were counted.
@@ -99,25 +97,24 @@ impl<S: Source> Space<S> {
             .is_some_and(|page| page.region().tables.is_some_and(|tables| tables.is_used(page.index / PAGES)))
     }
 
-    /// An arena without anything live was given back, and nobody can use it before the caller says that this is done. Gives back the memory of its metadata.
+    /// An arena without anything live was given back, and nobody can use it, nor cut it out of its region, before the caller says that this is done. Gives back the memory of its metadata.
     pub(super) fn arena_given_back(&self, arena: usize) {
         let Some(page) = self.page(arena) else { return };
         let (Some(tables), number) = (page.region().tables, page.index / PAGES) else { return };
         if !tables.is_used(number) {
             return;
         }
-        let mut forgotten = 0;
-        let mut huge = false;
+        let (mut forgotten, mut huge) = (0, false);
         {
             let _adding = self.adding.lock();
-            let os = self.source().os();
             for array in 0..ARRAYS {
                 if tables.is_huge(array, page.index / GROUP_PAGES) {
                     huge = true;
-                } else if reaches(page.region(), number) && !tables.is_gone(number / GROUP_ARENAS) {
-                    // SAFETY: of an arena that nobody uses nor can begin to, as the caller says; of a region that has it.
-                    forgotten += unsafe { tables.give_back_of(os, array, page.index..page.index + PAGES) };
+                    continue;
                 }
+                let pages = page.index..page.index + PAGES;
+                // SAFETY: of an arena that nobody uses nor can begin to, as the caller says.
+                forgotten += unsafe { tables.give_back_of(self.source().os(), array, pages) };
             }
         }
         self.uncount(forgotten);
@@ -131,16 +128,18 @@ impl<S: Source> Space<S> {
         let (unit, os) = (tables.unit_of(arena), self.source().os());
         let (in_use, forgotten) = self.source().with(|arenas| {
             let in_use = unit.clone().filter(|&arena| is_in_use(arenas, region, arena)).count();
-            if in_use > 0 || !reaches(region, unit.end - 1) {
+            if in_use > 0 {
                 return (in_use, 0);
             }
             let _adding = self.adding.lock();
-            let huge = |array: usize, first: usize| tables.is_huge(array, first);
             let mut forgotten = 0;
             for array in 0..ARRAYS {
-                for first in groups(&unit).step_by(groups_of(array)).filter(|&first| huge(array, first)) {
+                for first in groups(&unit).step_by(groups_of(array)) {
+                    if !tables.is_huge(array, first) {
+                        continue;
+                    }
                     let pages = first * GROUP_PAGES..(first + groups_of(array)) * GROUP_PAGES;
-                    // SAFETY: nobody uses an arena of it, nor can begin to while the arenas are locked; the region has it.
+                    // SAFETY: nobody uses an arena of it, nor can begin to while the arenas are locked; of none was it given back for good.
                     forgotten += unsafe { tables.give_back_of(os, array, pages) };
                 }
             }
@@ -159,21 +158,19 @@ impl<S: Source> Space<S> {
     }
 
     /// Gives back the metadata of the unused arenas of a group in a unit that was split. A group at a time: the arenas are locked.
-    fn group_given_back(&self, region: &Region, tables: Tables, group: usize) {
+    pub(super) fn group_given_back(&self, region: &Region, tables: Tables, group: usize) {
         let arenas_of = group * GROUP_ARENAS..((group + 1) * GROUP_ARENAS).min(tables.pages / PAGES);
         let forgotten = self.source().with(|arenas| {
             let _adding = self.adding.lock();
             if tables.is_gone(group) {
                 return 0;
             }
-            let unused = |arena: &usize| {
-                tables.is_used(*arena) && reaches(region, *arena) && !is_in_use(arenas, region, *arena)
-            };
+            let unused = |arena: &usize| tables.is_used(*arena) && !is_in_use(arenas, region, *arena);
             let mut forgotten = 0;
             for arena in arenas_of.filter(unused) {
-                for array in (0..ARRAYS).filter(|&array| !tables.is_huge(array, group)) {
+                for array in 0..ARRAYS {
                     let pages = arena * PAGES..(arena + 1) * PAGES;
-                    // SAFETY: nobody uses the arena, nor can begin to while the arenas are locked; the region has it.
+                    // SAFETY: nobody uses the arena, nor can begin to while the arenas are locked; the group has all of its metadata.
                     forgotten += unsafe { tables.give_back_of(self.source().os(), array, pages) };
                 }
             }
@@ -202,11 +199,6 @@ impl<S: Source> Space<S> {
     }
 }
 
-/// Whether a region has metadata of all of an arena, under the lock of those who change that.
-fn reaches(region: &Region, arena: usize) -> bool {
-    (arena + 1) * ARENA_BYTES <= region.bytes()
-}
-
 /// Whether anybody uses an arena. One that never was in use is not.
 fn is_in_use<O: hugeheap_os::Os>(arenas: &Arenas<O>, region: &Region, arena: usize) -> bool {
     arenas.is_unused(region.start + arena * ARENA_BYTES) == Some(false)
@@ -215,4 +207,58 @@ fn is_in_use<O: hugeheap_os::Os>(arenas: &Arenas<O>, region: &Region, arena: usi
 /// The groups of arenas.
 fn groups(arenas: &Range<usize>) -> Range<usize> {
     arenas.start / GROUP_ARENAS..arenas.end.div_ceil(GROUP_ARENAS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeheap_os::simulated::{Config, Kernel};
+
+    fn counted(tables: &Tables) -> Vec<usize> {
+        (0..tables.pages / PAGES).filter(|&arena| tables.is_used(arena)).collect()
+    }
+
+    fn in_use(os_page: usize) -> (Kernel, Tables) {
+        let kernel = Kernel::new(Config::with_page_sizes(os_page, Some(ARENA_BYTES)));
+        let tables = Tables::make(&kernel, 2 * GROUP_BYTES, None).expect("address space");
+        for arena in 0..2 * GROUP_ARENAS {
+            tables.make_ready(&kernel, arena * PAGES, false).expect("memory");
+            assert!(tables.note_used(arena * PAGES) && !tables.note_used(arena * PAGES + 5));
+        }
+        (kernel, tables)
+    }
+
+    #[test]
+    fn an_arena_is_counted_until_its_marks_go() {
+        let (kernel, tables) = in_use(4096);
+        for array in 0..ARRAYS {
+            // SAFETY: nobody uses them.
+            let forgotten = unsafe { tables.give_back_of(&kernel, array, 3 * PAGES..5 * PAGES) };
+            assert_eq!(forgotten, if array + 1 == ARRAYS { 4 } else { 0 });
+        }
+        assert_eq!(counted(&tables), (0..3).chain(5..32).collect::<Vec<_>>());
+        assert!(tables.note_used(4 * PAGES), "the first one again");
+    }
+
+    /// The marks of eight arenas lie on one.
+    #[test]
+    fn on_large_os_pages_those_are_forgotten_whose_marks_went() {
+        let (kernel, tables) = in_use(64 << 10);
+        // SAFETY: nobody uses them.
+        let forgotten = unsafe { tables.give_back(&kernel, 3 * PAGES..5 * PAGES) };
+        assert_eq!((forgotten, counted(&tables).len()), (0, 32));
+        // SAFETY: as above.
+        let forgotten = unsafe { tables.give_back(&kernel, 3 * PAGES..26 * PAGES) };
+        assert_eq!(forgotten, 2 * 16);
+        assert_eq!(counted(&tables), (0..8).chain(24..32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn behind_a_gap_the_same_arenas_are_counted() {
+        let (_kernel, tables) = in_use(4096);
+        tables.forget_used(0..2 * GROUP_ARENAS);
+        let behind = tables.behind(GROUP_PAGES);
+        behind.note_used(3 * PAGES);
+        assert_eq!((counted(&tables), counted(&behind)), (vec![GROUP_ARENAS + 3], vec![3]));
+    }
 }

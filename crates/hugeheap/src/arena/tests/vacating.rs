@@ -3,8 +3,9 @@
 use super::*;
 use crate::arena::tenant::Vacancy;
 use crate::arena::{DueLook, Tenant, Wait};
+use hugeheap_os::simulated::Call;
 use hugeheap_os::simulated::PageState;
-use hugeheap_os::{Error, Result as OsResult};
+use hugeheap_os::{Error, Pages, Result as OsResult};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,8 @@ struct Pretended {
     fails: Cell<bool>,
     refused: Cell<bool>,
     forgotten: RefCell<Vec<usize>>,
+    /// Arenas that are said to have been given back.
+    given_back: RefCell<Vec<usize>>,
 }
 
 impl Tenant for Pretended {
@@ -46,6 +49,11 @@ impl Tenant for Pretended {
         }
         self.gone.borrow_mut().insert(arena.start);
         (bytes, Ok(()))
+    }
+
+    fn given_back(&self, arena: AddressRange) {
+        assert_eq!(self.kernel.residency(arena).expect("mapped").resident, 0);
+        self.given_back.borrow_mut().push(arena.start);
     }
 }
 
@@ -115,6 +123,7 @@ impl Heap {
             fails: Cell::new(false),
             refused: Cell::new(false),
             forgotten: RefCell::default(),
+            given_back: RefCell::default(),
         };
         Self { world, tenant }
     }
@@ -457,4 +466,22 @@ fn an_arena_that_became_empty_is_like_any_other() {
     let _again = heap.world.take_arenas(8);
     assert!(!heap.world.heap.has_look_ahead(), "what is taken refills nothing");
     heap.run(5.0);
+}
+
+#[test]
+fn a_tenant_is_told_of_each_arena_that_was_given_back_and_of_no_other() {
+    let mut heap = Heap::new(Config::default(), 10);
+    let pages = core::mem::take(&mut *heap.tenant.pages.borrow_mut());
+    for (&arena, &pages) in &pages {
+        pages_of(pages).for_each(|page| heap.world.free(arena + page * HEAP_PAGE_BYTES, 1));
+    }
+    heap.world.kernel.fail_every(Call::Decommit, 1, libc::EAGAIN);
+    heap.run(3.0);
+    assert_eq!(*heap.tenant.given_back.borrow(), []);
+    heap.world.kernel.fail_no_more();
+    heap.run(60.0);
+    let told: BTreeSet<_> = heap.tenant.given_back.borrow().iter().copied().collect();
+    assert_eq!(told.len(), heap.tenant.given_back.borrow().len(), "once each");
+    // One is for small runs.
+    assert!(told.len() >= 9 && told.is_subset(&pages.keys().copied().collect()), "{told:?}");
 }

@@ -1,11 +1,12 @@
 //! Metadata of arenas that were given back: its memory goes with theirs, and comes back with them.
 
-use super::super::space::PAGE_METADATA_USED;
-use super::super::tables::PAGE_METADATA;
+use super::super::mark::Mark;
+use super::super::space::{Bitmap, PAGE_METADATA_USED};
+use super::super::tables::{GROUP_BYTES, GROUP_PAGES, PAGE_METADATA};
 use super::*;
-use crate::arena::{ARENA_BYTES, Beside, Wait};
+use crate::arena::{ARENA_BYTES, Beside, Policy, Wait};
 use core::sync::atomic::Ordering;
-use hugeheap_os::simulated::Call;
+use hugeheap_os::simulated::{Call, PageState};
 use hugeheap_os::{AddressRange, Pages};
 
 /// Gives back all that nothing lives in, as the maintenance thread does.
@@ -92,6 +93,20 @@ const UNIT: usize = (512 << 20) / ARENA_BYTES;
 /// Bytes of the metadata of an arena, and of a unit.
 const ARENA_METADATA: u64 = (ARENA_BYTES / HEAP_PAGE_BYTES * PAGE_METADATA) as u64;
 const UNIT_METADATA: u64 = UNIT as u64 * ARENA_METADATA;
+
+/// Groups of a unit.
+const GROUPS: usize = UNIT * ARENA_BYTES / GROUP_BYTES;
+
+/// Bytes of the bitmaps of an arena.
+const ARENA_BITMAPS: u64 = (ARENA_BYTES / HEAP_PAGE_BYTES * 2 * size_of::<Bitmap>()) as u64;
+
+/// Resident bytes of the bitmaps of groups of the first region.
+fn bitmaps(space: &Space<World>, groups: core::ops::Range<usize>) -> u64 {
+    let tables = space.regions()[0].tables.expect("it is known");
+    let parts = tables.parts(groups.start * GROUP_PAGES, groups.end * GROUP_PAGES);
+    let bytes = |part: &AddressRange| space.source().kernel.residency(*part).expect("mapped").resident;
+    parts[..2].iter().map(bytes).sum()
+}
 
 /// A process in which the second unit has metadata on huge pages, and those before and behind it do not count.
 fn large() -> (&'static Space<World>, Held) {
@@ -269,6 +284,11 @@ fn of_a_unit_of_which_little_is_in_use_the_rest_goes() {
     for &page in held.0.iter().filter(|&&page| page % ARENA_BYTES == 0) {
         assert_eq!(space.page(page).expect("known").vacant()[1].load(Ordering::Relaxed), page as u64);
     }
+    let calls = space.source().kernel.calls(Call::Decommit);
+    let region = &space.regions()[0];
+    let tables = region.tables.expect("it is known");
+    (GROUPS..2 * GROUPS).for_each(|group| space.group_given_back(region, tables, group));
+    assert_eq!(space.source().kernel.calls(Call::Decommit), calls, "all went");
     // Of each group there is one that is in use: what is freed later goes as well.
     held.give(space, |arena| arena >= UNIT);
     give_back(space);
@@ -291,8 +311,47 @@ fn a_unit_that_was_split_has_huge_pages_when_it_is_in_use_again() {
     let more = Held::take(space, UNIT - UNIT / 8 - some.arenas());
     space.source().kernel.run_khugepaged(1 << 20);
     assert_eq!(huge(space), before);
+    assert!(!space.regions()[0].tables.expect("it is known").is_split(GROUPS));
     assert_eq!(space.source().kernel.violations(), []);
     drop((some, more));
+}
+
+#[test]
+fn a_unit_that_was_split_stays_so_where_no_huge_pages_are_wanted_any_more() {
+    let (space, mut held) = large();
+    held.give(space, |arena| arena >= UNIT && arena % 8 != 0);
+    give_back(space);
+    let split = resident(space).1;
+    {
+        let mut arenas = space.source().arenas.lock();
+        let settings = arenas.settings();
+        arenas.set(Settings { policy: Policy::Base, ..settings });
+    }
+    let all = Held::take(space, UNIT - UNIT / 8);
+    space.source().kernel.run_khugepaged(1 << 20);
+    assert_eq!(resident(space).1, split);
+    drop(all);
+}
+
+/// Marks of arenas that large blocks had left, and that went when the program limited itself: what lies there is somebody else's.
+#[test]
+fn nothing_is_given_back_where_address_space_went_meanwhile() {
+    for stays in [0, 16] {
+        let (space, mut held) = large();
+        let tables = space.regions()[0].tables.expect("it is known");
+        held.give(space, |arena| arena >= UNIT + stays);
+        let gone = (GROUPS + 12) * GROUP_PAGES;
+        tables.release(&space.source().kernel, gone, gone, gone + GROUP_PAGES);
+        let foreign = tables.marks() + gone * size_of::<Mark>();
+        assert_eq!(space.source().kernel.page_state(foreign), PageState::Foreign);
+        let before = bitmaps(space, GROUPS..GROUPS + 8);
+        // An arena of the first eight groups: their bitmaps are on huge pages still.
+        space.arena_given_back(space.regions()[0].start + (UNIT + 100) * ARENA_BYTES);
+        let given = before - bitmaps(space, GROUPS..GROUPS + 8);
+        // One is kept for small runs.
+        assert!(given >= (7 * 16 - 1) * ARENA_BITMAPS, "{given} with {stays}");
+        assert_eq!(space.source().kernel.violations(), []);
+    }
 }
 
 /// One thread has arenas given back, others use theirs of the same unit, each of which has its metadata for itself.
@@ -343,6 +402,7 @@ fn a_look_passes_over_arenas_whose_metadata_went() {
     // Of what nobody counts nobody reads a mark: this one says that it is of a heap.
     let page = space.page(gone).expect("known");
     page.mark().tag.store(super::super::tag::tag(1, 1), Ordering::Relaxed);
+    page.mark().set_gone(1);
     space.walk(&mut |seen| {
         pages += usize::from(matches!(seen, Walk::Page(page) if page.address == gone));
     });
