@@ -139,7 +139,10 @@ impl Tables {
         let mut forgotten = 0;
         for array in 0..ARRAYS {
             // SAFETY: by the contract above.
-            forgotten += unsafe { self.give_back_of(os, array, pages.clone()) };
+            let Some(pages_forgotten) = (unsafe { self.give_back_of(os, array, pages.clone()) }) else {
+                continue;
+            };
+            forgotten += pages_forgotten;
             for group in [pages.start / GROUP_PAGES, (pages.end - 1) / GROUP_PAGES] {
                 let huge = self.huge_page(array, group);
                 if self.is_huge(array, group) && !self.part_of(array, &pages).encloses(huge) {
@@ -150,22 +153,27 @@ impl Tables {
         forgotten
     }
 
-    /// The same in one array, without a look at huge pages.
+    /// The same in one array, without a look at huge pages. `None`: nothing was given back.
     ///
     /// # Safety
     /// As for [`give_back`](Self::give_back).
-    pub(super) unsafe fn give_back_of<P: Pages>(&self, os: &P, array: usize, pages: Range<usize>) -> usize {
+    pub(super) unsafe fn give_back_of<P: Pages>(
+        &self,
+        os: &P,
+        array: usize,
+        pages: Range<usize>,
+    ) -> Option<usize> {
         let part = self.part_of(array, &pages);
-        let Some(range) = whole_pages(part.start..part.end(), self.os_page) else { return 0 };
+        let range = whole_pages(part.start..part.end(), self.os_page)?;
         // SAFETY: a part of the tables; by the contract above nobody uses it or needs what is there.
-        let given = unsafe { os.decommit(range) }.is_ok();
-        if !given || array != MARKS {
-            return 0;
+        unsafe { os.decommit(range) }.ok()?;
+        if array != MARKS {
+            return Some(0);
         }
         // The marks of an arena lie on whole OS pages, or those of several arenas on one: of none a part goes.
         const MARKS_OF_ARENA: usize = ELEMENT[MARKS] * HEAP_PAGES as usize;
         let arena = |address: usize| (address - self.arrays[MARKS]) / MARKS_OF_ARENA;
-        self.forget_used(arena(range.start)..arena(range.end()))
+        Some(self.forget_used(arena(range.start)..arena(range.end())))
     }
 
     fn part_of(&self, array: usize, pages: &Range<usize>) -> AddressRange {

@@ -104,7 +104,7 @@ impl<S: Source> Space<S> {
         if !tables.is_used(number) {
             return;
         }
-        let (mut forgotten, mut huge) = (0, false);
+        let (mut forgotten, mut huge) = (None, false);
         {
             let _adding = self.adding.lock();
             for array in 0..ARRAYS {
@@ -114,7 +114,7 @@ impl<S: Source> Space<S> {
                 }
                 let pages = page.index..page.index + PAGES;
                 // SAFETY: of an arena that nobody uses nor can begin to, as the caller says.
-                forgotten += unsafe { tables.give_back_of(self.source().os(), array, pages) };
+                forgotten = unsafe { tables.give_back_of(self.source().os(), array, pages) }.max(forgotten);
             }
         }
         self.uncount(forgotten);
@@ -125,35 +125,51 @@ impl<S: Source> Space<S> {
 
     /// The same of an arena with metadata on huge pages.
     fn unit_given_back(&self, region: &Region, tables: Tables, arena: usize) {
-        let (unit, os) = (tables.unit_of(arena), self.source().os());
-        let (in_use, forgotten) = self.source().with(|arenas| {
-            let in_use = unit.clone().filter(|&arena| is_in_use(arenas, region, arena)).count();
-            if in_use > 0 {
-                return (in_use, 0);
-            }
-            let _adding = self.adding.lock();
-            let mut forgotten = 0;
-            for array in 0..ARRAYS {
-                for first in groups(&unit).step_by(groups_of(array)) {
-                    if !tables.is_huge(array, first) {
-                        continue;
-                    }
-                    let pages = first * GROUP_PAGES..(first + groups_of(array)) * GROUP_PAGES;
-                    // SAFETY: nobody uses an arena of it, nor can begin to while the arenas are locked; of none was it given back for good.
-                    forgotten += unsafe { tables.give_back_of(os, array, pages) };
+        let unit = tables.unit_of(arena);
+        for array in 0..ARRAYS {
+            for first in groups(&unit).step_by(groups_of(array)) {
+                let in_use = self.huge_page_given_back(region, tables, &unit, (array, first));
+                if in_use > unit.len() / SPARSE {
+                    return;
+                }
+                if in_use > 0 {
+                    self.split_given_back(region, tables, &unit);
+                    return;
                 }
             }
-            (in_use, forgotten)
+        }
+    }
+
+    /// Gives back one huge page of a unit, by its array and its first group, if no arena of the unit is in use. Returns how many are. One at a time: the arenas are locked.
+    fn huge_page_given_back(
+        &self,
+        region: &Region,
+        tables: Tables,
+        unit: &Range<usize>,
+        (array, first): (usize, usize),
+    ) -> usize {
+        let (in_use, forgotten) = self.source().with(|arenas| {
+            let in_use = unit.clone().filter(|&arena| is_in_use(arenas, region, arena)).count();
+            let _adding = self.adding.lock();
+            if in_use > 0 || !tables.is_huge(array, first) {
+                return (in_use, None);
+            }
+            let pages = first * GROUP_PAGES..(first + groups_of(array)) * GROUP_PAGES;
+            // SAFETY: nobody uses an arena of it, nor can begin to while the arenas are locked; of none was it given back for good.
+            (0, unsafe { tables.give_back_of(self.source().os(), array, pages) })
         });
         self.uncount(forgotten);
-        if in_use > 0 && in_use <= unit.len() / SPARSE {
-            {
-                let _adding = self.adding.lock();
-                tables.part(os, unit.start / GROUP_ARENAS);
-            }
-            for group in groups(&unit) {
-                self.group_given_back(region, tables, group);
-            }
+        in_use
+    }
+
+    /// Splits a unit, and gives back what belongs to its unused arenas.
+    fn split_given_back(&self, region: &Region, tables: Tables, unit: &Range<usize>) {
+        {
+            let _adding = self.adding.lock();
+            tables.part(self.source().os(), unit.start / GROUP_ARENAS);
+        }
+        for group in groups(unit) {
+            self.group_given_back(region, tables, group);
         }
     }
 
@@ -163,7 +179,7 @@ impl<S: Source> Space<S> {
         let forgotten = self.source().with(|arenas| {
             let _adding = self.adding.lock();
             if tables.is_gone(group) {
-                return 0;
+                return None;
             }
             let unused = |arena: &usize| tables.is_used(*arena) && !is_in_use(arenas, region, *arena);
             let mut forgotten = 0;
@@ -171,10 +187,11 @@ impl<S: Source> Space<S> {
                 for array in 0..ARRAYS {
                     let pages = arena * PAGES..(arena + 1) * PAGES;
                     // SAFETY: nobody uses the arena, nor can begin to while the arenas are locked; the group has all of its metadata.
-                    forgotten += unsafe { tables.give_back_of(self.source().os(), array, pages) };
+                    let pages = unsafe { tables.give_back_of(self.source().os(), array, pages) };
+                    forgotten += pages.unwrap_or(0);
                 }
             }
-            forgotten
+            Some(forgotten)
         });
         self.uncount(forgotten);
     }
@@ -188,12 +205,12 @@ impl<S: Source> Space<S> {
         let _adding = self.adding.lock();
         // SAFETY: by the contract above.
         let forgotten = unsafe { tables.give_back(self.source().os(), page.index..page.index + count) };
-        self.uncount(forgotten);
+        self.uncount(Some(forgotten));
     }
 
     /// So many pages are not counted any more.
-    fn uncount(&self, pages: usize) {
-        if pages > 0 {
+    fn uncount(&self, pages: Option<usize>) {
+        if let Some(pages) = pages.filter(|&pages| pages > 0) {
             self.remove_metadata(pages * PAGE_METADATA_USED);
         }
     }
@@ -234,7 +251,7 @@ mod tests {
         for array in 0..ARRAYS {
             // SAFETY: nobody uses them.
             let forgotten = unsafe { tables.give_back_of(&kernel, array, 3 * PAGES..5 * PAGES) };
-            assert_eq!(forgotten, if array + 1 == ARRAYS { 4 } else { 0 });
+            assert_eq!(forgotten, Some(if array + 1 == ARRAYS { 4 } else { 0 }));
         }
         assert_eq!(counted(&tables), (0..3).chain(5..32).collect::<Vec<_>>());
         assert!(tables.note_used(4 * PAGES), "the first one again");

@@ -9,7 +9,8 @@
 //! Rules that everything here keeps:
 //! * Nothing here allocates from the process's heap: the runtime may sit below the allocator of the process. The C library does, when it starts a thread
 //!   (the tables of its thread-local storage) and when it notes the fork handlers: so no lock is held there, and the thread's own heap is not in use ([`guest`]).
-//! * The lock is held for bit operations and for the system calls that obtain memory, never for those that give it back.
+//! * The lock is held for bit operations and for the system calls that obtain memory, never for those that give it back. (But for those that give metadata back where others could begin to use it:
+//!   one huge page of it, or what belongs to 16 arenas, at a time.)
 //! * The maintenance thread is started by the first event that leaves something to do, blocks all signals, ends when nothing is left, and does
 //!   not exist during a fork. So an idle process has the threads it started itself, and CPython's warning about
 //!   forks of multi-threaded processes (3.12) is not provoked.
@@ -337,6 +338,10 @@ impl Runtime {
     /// Where no thread can be started: one short pass on the caller's thread, without the lock over system calls.
     fn maintain_inline(&self) {
         let mut heap = self.heap.lock();
+        // What follows a pass may be an event itself. Where each led to the next pass, a heap of gigabytes that was given back had a stack of hundreds.
+        if self.performing.load(Ordering::Relaxed) > 0 {
+            return;
+        }
         heap.count(crate::telemetry::Fallback::NoThread);
         heap.leave_ahead();
         let plan = heap.plan();
