@@ -197,6 +197,10 @@ impl Step {
                 self.dropped |= bitmap::mask(pages.start, pages.end - pages.start);
             }
         }
+        // The one for small runs, idle.
+        if self.dropped == u128::MAX {
+            tenant.given_back(self.range);
+        }
         if vacate {
             // SAFETY: nothing lives in what the tenant gives up, and nobody uses it before the call returns.
             let (bytes, result) = tenant.vacate(self.range, &mut |range| unsafe { os.decommit(range) });

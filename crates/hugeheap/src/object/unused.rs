@@ -22,7 +22,7 @@
 use super::huge_tables::{UNIT, groups_of};
 use super::space::{PAGE_METADATA_USED, Page, Region, Source, Space};
 use super::tables::{ARRAYS, GROUP_BYTES, GROUP_PAGES, Tables};
-use crate::arena::{ARENA_BYTES, Arenas, HEAP_PAGES};
+use crate::arena::{ARENA_BYTES, Arenas, HEAP_PAGES, Plan};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -78,6 +78,11 @@ impl Tables {
 }
 
 impl<S: Source> Space<S> {
+    /// Carries out a plan of this space's arenas, without their lock, as [`Plan::perform`] does, and gives back the metadata of those that go. The plan is then [completed](Arenas::complete) as after that.
+    pub fn perform(&self, plan: &mut Plan) {
+        plan.perform_with(self.source().os(), self);
+    }
+
     /// A page was taken from the arenas whose metadata was not in use.
     pub(super) fn count_page(&self, page: Page) {
         let Some(tables) = page.region().tables else { return };

@@ -379,7 +379,7 @@ impl Runtime {
     ) -> (Guard<'a, Arenas<Linux>>, Wait) {
         self.performing.fetch_add(1, Ordering::Relaxed);
         drop(heap);
-        plan.perform_with(&Linux::new(), object::space());
+        object::space().perform(&mut plan);
         let mut heap = self.heap.lock();
         let wait = heap.complete(plan);
         self.performing.fetch_sub(1, Ordering::Relaxed);

@@ -72,6 +72,8 @@ pub(crate) struct Machine {
     gone: Vec<usize>,
     seed: u64,
     steps: u64,
+    /// Bytes of metadata when there were only the heaps.
+    metadata: usize,
     /// Calls may be made to fail, and limits set: requests may be refused.
     faulty: bool,
 }
@@ -102,6 +104,7 @@ impl Machine {
         let world: &'static World = Box::leak(Box::new(World { arenas, kernel }));
         let space: &'static Space<World> = Box::leak(Box::new(Space::new(world)));
         let heaps = (0..1 + start[4] as usize % 3).map(|_| space.acquire()).collect();
+        let metadata = space.metadata_bytes();
         Self {
             world,
             space,
@@ -111,6 +114,7 @@ impl Machine {
             gone: Vec::new(),
             seed: 1,
             steps: 0,
+            metadata,
             faulty,
         }
     }
@@ -326,7 +330,18 @@ impl Machine {
 
     fn maintain(&mut self, milliseconds: u64) {
         self.world.kernel.advance(Duration::from_millis(milliseconds / 20));
-        self.world.arenas.lock().maintain();
+        while self.pass() == Wait::For(0) {}
+    }
+
+    /// A pass of maintenance.
+    fn pass(&self) -> Wait {
+        let mut plan = {
+            let mut arenas = self.world.arenas.lock();
+            arenas.refresh_host();
+            arenas.plan()
+        };
+        self.space.perform(&mut plan);
+        self.world.arenas.lock().complete(plan)
     }
 
     fn write_again(&mut self, picked: usize) {

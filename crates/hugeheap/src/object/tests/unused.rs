@@ -18,7 +18,7 @@ fn give_back(space: &Space<World>) {
             arenas.forget_demand();
             arenas.plan()
         };
-        plan.perform_with(&world.kernel, space);
+        space.perform(&mut plan);
         if world.arenas.lock().complete(plan) != Wait::For(0) {
             return;
         }
