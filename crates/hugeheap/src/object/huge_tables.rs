@@ -180,7 +180,7 @@ impl Tables {
         AddressRange::new(self.arrays[array] + pages.start * ELEMENT[array], pages.len() * ELEMENT[array])
     }
 
-    /// Splits the huge pages of the unit that begins with a group.
+    /// Splits the huge pages of the unit that begins with a group. Behind a gap none is made again: see [`behind`](Self::behind).
     pub(super) fn part<P: Pages>(&self, os: &P, first: usize) {
         for array in 0..ARRAYS {
             for group in (first..first + UNIT).step_by(groups_of(array)) {
@@ -190,13 +190,15 @@ impl Tables {
                 }
             }
         }
-        self.ready(first).fetch_or(SPLIT, Ordering::Relaxed);
+        if self.aligned {
+            self.ready(first).fetch_or(SPLIT, Ordering::Relaxed);
+        }
     }
 
     /// Has the unit of a group on huge pages that was split, as far as it can be: the kernel makes them in its own time.
     pub(super) fn join<P: Pages>(&self, os: &P, group: usize) {
         let unit = group / UNIT * UNIT;
-        if self.ready(unit).fetch_and(!SPLIT, Ordering::Relaxed) & SPLIT == 0 {
+        if self.ready(unit).fetch_and(!SPLIT, Ordering::Relaxed) & SPLIT == 0 || !self.aligned {
             return;
         }
         for array in 0..ARRAYS {
@@ -434,6 +436,23 @@ mod tests {
             let resident = kernel.residency(behind.parts(0, behind.pages)[array]).expect("it is mapped");
             assert!(resident.resident > 0 && resident.huge() == 0, "{resident:?}");
         }
+        assert_eq!(kernel.violations(), []);
+    }
+
+    /// Also where all was one region when it was split.
+    #[test]
+    fn a_unit_that_was_split_is_not_joined_behind_a_gap() {
+        let kernel = Kernel::new(Config::default());
+        let tables = tables(&kernel);
+        make_ready(&tables, &kernel, 0..2 * GROUPS);
+        let behind = tables.behind(GROUPS * GROUP_PAGES + 3 * GROUP_PAGES);
+        behind.part(&kernel, 0);
+        assert!(!behind.is_split(0));
+        tables.part(&kernel, GROUPS);
+        let behind = tables.behind(GROUPS * GROUP_PAGES);
+        assert!(behind.is_split(0) && !behind.is_huge(0, 0));
+        behind.join(&kernel, 0);
+        assert_eq!([0, 1, 2].map(|array| behind.is_huge(array, 0)), [false; 3]);
         assert_eq!(kernel.violations(), []);
     }
 

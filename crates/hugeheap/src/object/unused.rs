@@ -72,8 +72,9 @@ impl Tables {
     /// Whether the arrays of an arena of a split unit are better on huge pages again.
     fn is_refilled(&self, arena: usize) -> bool {
         let unit = self.unit_of(arena);
-        let used = |unit: Range<usize>| unit.filter(|&arena| self.is_used(arena)).count();
-        self.is_split(unit.start / GROUP_ARENAS) && used(unit.clone()) >= unit.len() / REFILLED
+        let enough = unit.len() / REFILLED;
+        self.is_split(unit.start / GROUP_ARENAS)
+            && unit.filter(|&arena| self.is_used(arena)).count() >= enough
     }
 }
 
@@ -109,7 +110,7 @@ impl<S: Source> Space<S> {
         if !tables.is_used(number) {
             return;
         }
-        let (mut forgotten, mut huge) = (None, false);
+        let (mut forgotten, mut huge) = (0, false);
         {
             let _adding = self.adding.lock();
             for array in 0..ARRAYS {
@@ -119,7 +120,8 @@ impl<S: Source> Space<S> {
                 }
                 let pages = page.index..page.index + PAGES;
                 // SAFETY: of an arena that nobody uses nor can begin to, as the caller says.
-                forgotten = unsafe { tables.give_back_of(self.source().os(), array, pages) }.max(forgotten);
+                let pages = unsafe { tables.give_back_of(self.source().os(), array, pages) };
+                forgotten += pages.unwrap_or(0);
             }
         }
         self.uncount(forgotten);
@@ -157,11 +159,11 @@ impl<S: Source> Space<S> {
             let in_use = unit.clone().filter(|&arena| is_in_use(arenas, region, arena)).count();
             let _adding = self.adding.lock();
             if in_use > 0 || !tables.is_huge(array, first) {
-                return (in_use, None);
+                return (in_use, 0);
             }
             let pages = first * GROUP_PAGES..(first + groups_of(array)) * GROUP_PAGES;
             // SAFETY: nobody uses an arena of it, nor can begin to while the arenas are locked; of none was it given back for good.
-            (0, unsafe { tables.give_back_of(self.source().os(), array, pages) })
+            (0, unsafe { tables.give_back_of(self.source().os(), array, pages) }.unwrap_or(0))
         });
         self.uncount(forgotten);
         in_use
@@ -184,19 +186,15 @@ impl<S: Source> Space<S> {
         let forgotten = self.source().with(|arenas| {
             let _adding = self.adding.lock();
             if tables.is_gone(group) {
-                return None;
+                return 0;
             }
             let unused = |arena: &usize| tables.is_used(*arena) && !is_in_use(arenas, region, *arena);
-            let mut forgotten = 0;
-            for arena in arenas_of.filter(unused) {
-                for array in 0..ARRAYS {
-                    let pages = arena * PAGES..(arena + 1) * PAGES;
-                    // SAFETY: nobody uses the arena, nor can begin to while the arenas are locked; the group has all of its metadata.
-                    let pages = unsafe { tables.give_back_of(self.source().os(), array, pages) };
-                    forgotten += pages.unwrap_or(0);
-                }
-            }
-            Some(forgotten)
+            let give_back = |arena| {
+                let pages = arena * PAGES..(arena + 1) * PAGES;
+                // SAFETY: nobody uses the arena, nor can begin to while the arenas are locked; the group has all of its metadata.
+                unsafe { tables.give_back(self.source().os(), pages) }
+            };
+            arenas_of.filter(unused).map(give_back).sum()
         });
         self.uncount(forgotten);
     }
@@ -210,12 +208,12 @@ impl<S: Source> Space<S> {
         let _adding = self.adding.lock();
         // SAFETY: by the contract above.
         let forgotten = unsafe { tables.give_back(self.source().os(), page.index..page.index + count) };
-        self.uncount(Some(forgotten));
+        self.uncount(forgotten);
     }
 
     /// So many pages are not counted any more.
-    fn uncount(&self, pages: Option<usize>) {
-        if let Some(pages) = pages.filter(|&pages| pages > 0) {
+    fn uncount(&self, pages: usize) {
+        if pages > 0 {
             self.remove_metadata(pages * PAGE_METADATA_USED);
         }
     }

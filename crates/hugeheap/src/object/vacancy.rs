@@ -101,6 +101,10 @@ impl<S: Source> Space<S> {
         for (start, region) in
             self.arenas_with_pages().skip_while(|&(start, _)| known != 0 && start != after).skip(known)
         {
+            // Not before: the one after which it goes on may have none any more.
+            if !self.has_metadata(start) {
+                continue;
+            }
             looked += 1;
             let (vacancy, changed) = self.vacancy_of(start, region, os_page, quiet);
             later |= changed;
@@ -122,10 +126,7 @@ impl<S: Source> Space<S> {
             let groups = (0..region.bytes() / ARENA_BYTES).step_by(GROUP_BYTES / ARENA_BYTES);
             let used = groups.filter(move |&arena| ready(region, arena));
             let arenas = used.flat_map(|first| first..first + GROUP_BYTES / ARENA_BYTES);
-            let within = arenas.filter(move |&arena| {
-                (arena + 1) * ARENA_BYTES <= region.bytes()
-                    && region.tables.is_some_and(|tables| tables.is_used(arena))
-            });
+            let within = arenas.filter(|arena| (arena + 1) * ARENA_BYTES <= region.bytes());
             within.map(move |arena| (region.start + arena * ARENA_BYTES, region))
         })
     }

@@ -187,33 +187,35 @@ fn metadata_of_what_others_freed_goes_as_well() {
     );
 }
 
-#[test]
-fn what_is_kept_for_reuse_keeps_its_metadata() {
+/// A heap that has freed all it had, with what was counted and resident then.
+fn emptied() -> (&'static Space<World>, Heap<World>, (usize, u64)) {
     let (space, mut heap) = heap();
     let blocks = heap.take_many(100_000, 128);
-    let (counted, most) = (space.metadata_bytes(), written(space).0);
+    let most = (space.metadata_bytes(), written(space).0);
     heap.give_all(blocks);
     heap.trim();
+    (space, heap, most)
+}
+
+#[test]
+fn what_is_kept_for_reuse_keeps_its_metadata() {
+    let (space, _heap, most) = emptied();
     // Without that the demand is forgotten.
     let _ = space.source().arenas.lock().maintain();
-    assert_eq!((space.metadata_bytes(), resident(space).0), (counted, most));
+    assert_eq!((space.metadata_bytes(), resident(space).0), most);
 }
 
 #[test]
 fn where_the_call_fails_metadata_stays_and_is_counted() {
-    let (space, mut heap) = heap();
-    let blocks = heap.take_many(100_000, 128);
-    let (counted, most) = (space.metadata_bytes(), written(space).0);
-    heap.give_all(blocks);
-    heap.trim();
+    let (space, _heap, most) = emptied();
     let arena = space.regions()[0].start;
     assert!(space.has_metadata(arena));
     space.source().kernel.fail_every(Call::Decommit, 1, libc::EINVAL);
     space.arena_given_back(arena);
     space.source().kernel.fail_no_more();
-    assert_eq!((space.metadata_bytes(), resident(space).0), (counted, most));
+    assert_eq!((space.metadata_bytes(), resident(space).0), most);
     space.arena_given_back(arena);
-    assert!(space.metadata_bytes() < counted && !space.has_metadata(arena));
+    assert!(space.metadata_bytes() < most.0 && !space.has_metadata(arena));
 }
 
 #[test]
@@ -412,4 +414,33 @@ fn a_look_passes_over_arenas_whose_metadata_went() {
         true
     });
     assert_eq!((pages, told), (0, 0));
+}
+
+/// It was passed over to the end when that arena was not among those that have metadata any more.
+#[test]
+fn a_look_goes_on_after_an_arena_whose_metadata_went_meanwhile() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many((20 << 20) / 64, 64);
+    let (mut sparse, mut seen) = (Vec::new(), Vec::new());
+    for block in blocks {
+        // One of a hundred stays.
+        if at(block) / 64 % 100 == 0 { sparse.push(block) } else { heap.give(block).expect("live") }
+    }
+    let first = space.look_for_vacancy(0, false, |_| false).next.expect("there are more");
+    // The first is done with.
+    let (gone, stays): (Vec<_>, Vec<_>) =
+        sparse.into_iter().partition(|&block| at(block) & !(ARENA_BYTES - 1) == first);
+    heap.give_all(gone);
+    heap.trim();
+    assert_eq!(space.source().arenas.lock().is_unused(first), Some(true));
+    space.arena_given_back(first);
+    assert!(!space.has_metadata(first));
+    space.look_for_vacancy(first, false, |vacancy| {
+        seen.push(vacancy.arena);
+        true
+    });
+    let mut left: Vec<_> = stays.iter().map(|&block| at(block) & !(ARENA_BYTES - 1)).collect();
+    left.sort_unstable();
+    left.dedup();
+    assert!(seen.len() >= 8 && seen.len() + 1 >= left.len(), "{seen:x?} of {left:x?}");
 }
