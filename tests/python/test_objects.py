@@ -579,29 +579,3 @@ def test_the_level_is_an_option_of_dash_m(interpreter, variables):
         assert (result.returncode, result.stdout) == (0, "arenas 100000\n")
         (line,) = result.stderr.splitlines()
         assert line.startswith("hugeheap: level arenas is in force")
-
-
-@pytest.mark.every_version
-def test_a_heap_that_has_become_small_keeps_no_metadata(ask, objects):
-    """Of what had 64 bytes per heap page for the page and 128 for its blocks, the kernel has the memory again."""
-    before, full, after = ask(
-        """
-        import hugeheap, json, re
-        def numbers():
-            resident = int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
-            return hugeheap.stats().metadata, resident
-        numbers()
-        before = numbers()
-        many = [[number] for number in range(3_000_000)]
-        full = numbers()
-        del many
-        hugeheap.give_back()
-        print(json.dumps([before, full, numbers()]))
-        """,
-        **objects,
-    )
-    grown = full[0] - before[0]
-    # 88 and 32 bytes for each, and a list of 24 MB beside them.
-    assert grown > 3_000_000 * 100 / 16384 * 192, (before, full)
-    assert after[0] - before[0] < grown / 10, (before, full, after)
-    assert after[1] - before[1] < grown, (before, full, after)
