@@ -225,7 +225,7 @@ impl<O: Os> Arenas<O> {
     /// Whether the next arena for a heap page has to be made, for which a pause had better not be longer.
     pub(super) fn would_make(&self) -> bool {
         let takes_long = self.shows() || self.is_late();
-        takes_long && !self.empty.head.is_some() && self.partial.is_empty() && self.broken.is_empty()
+        takes_long && self.empty.is_empty() && self.partial.is_empty() && self.broken.is_empty()
     }
 
     /// Whether an arena is being made for so long that it is one of those that take long: perhaps the first, of which the average does not tell.
@@ -235,11 +235,9 @@ impl<O: Os> Arenas<O> {
 
     /// Resident bytes of empty arenas and of those with room, up to `most`.
     fn at_hand(&self, most: u64) -> u64 {
-        let next = |id: ArenaId| id.is_some().then_some(id);
-        let empty = core::iter::successors(next(self.empty.head), |&id| next(self.arena(id).next));
         let with_room = self.partial.emptiest(&self.table).chain(self.broken.emptiest(&self.table));
         let mut bytes = 0;
-        for id in empty.chain(with_room).take(LOOK) {
+        for id in self.empty.all(&self.table).chain(with_room).take(LOOK) {
             if bytes >= most {
                 break;
             }
@@ -264,12 +262,8 @@ impl<O: Os> Arenas<O> {
         if wanted == 0 || self.host.processors < 2 || self.is_tight() {
             return 0;
         }
-        let mut ready = u64::from(self.growth.begun);
-        let mut id = self.empty.head;
-        while id.is_some() && ready < wanted {
-            ready += 1;
-            id = self.arena(id).next;
-        }
+        let begun = u64::from(self.growth.begun);
+        let ready = begun + self.empty.all(&self.table).take(wanted as usize).count() as u64;
         wanted - ready.min(wanted)
     }
 

@@ -12,6 +12,7 @@ use super::ahead::Growth;
 use super::backing::{Host, Latency};
 use super::bitmap;
 use super::demand::Demand;
+use super::empties::Empties;
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::{ArenaId, List};
 use super::offer::Offers;
@@ -75,8 +76,8 @@ pub struct Arenas<O> {
     pub(crate) partial: Order,
     /// Partial arenas that were broken: filled only when no other has room.
     pub(crate) broken: Order,
-    /// Kept, most recently emptied first.
-    pub(crate) empty: List,
+    /// Kept without a live run.
+    pub(crate) empty: Empties,
     /// Given back, most recently first.
     pub(crate) given_back: List,
     pub(crate) demand: Demand,
@@ -116,7 +117,7 @@ impl<O: Os> Arenas<O> {
             latency: Latency::NEW,
             partial: Order::NEW,
             broken: Order::NEW,
-            empty: List::EMPTY,
+            empty: Empties::NEW,
             given_back: List::EMPTY,
             small: ArenaId::NONE,
             serial: 0,
@@ -411,8 +412,8 @@ impl<O: Os> Arenas<O> {
         }
         match state {
             // A pass had it, and put it nowhere else: others may have become empty since it did.
-            State::Empty if was == State::Empty => self.file_empty(id),
-            State::Empty => self.empty.push_front(&mut self.table, id),
+            State::Empty if was == State::Empty => self.empty.put_back(&mut self.table, id),
+            State::Empty => self.empty.push(&mut self.table, id),
             State::GivenBack => self.given_back.push_front(&mut self.table, id),
             State::Partial if made == Made::Broken => self.broken.insert(&mut self.table, id),
             State::Partial => self.partial.insert(&mut self.table, id),
@@ -458,12 +459,9 @@ impl<O: Os> Arenas<O> {
 
     /// An arena without live runs, mapped, out of all lists.
     fn take_whole(&mut self, now: u64) -> Option<ArenaId> {
-        let id = if self.empty.head.is_some() {
-            let id = self.empty.head;
-            self.empty.remove(&mut self.table, id);
-            id
-        } else {
-            self.supply_any(now)?
+        let id = match self.empty.take(&mut self.table) {
+            Some(id) => id,
+            None => self.supply_any(now)?,
         };
         self.took_whole(now);
         Some(id)

@@ -94,11 +94,12 @@ impl<O: Os> Arenas<O> {
 
     /// After the fork, in the child: drops what is empty, and puts the copies in the arenas' places. Only async-signal-safe calls.
     pub fn after_fork_in_child(&mut self, copies: ForkCopies) {
-        let mut id = self.empty.head;
-        while id.is_some() {
-            let next = self.arena(id).next;
-            self.drop_shared(id);
-            id = next;
+        for mut id in self.empty.lists().map(|list| list.head) {
+            while id.is_some() {
+                let next = self.arena(id).next;
+                self.drop_shared(id);
+                id = next;
+            }
         }
         let Some(reservation) = copies.reservation else { return };
         let mut copy = AddressRange::new(reservation.start, ARENA_BYTES);

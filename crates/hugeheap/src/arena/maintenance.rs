@@ -131,16 +131,8 @@ impl<O: Os> Arenas<O> {
     /// `kept`: empty arenas that were made ahead. They are not given back for what others retain: where arenas in use had 3 MiB free, each pass gave back
     /// the one that had just been made, and the next one was made.
     fn plan_give_back(&self, plan: &mut Plan, now: u64, excess: &mut u64, kept: u64) {
-        let (mut first_kept, mut next) = (ArenaId::NONE, self.empty.head);
-        for _ in 0..kept {
-            if next.is_some() {
-                first_kept = next;
-                next = self.arena(next).next;
-            }
-        }
-        let mut id = self.empty.tail;
-        for _ in 0..LOOK {
-            if !id.is_some() || id == first_kept || plan.is_full() {
+        for id in self.empty.oldest(&self.table, kept).take(LOOK) {
+            if plan.is_full() {
                 return;
             }
             let arena = self.arena(id);
@@ -157,7 +149,6 @@ impl<O: Os> Arenas<O> {
             } else {
                 plan.due = plan.due.min(arena.retry_at);
             }
-            id = arena.previous;
         }
     }
 

@@ -6,6 +6,7 @@
 //! | `bitmap` | free ranges of an arena |
 //! | `record`, `list`, `table` | metadata of an arena; lists of arenas; regions and address → metadata |
 //! | `order` | which partial arena to fill |
+//! | `empties` | arenas without a live run: which is used next, and which given back first |
 //! | `backing` | what the next arena is made of: the policies |
 //! | `demand` | how much to keep: the retention rule |
 //! | `arenas` | allocating and freeing page runs |
@@ -33,6 +34,7 @@ mod batch;
 mod bitmap;
 mod cut;
 mod demand;
+mod empties;
 mod fork;
 pub mod layout;
 mod list;

@@ -23,7 +23,7 @@
 //! Invariant: only an empty arena waits or is offered; of an offered one `touched` says what *may* be resident, as always, and `huge` what was true when it was
 //! offered. When it is used again the kernel is asked.
 
-use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use super::layout::ARENA_BYTES;
 use super::list::ArenaId;
 use super::plan::{Action, Plan, Step};
 use super::record::{Arena, Made, State};
@@ -48,9 +48,6 @@ const KEPT: u64 = 4;
 
 /// Decay times after which the kernel is asked again.
 const RETRY: u64 = 10;
-
-/// Empty arenas passed at most to find the place of one.
-const PLACE: usize = 256;
 
 /// Whether the kernel may take an empty arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,17 +138,8 @@ impl<O: Os> Arenas<O> {
         if !self.offers_due() || self.is_refused(now) {
             return;
         }
-        let mut first_kept = ArenaId::NONE;
-        let mut next = self.empty.head;
-        for _ in 0..kept {
-            if next.is_some() {
-                first_kept = next;
-                next = self.arena(next).next;
-            }
-        }
-        let mut id = self.empty.tail;
-        for _ in 0..maintenance::LOOK {
-            if !id.is_some() || id == first_kept || plan.is_full() {
+        for id in self.empty.oldest(&self.table, kept).take(maintenance::LOOK) {
+            if plan.is_full() {
                 return;
             }
             let arena = self.arena(id);
@@ -162,7 +150,6 @@ impl<O: Os> Arenas<O> {
                 }
                 plan.push(id, self.table.range(id), Action::Offer);
             }
-            id = arena.previous;
         }
     }
 
@@ -196,25 +183,12 @@ impl<O: Os> Arenas<O> {
         };
         due.then_some(pause)
     }
-
-    /// Puts an arena that a pass had back among the empty ones, most recently emptied first: passes take them from the other end.
-    pub(super) fn file_empty(&mut self, id: ArenaId) {
-        let changed_at = self.arena(id).changed_at;
-        let mut behind = self.empty.tail;
-        for _ in 0..PLACE {
-            if !behind.is_some() || self.arena(behind).changed_at > changed_at {
-                break;
-            }
-            behind = self.arena(behind).previous;
-        }
-        self.empty.insert_behind(&mut self.table, behind, id);
-    }
 }
 
 /// Whether an offered arena that is used again is a huge page. Its first OS page is touched, which the program would do next anyway: if the kernel took the
 /// arena, that is the fault that decides what it is.
 fn is_still_huge<O: Os>(os: &O, range: AddressRange) -> bool {
-    let page = AddressRange::new(range.start, os.os_page().min(HEAP_PAGE_BYTES));
+    let page = AddressRange::new(range.start, os.os_page());
     // SAFETY: the arena is mapped, and what it holds is nobody's yet; neither call changes contents.
     let _ = unsafe { os.populate(page) };
     os.residency(page).is_ok_and(|residency| residency.huge() > 0)

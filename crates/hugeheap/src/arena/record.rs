@@ -104,7 +104,7 @@ pub(crate) struct Arena {
     pub(crate) failures: u8,
     /// Its longest free range, for who orders it next; 0: nobody knows. To look for it was a fifth of all instructions where runs of 20 kB were freed at random, which leaves many ranges.
     pub(super) longest: u8,
-    /// Key of the list the arena is in (see `order`), so that it can be taken out.
+    /// Key of the list the arena is in (see `order`, `empties`), so that it can be taken out.
     pub(crate) listed: u16,
 }
 

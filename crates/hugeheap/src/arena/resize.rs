@@ -54,7 +54,7 @@ impl<O: Os> Arenas<O> {
             let arena = self.table.arena(self.small);
             !arena.busy && bitmap::find_highest(arena.in_use, pages).is_some()
         };
-        wasted && !small && !self.empty.head.is_some() && !room(&self.partial) && !room(&self.broken)
+        wasted && !small && self.empty.is_empty() && !room(&self.partial) && !room(&self.broken)
     }
 
     /// Gives a run another length, of `pages` heap pages (1 to 128), where it is. Says no when there is no room behind it; then nothing has changed.

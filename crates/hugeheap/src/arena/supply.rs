@@ -20,7 +20,7 @@ use super::Arenas;
 use super::Policy;
 use super::arenas::{GROWN, pages_bytes};
 use super::backing::{self, Choice, Host, Situation};
-use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES};
+use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
 use super::record::{Made, State};
 use super::table::MAX_REGION_ARENAS;
@@ -371,7 +371,7 @@ fn is_out_of_memory<T>(result: &OsResult<T>) -> bool {
 
 fn first_touch<O: Os>(os: &O, range: AddressRange, ahead: bool) -> Touched {
     let os_page = os.os_page();
-    let page = AddressRange::new(range.start, os_page.min(HEAP_PAGE_BYTES));
+    let page = AddressRange::new(range.start, os_page);
     // A touch of the first OS page brings the last one if it brings a huge page, and not otherwise: so it is enough to ask whether that is there, which takes 4 µs with the question before. To ask what backs it opens two files, 24 µs for each arena, where the huge page itself
     // takes 229 (docs/measurements/calls.py); and the size of a huge page, of which nothing is needed here, was read from a third one.
     let last = AddressRange::new(range.end() - os_page, os_page);
@@ -384,7 +384,12 @@ fn first_touch<O: Os>(os: &O, range: AddressRange, ahead: bool) -> Touched {
     // What was there before says nothing. (Some sandboxes say that everything is.)
     let huge = || if was_there { Ok(os.residency(page)?.huge() > 0) } else { os.is_resident(last) };
     match populated.map(|()| huge()) {
-        Ok(Ok(false)) => Touched { pages: 1, huge: false, missing: true, took },
+        Ok(Ok(false)) => Touched {
+            pages: u128::MAX >> (HEAP_PAGES as usize - os_page.div_ceil(HEAP_PAGE_BYTES)),
+            huge: false,
+            missing: true,
+            took,
+        },
         // A kernel that does not answer: what the policy expects is assumed.
         Ok(_) => Touched { pages: u128::MAX, huge: true, missing: false, took },
         // An old kernel, or one that is short of something. In the latter case a collapse makes sure.

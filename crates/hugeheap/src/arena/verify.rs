@@ -44,7 +44,9 @@ impl<O: Os> Arenas<O> {
                 let _ = writeln!(problems, "{place:?} ends at {:?}, not at {previous:?}", list.tail);
             }
         };
-        walk(&self.empty, Place::Empty, &mut problems);
+        for list in self.empty.lists() {
+            walk(list, Place::Empty, &mut problems);
+        }
         walk(&self.given_back, Place::GivenBack, &mut problems);
         for (order, place) in [(&self.partial, Place::Partial), (&self.broken, Place::Broken)] {
             order.each_list(|list| walk(list, place, &mut problems));

@@ -36,6 +36,33 @@ fn a_block_is_counted_in_heap_pages() {
     world.check();
 }
 
+/// Its place was empty last, so heap pages took it, and the block found no row of arenas.
+#[test]
+fn a_block_that_comes_again_finds_its_place_though_heap_pages_were_used_before() {
+    let mut world = world(Policy::Thp);
+    let bytes = 7 * ARENA_BYTES;
+    let mut first = None;
+    for _ in 0..4 {
+        let block = take(&mut world, bytes, false);
+        let pages = world.take_arenas(10);
+        let other = take(&mut world, bytes, false);
+        let supplied = world.heap.snapshot().arenas;
+        assert_eq!((*first.get_or_insert((block, other)), supplied), ((block, other), 24));
+        world.free_arenas(&pages);
+        for block in [other, block] {
+            world.heap.free_large(block).expect("live");
+        }
+        world.check();
+    }
+    // Where all the others are in use, heap pages do come there.
+    let pages = world.take_arenas(24);
+    assert_eq!(world.heap.snapshot().arenas, 24);
+    world.free_arenas(&pages);
+    world.run(60.0);
+    assert_eq!(world.heap.snapshot().arenas, 0);
+    world.check();
+}
+
 #[test]
 fn a_tail_is_a_huge_page_only_where_that_wastes_little() {
     let huge = |bytes: usize, growing: bool| {

@@ -138,17 +138,14 @@ impl Tables {
     pub(super) unsafe fn give_back<P: Pages>(&self, os: &P, pages: Range<usize>) -> usize {
         let mut forgotten = 0;
         for array in 0..ARRAYS {
-            // SAFETY: by the contract above.
-            let Some(pages_forgotten) = (unsafe { self.give_back_of(os, array, pages.clone()) }) else {
-                continue;
-            };
-            forgotten += pages_forgotten;
+            let Some(range) = self.whole_part_of(array, &pages) else { continue };
             for group in [pages.start / GROUP_PAGES, (pages.end - 1) / GROUP_PAGES] {
-                let huge = self.huge_page(array, group);
-                if self.is_huge(array, group) && !self.part_of(array, &pages).encloses(huge) {
+                if self.is_huge(array, group) && !range.encloses(self.huge_page(array, group)) {
                     self.leave_huge(os, array, group);
                 }
             }
+            // SAFETY: by the contract above.
+            forgotten += unsafe { self.give_back_of(os, array, pages.clone()) }.unwrap_or(0);
         }
         forgotten
     }
@@ -163,8 +160,7 @@ impl Tables {
         array: usize,
         pages: Range<usize>,
     ) -> Option<usize> {
-        let part = self.part_of(array, &pages);
-        let range = whole_pages(part.start..part.end(), self.os_page)?;
+        let range = self.whole_part_of(array, &pages)?;
         // SAFETY: a part of the tables; by the contract above nobody uses it or needs what is there.
         unsafe { os.decommit(range) }.ok()?;
         if array != MARKS {
@@ -176,8 +172,10 @@ impl Tables {
         Some(self.forget_used(arena(range.start)..arena(range.end())))
     }
 
-    fn part_of(&self, array: usize, pages: &Range<usize>) -> AddressRange {
-        AddressRange::new(self.arrays[array] + pages.start * ELEMENT[array], pages.len() * ELEMENT[array])
+    /// The OS pages of an array that hold nothing but the metadata of these heap pages.
+    fn whole_part_of(&self, array: usize, pages: &Range<usize>) -> Option<AddressRange> {
+        let at = |page: usize| self.arrays[array] + page * ELEMENT[array];
+        whole_pages(at(pages.start)..at(pages.end), self.os_page)
     }
 
     /// Splits the huge pages of the unit that begins with a group. Behind a gap none is made again: see [`behind`](Self::behind).
@@ -210,12 +208,20 @@ impl Tables {
         }
     }
 
-    /// The kernel keeps all of a huge page of which a part was given back until it is split, and would collapse it again. Until the heap grows.
+    /// Splits a huge page of which a part is going to be given back: the kernel would keep all of it, and collapse it again. Until the heap grows.
+    ///
+    /// By halves, and before anything of it is given back: of a huge page that is mapped as a whole the kernel splits nothing when it is asked for all of it. It was asked so, and the memory of what
+    /// was given back stayed charged until the kernel ran short.
     fn leave_huge<P: Pages>(&self, os: &P, array: usize, group: usize) {
         let huge = self.huge_page(array, group);
         self.ready(group / groups_of(array) * groups_of(array)).fetch_and(!WHOLE[array], Ordering::Relaxed);
-        // SAFETY: a part of the tables, all of it mapped; what is mapped of it keeps its contents. Where it fails, the kernel finds the memory when it needs some.
-        let _ = unsafe { os.advise(huge, Advice::NoHuge).and_then(|()| os.split(huge)) };
+        // SAFETY: a part of the tables, all of it mapped; advice changes nothing that can be read.
+        let _ = unsafe { os.advise(huge, Advice::NoHuge) };
+        let half = huge.len / 2;
+        for start in [huge.start, huge.start + half] {
+            // SAFETY: as above; what is mapped keeps its contents. Where it fails, the kernel finds the memory when it needs some.
+            let _ = unsafe { os.split(AddressRange::new(start, half)) };
+        }
     }
 }
 

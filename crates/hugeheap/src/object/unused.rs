@@ -180,7 +180,9 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Gives back the metadata of the unused arenas of a group in a unit that was split. A group at a time: the arenas are locked.
+    /// Gives back the metadata of the unused arenas of a group in a unit that was split. A group at a time: the arenas are locked. Of arenas side by side at once: they may share OS pages.
+    ///
+    /// Also of those that are counted as without any: their marks may have gone before, on OS pages of their own, when their bitmaps were on a huge page. Those stayed for good when it was asked which arenas are counted.
     pub(super) fn group_given_back(&self, region: &Region, tables: Tables, group: usize) {
         let arenas_of = group * GROUP_ARENAS..((group + 1) * GROUP_ARENAS).min(tables.pages / PAGES);
         let forgotten = self.source().with(|arenas| {
@@ -188,13 +190,15 @@ impl<S: Source> Space<S> {
             if tables.is_gone(group) {
                 return 0;
             }
-            let unused = |arena: &usize| tables.is_used(*arena) && !is_in_use(arenas, region, *arena);
-            let give_back = |arena| {
-                let pages = arena * PAGES..(arena + 1) * PAGES;
-                // SAFETY: nobody uses the arena, nor can begin to while the arenas are locked; the group has all of its metadata.
-                unsafe { tables.give_back(self.source().os(), pages) }
-            };
-            arenas_of.filter(unused).map(give_back).sum()
+            let unused = |arena: &usize| !is_in_use(arenas, region, *arena);
+            let mut forgotten = 0;
+            let mut next = arenas_of.start;
+            while let Some(first) = (next..arenas_of.end).find(unused) {
+                next = (first..arenas_of.end).find(|arena| !unused(arena)).unwrap_or(arenas_of.end);
+                // SAFETY: nobody uses these arenas, nor can begin to while the arenas are locked; the group has all of its metadata.
+                forgotten += unsafe { tables.give_back(self.source().os(), first * PAGES..next * PAGES) };
+            }
+            forgotten
         });
         self.uncount(forgotten);
     }

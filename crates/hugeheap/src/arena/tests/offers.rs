@@ -146,12 +146,8 @@ fn the_longest_empty_arenas_are_still_given_back_first() {
     }
     world.run(0.02);
     assert_eq!(made(&world), 40);
-    let (mut id, mut last) = (world.heap.empty.head, u64::MAX);
-    while id.is_some() {
-        let arena = world.heap.arena(id);
-        assert!(arena.changed_at <= last);
-        (last, id) = (arena.changed_at, arena.next);
-    }
+    let emptied = world.heap.empty.all(&world.heap.table).map(|id| world.heap.arena(id).changed_at);
+    assert!(emptied.is_sorted_by(|later, earlier| later >= earlier));
     world.run(3.0);
     assert_eq!(world.heap.snapshot().retained, 0);
     world.check();

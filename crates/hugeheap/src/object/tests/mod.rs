@@ -14,6 +14,7 @@ mod order;
 mod regions;
 mod resizing;
 mod runs;
+mod split_units;
 mod threads;
 mod turns;
 mod unused;

@@ -4,13 +4,13 @@ use super::super::mark::Mark;
 use super::super::space::{Bitmap, PAGE_METADATA_USED};
 use super::super::tables::{GROUP_BYTES, GROUP_PAGES, PAGE_METADATA};
 use super::*;
-use crate::arena::{ARENA_BYTES, Beside, Policy, Wait};
+use crate::arena::{ARENA_BYTES, Beside, Wait};
 use core::sync::atomic::Ordering;
 use hugeheap_os::simulated::{Call, PageState};
 use hugeheap_os::{AddressRange, Pages};
 
 /// Gives back all that nothing lives in, as the maintenance thread does.
-fn give_back(space: &Space<World>) {
+pub(super) fn give_back(space: &Space<World>) {
     let world = space.source();
     loop {
         let mut plan = {
@@ -26,7 +26,7 @@ fn give_back(space: &Space<World>) {
 }
 
 /// The arenas that have metadata.
-fn with_metadata(space: &Space<World>) -> impl Iterator<Item = usize> {
+pub(super) fn with_metadata(space: &Space<World>) -> impl Iterator<Item = usize> {
     let arenas = space
         .regions()
         .iter()
@@ -35,13 +35,13 @@ fn with_metadata(space: &Space<World>) -> impl Iterator<Item = usize> {
 }
 
 /// Resident bytes of the arrays of all metadata when all that is counted was written: in all, and on huge pages. (The simulated kernel does not see who writes.)
-fn written(space: &Space<World>) -> (u64, u64) {
+pub(super) fn written(space: &Space<World>) -> (u64, u64) {
     with_metadata(space).for_each(|arena| space.touch(AddressRange::new(arena, ARENA_BYTES)));
     resident(space)
 }
 
 /// The same as the kernel has it.
-fn resident(space: &Space<World>) -> (u64, u64) {
+pub(super) fn resident(space: &Space<World>) -> (u64, u64) {
     let kernel = &space.source().kernel;
     let parts = space.regions().iter().flat_map(|region| {
         let tables = region.tables.expect("known regions have some");
@@ -54,10 +54,10 @@ fn resident(space: &Space<World>) -> (u64, u64) {
 }
 
 /// Heap pages in use throughout `arenas` arenas, of no heap, with something written of the metadata of each.
-struct Held(Vec<usize>);
+pub(super) struct Held(pub(super) Vec<usize>);
 
 impl Held {
-    fn take(space: &Space<World>, arenas: usize) -> Self {
+    pub(super) fn take(space: &Space<World>, arenas: usize) -> Self {
         let mut held = Self(Vec::new());
         for _ in 0..arenas {
             let mut pages = [0; ARENA_BYTES / HEAP_PAGE_BYTES];
@@ -73,12 +73,12 @@ impl Held {
         held
     }
 
-    fn arenas(&self) -> usize {
+    pub(super) fn arenas(&self) -> usize {
         self.0.len() * HEAP_PAGE_BYTES / ARENA_BYTES
     }
 
     /// Gives the arenas back of which it is said by their number, from low addresses upwards.
-    fn give(&mut self, space: &Space<World>, goes: impl Fn(usize) -> bool) {
+    pub(super) fn give(&mut self, space: &Space<World>, goes: impl Fn(usize) -> bool) {
         let first = self.0[0] & !(ARENA_BYTES - 1);
         let (gone, stays): (Vec<_>, Vec<_>) =
             self.0.drain(..).partition(|&page| goes((page - first) / ARENA_BYTES));
@@ -88,20 +88,20 @@ impl Held {
 }
 
 /// Arenas of a unit: their marks are on a huge page.
-const UNIT: usize = (512 << 20) / ARENA_BYTES;
+pub(super) const UNIT: usize = (512 << 20) / ARENA_BYTES;
 
 /// Bytes of the metadata of an arena, and of a unit.
-const ARENA_METADATA: u64 = (ARENA_BYTES / HEAP_PAGE_BYTES * PAGE_METADATA) as u64;
-const UNIT_METADATA: u64 = UNIT as u64 * ARENA_METADATA;
+pub(super) const ARENA_METADATA: u64 = (ARENA_BYTES / HEAP_PAGE_BYTES * PAGE_METADATA) as u64;
+pub(super) const UNIT_METADATA: u64 = UNIT as u64 * ARENA_METADATA;
 
 /// Groups of a unit.
-const GROUPS: usize = UNIT * ARENA_BYTES / GROUP_BYTES;
+pub(super) const GROUPS: usize = UNIT * ARENA_BYTES / GROUP_BYTES;
 
 /// Bytes of the bitmaps of an arena.
-const ARENA_BITMAPS: u64 = (ARENA_BYTES / HEAP_PAGE_BYTES * 2 * size_of::<Bitmap>()) as u64;
+pub(super) const ARENA_BITMAPS: u64 = (ARENA_BYTES / HEAP_PAGE_BYTES * 2 * size_of::<Bitmap>()) as u64;
 
 /// Resident bytes of the bitmaps of groups of the first region.
-fn bitmaps(space: &Space<World>, groups: core::ops::Range<usize>) -> u64 {
+pub(super) fn bitmaps(space: &Space<World>, groups: core::ops::Range<usize>) -> u64 {
     let tables = space.regions()[0].tables.expect("it is known");
     let parts = tables.parts(groups.start * GROUP_PAGES, groups.end * GROUP_PAGES);
     let bytes = |part: &AddressRange| space.source().kernel.residency(*part).expect("mapped").resident;
@@ -109,7 +109,7 @@ fn bitmaps(space: &Space<World>, groups: core::ops::Range<usize>) -> u64 {
 }
 
 /// A process in which the second unit has metadata on huge pages, and those before and behind it do not count.
-fn large() -> (&'static Space<World>, Held) {
+pub(super) fn large() -> (&'static Space<World>, Held) {
     let space = space_with(Config::default(), 4 << 30);
     let held = Held::take(space, 2 * UNIT);
     let (all, huge) = written(space);
@@ -257,82 +257,6 @@ fn counted_is_what_is_in_use_also_of_huge_pages() {
     assert_eq!(most - space.metadata_bytes(), UNIT * ARENA_BYTES / HEAP_PAGE_BYTES * PAGE_METADATA_USED);
     held.0.extend(Held::take(space, UNIT).0);
     assert_eq!(space.metadata_bytes(), most);
-}
-
-#[test]
-fn while_more_than_a_quarter_of_a_unit_is_in_use_it_stays_on_huge_pages() {
-    let (space, mut held) = large();
-    let before = resident(space);
-    held.give(space, |arena| arena >= UNIT && arena % 3 != 0);
-    give_back(space);
-    assert_eq!(resident(space), before);
-}
-
-#[test]
-fn of_a_unit_of_which_little_is_in_use_the_rest_goes() {
-    let (space, mut held) = large();
-    let before = resident(space);
-    let stays = |arena: usize| arena < UNIT || arena % 8 == 0;
-    for &page in held.0.iter().filter(|&&page| page % ARENA_BYTES == 0) {
-        space.page(page).expect("known").vacant()[1].store(page as u64, Ordering::Relaxed);
-    }
-    held.give(space, |arena| !stays(arena));
-    give_back(space);
-    space.source().kernel.run_khugepaged(1 << 20);
-    let after = resident(space);
-    let gone = before.0 - after.0;
-    assert!(gone >= UNIT_METADATA * 7 / 8, "{gone} of {UNIT_METADATA}");
-    // Those that stay have theirs.
-    for &page in held.0.iter().filter(|&&page| page % ARENA_BYTES == 0) {
-        assert_eq!(space.page(page).expect("known").vacant()[1].load(Ordering::Relaxed), page as u64);
-    }
-    let calls = space.source().kernel.calls(Call::Decommit);
-    let region = &space.regions()[0];
-    let tables = region.tables.expect("it is known");
-    (GROUPS..2 * GROUPS).for_each(|group| space.group_given_back(region, tables, group));
-    assert_eq!(space.source().kernel.calls(Call::Decommit), calls, "all went");
-    // Of each group there is one that is in use: what is freed later goes as well.
-    held.give(space, |arena| arena >= UNIT);
-    give_back(space);
-    let none = before.0 - resident(space).0;
-    assert!(none >= UNIT_METADATA, "{none} of {UNIT_METADATA}");
-    assert_eq!(space.source().kernel.violations(), []);
-}
-
-#[test]
-fn a_unit_that_was_split_has_huge_pages_when_it_is_in_use_again() {
-    let (space, mut held) = large();
-    let huge = |space| resident(space).1;
-    let before = huge(space);
-    held.give(space, |arena| arena >= UNIT && arena % 8 != 0);
-    give_back(space);
-    assert!(before - huge(space) >= UNIT_METADATA);
-    let some = Held::take(space, UNIT / 4);
-    space.source().kernel.run_khugepaged(1 << 20);
-    assert!(before - huge(space) >= UNIT_METADATA, "too few are in use");
-    let more = Held::take(space, UNIT - UNIT / 8 - some.arenas());
-    space.source().kernel.run_khugepaged(1 << 20);
-    assert_eq!(huge(space), before);
-    assert!(!space.regions()[0].tables.expect("it is known").is_split(GROUPS));
-    assert_eq!(space.source().kernel.violations(), []);
-    drop((some, more));
-}
-
-#[test]
-fn a_unit_that_was_split_stays_so_where_no_huge_pages_are_wanted_any_more() {
-    let (space, mut held) = large();
-    held.give(space, |arena| arena >= UNIT && arena % 8 != 0);
-    give_back(space);
-    let split = resident(space).1;
-    {
-        let mut arenas = space.source().arenas.lock();
-        let settings = arenas.settings();
-        arenas.set(Settings { policy: Policy::Base, ..settings });
-    }
-    let all = Held::take(space, UNIT - UNIT / 8);
-    space.source().kernel.run_khugepaged(1 << 20);
-    assert_eq!(resident(space).1, split);
-    drop(all);
 }
 
 /// Marks of arenas that large blocks had left, and that went when the program limited itself: what lies there is somebody else's.
