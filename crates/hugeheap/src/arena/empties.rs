@@ -11,13 +11,20 @@
 //! the large block had left, because that was empty last. The next large block found no row and took new memory, beside low arenas that were as empty: a program that made
 //! a table of 14 MiB and 600,000 strings again and again had 75 MiB instead of 60.
 //!
+//! So a large block is first looked a row for among the high ones, of arenas that are resident as a whole: the shortest that is long enough. The highest row of any idle arenas was taken before, also of those that were given back, while
+//! as much memory was kept farther down.
+//!
 //! Invariants: both lists are in the order of `changed_at`, as far as [`PLACE`] allows; an arena knows in which of them it is, because the border between low and high moves.
 
 use super::list::{ArenaId, List};
+use super::record::State;
 use super::table::Table;
 
 /// Empty arenas passed at most to find the place of one.
 const PLACE: usize = 256;
+
+/// Empty arenas at which a row for a large block is looked for at most: 2 GiB. Each is a cache line; making one of them resident instead takes as long as looking at a thousand.
+const ROWS: usize = 1024;
 
 /// Where an empty arena is, in its `listed`.
 const LOW: u16 = 0;
@@ -73,12 +80,31 @@ impl Empties {
         Some(id)
     }
 
+    /// The first of `count` resident arenas in a row, for a large block with room for `wanted`, where large blocks are.
+    pub(crate) fn row(&self, table: &Table, count: u32, wanted: u32) -> Option<ArenaId> {
+        let resident = |id: ArenaId| {
+            let arena = table.arena(id);
+            table.is_idle(id) && arena.state == State::Empty && arena.touched == u128::MAX
+        };
+        let begins = |&id: &ArenaId| resident(id) && table.before(id).is_none_or(|before| !resident(before));
+        let length = |id: ArenaId| {
+            let behind = core::iter::successors(Some(id), |&id| table.after(id));
+            behind.take_while(|&id| resident(id)).count() as u32
+        };
+        let high = Self::members(&self.lists[HIGH as usize], table).take(ROWS).filter(begins);
+        let rows = high.map(|id| (length(id), id)).filter(|&(length, _)| length >= count);
+        // Those without the room that is wanted come after all that have it.
+        rows.min_by_key(|&(length, _)| (length < wanted, length)).map(|(_, id)| id)
+    }
+
+    fn members<'a>(list: &List, table: &'a Table) -> impl Iterator<Item = ArenaId> + use<'a> {
+        let next = |id: ArenaId| id.is_some().then_some(id);
+        core::iter::successors(next(list.head), move |&id| next(table.arena(id).next))
+    }
+
     /// In the order in which heap pages would use them.
     pub(crate) fn all<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = ArenaId> + 'a {
-        let next = |id: ArenaId| id.is_some().then_some(id);
-        self.lists.iter().flat_map(move |list| {
-            core::iter::successors(next(list.head), move |&id| next(table.arena(id).next))
-        })
+        self.lists.iter().flat_map(move |list| Self::members(list, table))
     }
 
     /// The longest empty one first, without the `spared` that heap pages would use next.

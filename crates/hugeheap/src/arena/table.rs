@@ -394,6 +394,12 @@ impl Table {
         (same && index < region.arenas && !region.is_gone(index)).then_some(next)
     }
 
+    /// The arena before `id` in its region.
+    pub(crate) fn before(&self, id: ArenaId) -> Option<ArenaId> {
+        let index = id.0 & (MAX_REGION_ARENAS as u32 - 1);
+        (index > 0 && !self.region(id).is_gone(index - 1)).then(|| ArenaId(id.0 - 1))
+    }
+
     /// Whether a large block could take the arena.
     pub(crate) fn is_idle(&self, id: ArenaId) -> bool {
         let arena = self.arena(id);

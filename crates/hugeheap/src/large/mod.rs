@@ -93,7 +93,7 @@ impl<O: Os> Arenas<O> {
         room: u64,
     ) -> Option<LargeBlock> {
         let count = self.count_arenas_for(bytes)?;
-        let first = self.find_large_span(count, if growing { with_room(count) } else { count })?;
+        let first = self.find_span_for_new(count, if growing { with_room(count) } else { count })?;
         if bytes as u64 > room && self.missing(first, 0..count, bytes) > room {
             return None;
         }
@@ -236,6 +236,15 @@ impl<O: Os> Arenas<O> {
             None => self.count(Fallback::AddressSpace),
         }
         found
+    }
+
+    /// The same, of resident arenas if there are. Not for a block that moves: it brings its memory along, and what is resident where it goes is given back.
+    fn find_span_for_new(&mut self, count: u32, wanted: u32) -> Option<ArenaId> {
+        let Some(first) = self.empty.row(&self.table, count, wanted) else {
+            return self.find_large_span(count, wanted);
+        };
+        self.table.claim_span(first, count);
+        Some(first)
     }
 
     fn nth(&self, first: ArenaId, index: u32) -> ArenaId {

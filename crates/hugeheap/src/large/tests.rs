@@ -41,13 +41,13 @@ fn a_block_is_counted_in_heap_pages() {
 fn a_block_that_comes_again_finds_its_place_though_heap_pages_were_used_before() {
     let mut world = world(Policy::Thp);
     let bytes = 7 * ARENA_BYTES;
-    let mut first = None;
+    let mut places = None;
     for _ in 0..4 {
         let block = take(&mut world, bytes, false);
         let pages = world.take_arenas(10);
         let other = take(&mut world, bytes, false);
-        let supplied = world.heap.snapshot().arenas;
-        assert_eq!((*first.get_or_insert((block, other)), supplied), ((block, other), 24));
+        let taken = [block.min(other), block.max(other)];
+        assert_eq!((*places.get_or_insert(taken), world.heap.snapshot().arenas), (taken, 24));
         world.free_arenas(&pages);
         for block in [other, block] {
             world.heap.free_large(block).expect("live");
@@ -60,6 +60,48 @@ fn a_block_that_comes_again_finds_its_place_though_heap_pages_were_used_before()
     world.free_arenas(&pages);
     world.run(60.0);
     assert_eq!(world.heap.snapshot().arenas, 0);
+    world.check();
+}
+
+/// The highest idle arenas were taken, which had been given back, while as much was kept below.
+#[test]
+fn what_is_kept_is_used_before_new_memory_wherever_it_is() {
+    let mut world = world(Policy::Thp);
+    let [high, middle, low] = [3, 2, 5].map(|arenas| take(&mut world, arenas * ARENA_BYTES, false));
+    world.heap.free_large(high).expect("live");
+    world.run(60.0);
+    assert_eq!(world.heap.snapshot().arenas, 7, "it was given back");
+    for block in [low, middle] {
+        world.heap.free_large(block).expect("live");
+    }
+    // The two lie side by side.
+    let again = take(&mut world, 6 * ARENA_BYTES, false);
+    assert_eq!((again, world.heap.snapshot().arenas), (low, 7));
+    world.heap.free_large(again).expect("live");
+    let whole = take(&mut world, 7 * ARENA_BYTES, false);
+    world.heap.free_large(whole).expect("live");
+    // Of several rows the shortest, and one with room for what grows.
+    let [one, two] = [5, 1].map(|arenas| take(&mut world, arenas * ARENA_BYTES, false));
+    world.heap.free_large(one).expect("live");
+    assert_eq!(take(&mut world, ARENA_BYTES, true), one, "there is room behind");
+    assert_eq!((take(&mut world, ARENA_BYTES, false), two), (low + 6 * ARENA_BYTES, low + 5 * ARENA_BYTES));
+    assert_eq!(world.heap.snapshot().arenas, 7);
+    // What is kept is too short: all of it is new.
+    let longer = take(&mut world, 5 * ARENA_BYTES, false);
+    assert_eq!(world.heap.snapshot().arenas, 12);
+    assert!(longer > low + 6 * ARENA_BYTES || longer < low);
+    world.check();
+}
+
+/// It brings its memory along, so what is resident where it comes to would be given back.
+#[test]
+fn a_block_that_moves_leaves_what_is_kept_for_others() {
+    let mut world = world(Policy::Thp);
+    let [_first, kept, _between, grows, _behind] =
+        [1, 6, 1, 2, 1].map(|arenas| take(&mut world, arenas * ARENA_BYTES, false));
+    world.heap.free_large(kept).expect("live");
+    let grown = resize(&mut world, grows, 5 * ARENA_BYTES);
+    assert!(grown < grows && world.heap.snapshot().retained >= 6 * ARENA);
     world.check();
 }
 
