@@ -38,6 +38,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 /// and clock are paid once per sixteen pages: a million objects of 64 bytes are 3,900 pages, at 0.4 µs each a tenth of their time.
 pub(crate) const SPARES: usize = 32;
 
+/// Pages that a heap takes from the arenas at first.
+pub(super) const FIRST_BATCH: u32 = 1;
+
 /// The owner's part of a heap.
 #[repr(C, align(128))]
 pub(crate) struct Own<S: Source> {
@@ -275,7 +278,7 @@ impl<S: Source> Own<S> {
             remote: core::ptr::null(),
             tag: tag::tag(number, 0),
             spare_count: 0,
-            batch: 1,
+            batch: FIRST_BATCH,
             bins: Bin::all(),
             ways: tag::WAYS,
             lists: [Lists::EMPTY; CLASSES],

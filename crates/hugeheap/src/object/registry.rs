@@ -23,7 +23,7 @@
 //! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
 
 use super::apart::Apart;
-use super::heap::{Core, Heap, Inbox, Own, Shared, Turn};
+use super::heap::{Core, FIRST_BATCH, Heap, Inbox, Own, Shared, Turn};
 use super::remote;
 use super::space::{Page, Source, Space, map_metadata};
 use super::tag;
@@ -524,6 +524,9 @@ impl<S: Source> Drop for Heap<S> {
     fn drop(&mut self) {
         // All it keeps for itself: the next owner may come late, or never.
         self.trim();
+        // The next one begins like the first. While it went on with as many pages as this one had come to take, a program that gave each request a heap of one block had 750 MiB instead of 46
+        // when its heaps had been used ten times.
+        self.own().batch = FIRST_BATCH;
         self.leave();
     }
 }

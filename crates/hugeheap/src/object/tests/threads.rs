@@ -41,6 +41,20 @@ fn heaps_in_use_are_those_that_somebody_owns() {
     assert_eq!(space.heaps_in_use(), 0);
 }
 
+/// Each took more than the one before, up to 16 pages for one block.
+#[test]
+fn a_heap_that_is_used_again_takes_as_few_pages_as_the_first() {
+    let (space, heap) = heap();
+    drop(heap);
+    for _ in 0..20 {
+        let mut heap = space.acquire().expect("memory");
+        let block = heap.take(100);
+        assert_eq!(space.source().arenas.lock().snapshot().live, HEAP_PAGE_BYTES as u64);
+        // SAFETY: nobody uses it.
+        unsafe { heap.free(block) };
+    }
+}
+
 /// It was stopped after it had looked at the tag. The page lost the tag of what it is now.
 #[test]
 fn who_frees_a_run_that_another_thread_freed_before_and_is_something_else_by_now_is_told() {
