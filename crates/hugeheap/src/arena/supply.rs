@@ -275,11 +275,11 @@ impl<O: Os> Arenas<O> {
         self.touch(id, now, touched.pages);
     }
 
-    /// Takes the write access from arenas that were given back and are mapped still, [`WITHDRAWN`] of them, when the system refuses one more. Says whether there were any.
+    /// Takes the write access from arenas that were given back and are mapped still, [`WITHDRAWN`] of them, when the system refuses one more; then from empty ones that are kept. Says whether there were any.
     ///
-    /// They cost no memory, but count against `ulimit -d` and strict overcommit. Without such a limit they stay mapped: reserving and mapping them again would be two calls for each
-    /// arena that comes and goes.
-    fn withdraw(&mut self, wanted: ArenaId) -> bool {
+    /// The former cost no memory, but count against `ulimit -d` and strict overcommit. Without such a limit they stay mapped: reserving and mapping them again would be two calls for each
+    /// arena that comes and goes. The latter count as well: a program that had freed a list of 140 MiB under `ulimit -d` was refused the next one at 37, because what was kept lay in no row for it.
+    pub(crate) fn withdraw(&mut self, wanted: ArenaId) -> bool {
         let (mut id, mut withdrawn) = (self.given_back.tail, 0);
         while id.is_some() && withdrawn < WITHDRAWN {
             let previous = self.table.arena(id).previous;
@@ -288,6 +288,13 @@ impl<O: Os> Arenas<O> {
                 withdrawn += u32::from(self.unmake(id).is_ok());
             }
             id = previous;
+        }
+        while withdrawn < WITHDRAWN {
+            let Some(id) = self.empty.oldest(&self.table, 0).next() else { break };
+            if !self.make_way(id) {
+                break;
+            }
+            withdrawn += 1;
         }
         // A limit that was set after the host was asked.
         self.refresh_data_limit();

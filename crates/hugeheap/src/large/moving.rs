@@ -9,7 +9,8 @@
 //!
 //! Either the whole block arrives or it stays where it was, with its contents: where the kernel moved a part and memory for the copy of
 //! another cannot be had, what was moved is copied back. A relocated source stays mapped, so the way back needs no call that
-//! could fail.
+//! could fail; and it is in no list until the block has arrived or is back. It was filed at once, as given back, and what was refused for the copy had the write access taken
+//! from what is given back ([`withdraw`](Arenas::withdraw)): a list that grew under `ulimit -d` was copied back to where nothing could be written.
 //!
 //! Copying is done with the heap locked, 0.1 ms per MiB. It happens where the kernel cannot move (before 5.7), for arenas from a
 //! pool, and for arenas that maintenance works on.
@@ -18,7 +19,7 @@ use super::{ARENA_BYTES, ArenaId, Arenas, First, State, pages_bytes, with_room};
 use crate::arena::Made;
 use core::num::NonZeroUsize;
 use core::ops::Range;
-use hugeheap_os::{AddressRange, Os};
+use hugeheap_os::{AddressRange, ErrorKind, Os};
 
 impl<O: Os> Arenas<O> {
     /// Moves a growing block to a place with room. `None`, with nothing changed, when the system has no memory.
@@ -37,6 +38,7 @@ impl<O: Os> Arenas<O> {
             self.vacate(to, old_count, count);
             return None;
         }
+        self.leave(first, old_count);
         self.relabel(to, old_count, bytes);
         let arena = self.table.arena_mut(to);
         arena.large_bytes = bytes as u64;
@@ -68,13 +70,25 @@ impl<O: Os> Arenas<O> {
             self.copy(from, to, index..index + alike, bytes);
             index += alike;
         }
+        true
+    }
+
+    /// Makes the first `count` arenas of a block empty ones, of which the contents are elsewhere by now.
+    fn leave(&mut self, from: ArenaId, count: u32) {
         for index in 0..count {
-            // Those that were relocated are idle already.
-            if matches!(self.table.arena(self.nth(from, index)).state, State::Large | State::LargeRest) {
+            let id = self.nth(from, index);
+            if self.is_left(id) {
+                self.table.arena_mut(id).busy = false;
+                self.file(id);
+            } else {
                 self.vacate(from, index, index + 1);
             }
         }
-        true
+    }
+
+    /// Whether an arena of a block that moves was relocated.
+    fn is_left(&self, id: ArenaId) -> bool {
+        self.table.arena(id).state == State::GivenBack
     }
 
     /// How many arenas of a block from number `index` on, below `end`, can be moved by one call.
@@ -100,18 +114,18 @@ impl<O: Os> Arenas<O> {
     fn move_back(&mut self, from: ArenaId, to: ArenaId, count: u32) {
         for index in 0..count {
             let (old, new) = (self.nth(from, index), self.nth(to, index));
-            if self.table.arena(old).state != State::GivenBack {
+            if !self.is_left(old) {
                 // It was copied: the original is untouched.
                 self.vacate(to, index, index + 1);
                 continue;
             }
-            self.unfile(old);
             let (in_use, starts, state) = {
                 let arena = self.table.arena(new);
                 (arena.in_use, arena.starts, arena.state)
             };
             let now = self.now();
             let arena = self.table.arena_mut(old);
+            arena.busy = false;
             arena.in_use = in_use;
             arena.starts = starts;
             arena.state = state;
@@ -144,10 +158,14 @@ impl<O: Os> Arenas<O> {
             let start = self.table.range(self.nth(first, part.start)).start;
             AddressRange::new(start, part.len() * ARENA_BYTES)
         };
+        let (source, target) = (range(from), range(to));
         // SAFETY: the source is the block's own mapped arenas, which the caller of realloc owns alone; the target was unmapped
         // above.
-        if unsafe { self.os.relocate(range(from), range(to)) }.is_err() {
-            return false;
+        while let Err(error) = unsafe { self.os.relocate(source, target) } {
+            // Until the source is given up both count against `ulimit -d`.
+            if error.kind() != ErrorKind::OutOfMemory || !self.withdraw(ArenaId::NONE) {
+                return false;
+            }
         }
         for index in part {
             self.relocated(self.nth(from, index), self.nth(to, index));
@@ -156,7 +174,7 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Unmaps an idle arena that something is moved to.
-    pub(super) fn make_way(&mut self, id: ArenaId) -> bool {
+    pub(crate) fn make_way(&mut self, id: ArenaId) -> bool {
         self.unfile(id);
         let unmapped = self.unmake(id).is_ok();
         if unmapped {
@@ -192,6 +210,7 @@ impl<O: Os> Arenas<O> {
         let arena = self.table.arena_mut(old);
         (arena.in_use, arena.starts, arena.touched) = (0, 0, 0);
         (arena.huge, arena.unsplit, arena.guess, arena.untold) = (false, false, false, false);
+        arena.busy = true;
         self.file(old);
     }
 }

@@ -596,3 +596,57 @@ fn a_pool_still_promises_a_large_block_all_its_pages() {
     world.use_all(block, 6 * ARENA_BYTES);
     world.check();
 }
+
+/// What had been moved was filed as given back, so that it lost its write access for the copy of the rest, and was then copied back to where nothing can be written: a list that grew under `ulimit -d`
+/// ended the process.
+#[test]
+fn a_block_that_a_limit_on_data_keeps_from_moving_stays_as_it_was() {
+    let mut refused = 0;
+    for policy in [Policy::Thp, Policy::Base] {
+        for room in 0..14 {
+            let mut world = World::new(policy, Config::default());
+            take(&mut world, ARENA_BYTES, false);
+            let bytes = 4 * ARENA_BYTES + 3 * HEAP_PAGE_BYTES;
+            let block = take(&mut world, bytes, false);
+            let used = 6 * ARENA;
+            world.kernel.set_data_limit(Some(used + room * ARENA));
+            // The kernel moves what is on huge pages, and not the tail.
+            world.kernel.fail_every(Call::Relocate, 2, libc::EINVAL);
+            let moved = world.heap.resize_large(block, 7 * ARENA_BYTES).expect("it is live");
+            world.kernel.fail_no_more();
+            world.check();
+            refused += u32::from(moved.is_none());
+            let address = moved.map_or(block, |address| address.get());
+            world.check_moved(block, address, bytes);
+            world.use_all(address, bytes);
+            world.heap.free_large(address).expect("it is live");
+            world.check();
+        }
+    }
+    assert!((8..20).contains(&refused), "{refused}");
+}
+
+/// It lay in no row for a block, and counts against the limit.
+#[test]
+fn what_is_kept_goes_where_a_limit_on_data_leaves_no_room_for_a_block() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    let between = take(&mut world, ARENA_BYTES, false);
+    world.kernel.set_data_limit(Some(40 * ARENA));
+    let pages = world.take_arenas(36);
+    world.free_arenas(&pages);
+    let block = take(&mut world, 28 * ARENA_BYTES, false);
+    world.check();
+    // Nor is there room for both when it moves.
+    world.heap.free_large(between).expect("live");
+    let pages = world.take_arenas(8);
+    world.free_arenas(&pages);
+    world.heap.free_large(block).expect("live");
+    let small = take(&mut world, 12 * ARENA_BYTES, false);
+    take(&mut world, ARENA_BYTES, false);
+    let (supplied, refused) = (world.kernel.events().huge_faults, world.kernel.failures(Call::Relocate));
+    assert_ne!(resize(&mut world, small, 14 * ARENA_BYTES), small);
+    // It is moved all the same, and not copied.
+    assert!(world.kernel.failures(Call::Relocate) > refused);
+    assert!(world.kernel.events().huge_faults <= supplied + 2);
+    world.check();
+}
