@@ -244,7 +244,12 @@ impl<S: Source> Old<S> {
     }
 
     /// Takes pages from the arenas, twice as many as the last time.
+    ///
+    /// Once they have none they are not asked again in the same pause: each survivor asked, under a limit on address space with three calls that were refused and a wait, and a collection took seconds.
     fn take_spares(&mut self) -> bool {
+        if self.refused {
+            return false;
+        }
         let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
         self.batch = (self.batch * 2).min(SPARES / 2);
         self.wait_for_arena();
@@ -266,6 +271,7 @@ impl<S: Source> Old<S> {
         self.spares[..taken].reverse();
         self.spare_count += taken;
         self.held += taken * HEAP_PAGE_BYTES;
+        self.refused = taken == 0 && batch > 0;
         self.spare_count > 0
     }
 
@@ -299,6 +305,7 @@ impl<S: Source> Old<S> {
         let freed = self.space.source().with(|arenas| arenas.free_pages(given));
         debug_assert!(freed.is_ok(), "spare pages are runs of one page");
         self.held -= given.len() * HEAP_PAGE_BYTES;
+        self.refused = false;
         self.spare_count = keep;
     }
 }

@@ -406,7 +406,9 @@ impl<S: Source> Heap<S> {
             self.lift_protections();
             self.before_collection();
         }
+        self.old.refused = false;
         collect(self);
+        self.old.refused = false;
         (self.added, self.allocations, self.crowded) = (0, 0, false);
         if self.watched {
             self.checked("a collection");

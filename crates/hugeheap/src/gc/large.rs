@@ -102,5 +102,6 @@ impl<S: Source> Old<S> {
         debug_assert_eq!(freed, bytes);
         self.held -= bytes;
         self.used -= bytes;
+        self.refused = false;
     }
 }

@@ -96,6 +96,8 @@ pub(crate) struct Old<S: Source> {
     pub(super) expected: u64,
     /// It took pages from the arenas since the last sweep ended, and so may take more.
     pub(super) grows: bool,
+    /// The arenas had no page since the pause began or gave something back.
+    pub(super) refused: bool,
     /// What freed blocks are overwritten with.
     pub(crate) poison: Option<u64>,
 }
@@ -125,6 +127,7 @@ impl<S: Source> Old<S> {
             room: Room::default(),
             expected: 0,
             grows: false,
+            refused: false,
             poison: None,
         }
     }

@@ -48,7 +48,8 @@ impl<S: Source> Heap<S> {
         let most = part.max(LEAST_PART) + LEAST_PART;
         let wanted = (2 * survived.max(LEAST_PART)).min(most) as u64;
         self.old.expected = wanted;
-        if !self.old.grows || survived < MANY && !limited {
+        // Nor does anything come where it was refused just now: with little of the nursery used each time, a full heap made a whole collection for each 16 KiB of it.
+        if !self.old.grows || self.old.refused || survived < MANY && !limited {
             return part;
         }
         let space = self.old.space();

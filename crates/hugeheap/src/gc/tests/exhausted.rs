@@ -66,8 +66,14 @@ fn a_system_without_memory_is_an_error_too() {
         let kernel = &scope.heap().old.space().source().kernel;
         kernel.fail_every(Call::Map, 1, libc::ENOMEM);
         kernel.fail_every(Call::Reserve, 1, libc::ENOMEM);
+        let pauses = scope.heap().statistics().pauses.count;
         let count = fill(scope, types, table);
         check_filled(scope, table, count);
+        // Each object that finds no room asked anew.
+        let kernel = &scope.heap().old.space().source().kernel;
+        let refused = kernel.failures(Call::Map) + kernel.failures(Call::Reserve);
+        let pauses = scope.heap().statistics().pauses.count - pauses;
+        assert!(refused <= 8 * pauses, "{refused} in {pauses} collections");
         scope.heap().old.space().source().kernel.fail_no_more();
         let local = scope.allocate(types.text, 624).expect("there is memory again");
         assert_eq!(scope.bytes(local).len(), 624);
