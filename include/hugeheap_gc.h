@@ -148,9 +148,8 @@ static inline HH_RESULT int hh_gc_new(const hh_gc_options *options, hh_gc **heap
     return hh_gc_layout_1_new(options, heap);
 }
 
-/* Ends a heap with all its objects. Nothing happens for NULL. No frame of roots may be pushed: HH_GC_ROOTS pops its own at the end of the
- * scope, so the heap is dropped outside of that; a frame that is left ends the process with a message. The handle is memory of others
- * afterwards: that it is used once more, or dropped, is not noticed. */
+/* Ends a heap with all its objects. Nothing happens for NULL. Frames of roots may be pushed still, as in the scope of HH_GC_ROOTS: they are
+ * popped without effect. The handle is memory of others afterwards: that it is used once more, or dropped, is not noticed. */
 void hh_gc_drop(hh_gc *heap) HH_NOEXCEPT;
 
 /* ---- Types ---------------------------------------------------------------------------------------------------------- */

@@ -123,7 +123,24 @@ static void test_scan(void) {
     CHECK(numbers().old == 0);
 }
 
+/* What is pushed then is popped after the heap is gone: the address sanitizer sees where. */
+static void test_dropped(void) {
+    hh_gc_options options = HH_GC_OPTIONS_INIT;
+    hh_gc *other = NULL;
+    CHECK(hh_gc_new(&options, &other) == HH_OK);
+    void *one = NULL, *two = NULL;
+    HH_GC_ROOTS(other, one);
+    {
+        HH_GC_ROOTS(other, two);
+        hh_gc_collect(other);
+        hh_gc_drop(other);
+    }
+    CHECK(one == NULL && two == NULL);
+    /* Heaps that are there are not touched. */
+    test_frames();
+}
+
 int main(int count, char **words) {
-    static const struct section sections[] = {SECTION(frames), SECTION(handles), SECTION(callbacks), SECTION(scan)};
+    static const struct section sections[] = {SECTION(frames), SECTION(handles), SECTION(callbacks), SECTION(scan), SECTION(dropped)};
     return run_section(sections, sizeof sections / sizeof sections[0], count, words);
 }

@@ -185,6 +185,15 @@ def test_after_an_error_and_exhausted_memory_it_goes_on(lisp, clean):
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("limit", ["-v", "-d"])
+def test_it_ends_soon_where_the_shell_limits_it(limit, lisp, clean, tmp_path):
+    """Near the limit there was a whole collection for each 16 KiB, in which each object asked for memory that was refused: it took minutes."""
+    program = tmp_path / "grow.scm"
+    program.write_text("(define (grow l) (grow (cons 1 l)))\n(grow '())\n")
+    ran = run("bash", "-c", f"ulimit {limit} 200000; exec {lisp} {program}", clean=clean)
+    assert (ran.returncode, ran.stdout) == (1, "") and "memory is exhausted" in ran.stderr, ran
+
+
 def test_it_prints_statistics(lisp, clean):
     ran = run(lisp, "--gc-stats", "--nursery", 65536, PROGRAMS / "full.scm", PROGRAMS / "trees.scm", clean=clean)
     said = json.loads(ran.stderr)

@@ -159,12 +159,7 @@ unsafe extern "C" fn hh_gc_drop(handle: *mut Handle) {
     // SAFETY: by the header's contract the handle is used for the last time; it was made as in `make`.
     unsafe {
         must_be_outside(handle, "hh_gc_drop");
-        if !(*handle).frames.is_null() {
-            // It would be popped in memory that is somebody else's by then: the end of a scope wrote into another block of malloc's.
-            complain::abort(format_args!(
-                "hh_gc_drop while a frame of roots is pushed: end the scope of HH_GC_ROOTS, or pop the frame, before the heap"
-            ));
-        }
+        roots::detach(handle);
         handle.drop_in_place();
         dealloc(handle.cast(), Layout::new::<Handle>());
     }

@@ -4,6 +4,7 @@ use super::{Handle, must_be_outside};
 use crate::refuse;
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::AtomicUsize;
 use hugeheap::complain;
 use hugeheap::gc::{Scan, Visitor};
 
@@ -42,6 +43,27 @@ pub(super) unsafe fn each(handle: *const Handle, visitor: &mut Visitor<'_>) {
         }
         for callback in &(*handle).callbacks {
             (callback.function)(callback.data, visitor);
+        }
+    }
+}
+
+/// Where frames are popped whose heap was dropped: as much of a handle as that writes, and nobody reads it.
+static DROPPED: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+const _: () = assert!(core::mem::offset_of!(Handle, frames) + size_of::<usize>() <= size_of_val(&DROPPED));
+
+/// Has the frames that are still pushed popped elsewhere. A program that drops the heap in the scope of its `HH_GC_ROOTS` pops them afterwards: that wrote into memory that was
+/// another block of malloc's.
+///
+/// # Safety
+/// A live handle; the program keeps the rules of the header.
+pub(super) unsafe fn detach(handle: *mut Handle) {
+    // SAFETY: by the contract the frames are where the program keeps them, as at each collection.
+    unsafe {
+        let mut frame = (*handle).frames;
+        while let Some(pushed) = frame.as_mut() {
+            pushed.heap = (&raw const DROPPED).cast_mut().cast();
+            frame = pushed.previous;
         }
     }
 }

@@ -413,7 +413,12 @@ impl<O: Os> Arenas<O> {
         match state {
             // A pass had it, and put it nowhere else: others may have become empty since it did.
             State::Empty if was == State::Empty => self.empty.put_back(&mut self.table, id),
-            State::Empty => self.empty.push(&mut self.table, id),
+            State::Empty => {
+                self.empty.push(&mut self.table, id);
+                if was != State::GivenBack {
+                    self.leave_room();
+                }
+            }
             State::GivenBack => self.given_back.push_front(&mut self.table, id),
             State::Partial if made == Made::Broken => self.broken.insert(&mut self.table, id),
             State::Partial => self.partial.insert(&mut self.table, id),

@@ -38,8 +38,8 @@ pub(crate) struct Host {
     pub(crate) limits: Option<MemoryLimits>,
     /// Processors that the process may run on.
     pub(crate) processors: usize,
-    /// The process has a limit on what it can write (`ulimit -d`): memory that is given back has to lose its write access, too.
-    pub(crate) data_limited: bool,
+    /// Bytes that the process can have writable (`ulimit -d`), if that is limited: memory that is given back has to lose its write access, too.
+    pub(crate) data_limit: Option<u64>,
 }
 
 impl Host {
@@ -50,7 +50,7 @@ impl Host {
         collapse: false,
         limits: None,
         processors: 1,
-        data_limited: false,
+        data_limit: None,
     };
 
     /// Asks the operating system. Does not allocate.
@@ -68,14 +68,14 @@ impl Host {
             collapse: right_size && os.capabilities().collapse,
             limits: os.memory_limits().ok(),
             processors: os.processors(),
-            data_limited: os.data_limit().is_some(),
+            data_limit: os.data_limit(),
         }
     }
 
     /// Reads again what changes while a process runs.
     pub(crate) fn refresh<F: Facts>(&mut self, os: &F) {
         self.processors = os.processors();
-        self.data_limited = os.data_limit().is_some();
+        self.data_limit = os.data_limit();
         if self.thp.is_some() {
             if let Ok(thp) = os.thp() {
                 self.thp = Some(thp.mode);
@@ -245,7 +245,7 @@ mod tests {
         collapse: true,
         limits: None,
         processors: 1,
-        data_limited: false,
+        data_limit: None,
     };
     const HEAP: Situation = Situation { forks: 0, tight: false, slow: false };
 

@@ -143,7 +143,7 @@ impl<O: Os> Arenas<O> {
             if arena.retry_at <= now {
                 // A hugetlb page goes back to its pool only when unmapped: its reservation would not survive a decommit. And what can be written counts against `ulimit -d`,
                 // resident or not: a heap that had given everything back was refused an arena for 48 bytes, and the C library was refused, too.
-                let unmap = arena.made == Made::Hugetlb || self.host.data_limited;
+                let unmap = arena.made == Made::Hugetlb || self.host.data_limit.is_some();
                 plan.push(id, self.table.range(id), Action::GiveBack { unmap });
                 *excess -= bytes;
             } else {
@@ -397,7 +397,7 @@ impl<O: Os> Arenas<O> {
 
     /// Asks whether there is a limit on what the process can write: one call, for who gives back at once.
     pub(crate) fn refresh_data_limit(&mut self) {
-        self.host.data_limited = self.os.data_limit().is_some();
+        self.host.data_limit = self.os.data_limit();
     }
 
     /// Passes until nothing is due now, on the caller's thread: for programs without other threads and for tests.

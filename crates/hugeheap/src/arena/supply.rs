@@ -37,6 +37,9 @@ const MIN_LIMITED_REGION_BYTES: u64 = 8 << 20;
 /// Arenas that lose their write access at once when the system refuses one: what is asked for, and room for what others ask for.
 const WITHDRAWN: u32 = 8;
 
+/// Part of a limit on data that may be kept in empty arenas, as a divisor.
+const KEPT_OF_DATA: u64 = 8;
+
 /// An arena that was mapped or advised, and not touched yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Making {
@@ -299,6 +302,18 @@ impl<O: Os> Arenas<O> {
         // A limit that was set after the host was asked.
         self.refresh_data_limit();
         withdrawn > 0
+    }
+
+    /// Under `ulimit -d`: gives up the longest empty arenas while what is kept is more than a part of the limit. It is of no use to others: a list of 120 MiB was freed under a limit of 150, and the C library was refused a megabyte until the
+    /// decay time had passed.
+    pub(super) fn leave_room(&mut self) {
+        let Some(limit) = self.host.data_limit else { return };
+        while self.counters.retained > limit / KEPT_OF_DATA {
+            let Some(id) = self.empty.oldest(&self.table, 0).next() else { return };
+            if !self.make_way(id) {
+                return;
+            }
+        }
     }
 
     fn effective_policy(&self) -> Policy {

@@ -638,11 +638,12 @@ fn what_is_kept_goes_where_a_limit_on_data_leaves_no_room_for_a_block() {
     world.check();
     // Nor is there room for both when it moves.
     world.heap.free_large(between).expect("live");
-    let pages = world.take_arenas(8);
-    world.free_arenas(&pages);
     world.heap.free_large(block).expect("live");
-    let small = take(&mut world, 12 * ARENA_BYTES, false);
-    take(&mut world, ARENA_BYTES, false);
+    let [_above, small] = [1, 12].map(|arenas| take(&mut world, arenas * ARENA_BYTES, false));
+    let pages = world.take_arenas(5);
+    world.free_arenas(&pages);
+    assert_eq!(world.heap.snapshot().retained, 5 * ARENA);
+    world.kernel.set_data_limit(Some(world.kernel.data() + 13 * ARENA));
     let (supplied, refused) = (world.kernel.events().huge_faults, world.kernel.failures(Call::Relocate));
     assert_ne!(resize(&mut world, small, 14 * ARENA_BYTES), small);
     // It is moved all the same, and not copied.

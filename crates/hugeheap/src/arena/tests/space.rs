@@ -260,6 +260,22 @@ fn what_was_given_back_still_counted_against_the_limit_on_data() {
     can_take_pages(&mut world, 10 * HEAP_PAGES);
 }
 
+/// It counts until it is unmapped: the C library was refused a megabyte while 120 were kept.
+#[test]
+fn of_what_is_freed_under_a_limit_on_data_little_is_kept() {
+    let mut world = World::new(Policy::Thp, Config { data_limit: Some(200 * ARENA), ..Config::default() });
+    let block = world.heap.allocate_large(90 * ARENA_BYTES, false).expect("there is memory").address.get();
+    let pages = world.take_arenas(90);
+    world.heap.free_large(block).expect("it is live");
+    world.check();
+    assert!(world.kernel.data() <= (90 + 25 + 2) * ARENA, "{}", world.kernel.data());
+    world.free_arenas(&pages);
+    world.check();
+    let retained = world.heap.snapshot().retained;
+    assert!((20 * ARENA..=25 * ARENA).contains(&retained), "{retained}");
+    assert!(world.kernel.data() <= (25 + 2) * ARENA);
+}
+
 /// Nobody told the heap of a limit that was set later: it learns of it when it is refused memory.
 #[test]
 fn arenas_given_back_before_there_was_a_limit_on_data_lose_their_access_when_one_is_refused() {
