@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A large block needs arenas in a row, and heap pages need any. With one list for all, the heap pages of a program that had freed a large block and its small ones came to lie in what
-//! the large block had left, because that was empty last. The next large block found no row and took new memory, beside low arenas that were as empty: a program that made
-//! a table of 14 MiB and 600,000 strings again and again had 75 MiB instead of 60.
+//! the large block had left, because that was empty last. The next large block found no row and took new memory, beside low arenas that were as empty (`docs/measurements/tables.py`: 116 MiB
+//! instead of 83).
 //!
 //! So a large block is first looked a row for among the high ones, of arenas that are resident as a whole: the shortest that is long enough. The highest row of any idle arenas was taken before, also of those that were given back, while
 //! as much memory was kept farther down.
