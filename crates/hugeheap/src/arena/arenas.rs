@@ -464,7 +464,8 @@ impl<O: Os> Arenas<O> {
 
     /// An arena without live runs, mapped, out of all lists.
     fn take_whole(&mut self, now: u64) -> Option<ArenaId> {
-        let id = match self.empty.take(&mut self.table) {
+        let limited = self.host.limit().is_some();
+        let id = match self.empty.take(&mut self.table, limited) {
             Some(id) => id,
             None => self.supply_any(now)?,
         };

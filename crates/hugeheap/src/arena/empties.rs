@@ -4,7 +4,7 @@
 //!            most recently emptied                     longest empty
 //!   low      ├ arena ┼ arena ┼ … ┤          where heap pages come from        ◀─ given back: whichever of both ends
 //!   high     ├ arena ┼ … ┤                  what large blocks left            ◀─ has been empty for longer
-//!              └─▶ heap pages: of the low ones first
+//!              └─▶ heap pages: of the low ones first; under a memory limit of whichever became empty last
 //! ```
 //!
 //! A large block needs arenas in a row, and heap pages need any. With one list for all, the heap pages of a program that had freed a large block and its small ones came to lie in what
@@ -72,11 +72,21 @@ impl Empties {
         self.lists[table.arena(id).listed as usize].remove(table, id);
     }
 
-    /// Takes the one that heap pages are to use next.
-    pub(crate) fn take(&mut self, table: &mut Table) -> Option<ArenaId> {
-        let list = self.lists.iter_mut().find(|list| !list.is_empty())?;
-        let id = list.head;
-        list.remove(table, id);
+    /// Takes the one that heap pages are to use next. `limited`: the process has a memory limit, so it is the one that became empty last, wherever it is. The others were [offered](super::offer) to the kernel, which may have
+    /// taken them: with low ones first a program would touch these again while what it has just freed elsewhere is charged still, and nobody can take it.
+    pub(crate) fn take(&mut self, table: &mut Table, limited: bool) -> Option<ArenaId> {
+        let since = |list: &List| list.head.is_some().then(|| table.arena(list.head).changed_at);
+        let [low, high] = self.lists.each_ref().map(since);
+        let list = match low {
+            Some(_) if !limited => LOW,
+            Some(since) if high.is_none_or(|other| other <= since) => LOW,
+            _ => HIGH,
+        };
+        let id = self.lists[list as usize].head;
+        if !id.is_some() {
+            return None;
+        }
+        self.lists[list as usize].remove(table, id);
         Some(id)
     }
 
@@ -102,7 +112,7 @@ impl Empties {
         core::iter::successors(next(list.head), move |&id| next(table.arena(id).next))
     }
 
-    /// In the order in which heap pages would use them.
+    /// In the order in which heap pages would use them without a limit.
     pub(crate) fn all<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = ArenaId> + 'a {
         self.lists.iter().flat_map(move |list| Self::members(list, table))
     }
@@ -196,6 +206,17 @@ mod tests {
     }
 
     #[test]
+    fn under_a_memory_limit_the_one_that_became_empty_last_is_used_first() {
+        for (limited, order) in [(false, [4, 1, 0, 3, 2]), (true, [4, 3, 2, 1, 0])] {
+            let mut world = emptied(&[false, false, true, true, false]);
+            let oldest: Vec<_> = world.heap.empty.oldest(&world.heap.table, 0).collect();
+            let heap = &mut world.heap;
+            let taken: Vec<_> = core::iter::from_fn(|| heap.empty.take(&mut heap.table, limited)).collect();
+            assert_eq!(taken, order.map(|number: usize| oldest[number]));
+        }
+    }
+
+    #[test]
     fn each_list_may_be_empty() {
         for high in [false, true] {
             let world = emptied(&[high; 3]);
@@ -224,7 +245,7 @@ mod tests {
         heap.empty.remove(&mut heap.table, ids[3]);
         heap.empty.put_back(&mut heap.table, ids[3]);
         assert_eq!(heap.empty.oldest(&heap.table, 0).collect::<Vec<_>>(), ids);
-        assert_eq!(heap.empty.take(&mut heap.table), Some(ids[3]), "the most recent");
+        assert_eq!(heap.empty.take(&mut heap.table, false), Some(ids[3]), "the most recent");
         heap.empty.push(&mut heap.table, ids[3]);
         border(heap, before);
         world.check();
