@@ -85,6 +85,8 @@ pub struct Arenas<O> {
     pub(super) growth: Growth,
     /// The base arena for small runs that policy `auto` keeps apart, in no list; `NONE` before the first small run.
     pub(crate) small: ArenaId,
+    /// Where the large block was that was freed last, and its arenas.
+    pub(crate) left: (ArenaId, u32),
     pub(crate) serial: u32,
     /// Bytes mapped when the limits were read last.
     pub(super) limits_read_at: u64,
@@ -120,6 +122,7 @@ impl<O: Os> Arenas<O> {
             empty: Empties::NEW,
             given_back: List::EMPTY,
             small: ArenaId::NONE,
+            left: (ArenaId::NONE, 0),
             serial: 0,
             limits_read_at: 0,
             counters: Snapshot::EMPTY,

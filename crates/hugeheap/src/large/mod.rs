@@ -113,6 +113,7 @@ impl<O: Os> Arenas<O> {
         let first = self.large_at(address)?;
         let (bytes, count) = (self.table.arena(first).large_bytes, self.table.arena(first).large_arenas);
         self.vacate(first, 0, count);
+        self.left = (first, count);
         self.counters.frees += 1;
         let now = self.now();
         let live = self.counters.live;
@@ -240,6 +241,15 @@ impl<O: Os> Arenas<O> {
 
     /// The same, of resident arenas if there are. Not for a block that moves: it brings its memory along, and what is resident where it goes is given back.
     fn find_span_for_new(&mut self, count: u32, wanted: u32) -> Option<ArenaId> {
+        // One of as many arenas that was freed last: found without a search, and its tail is as long, or nearly.
+        let (last, arenas) = self.left;
+        let kept = |index| {
+            let id = self.nth(last, index);
+            self.table.arena(id).state == State::Empty && self.table.is_idle(id)
+        };
+        if arenas == wanted && (0..count).all(kept) {
+            return Some(last);
+        }
         let Some(first) = self.empty.row(&self.table, count, wanted) else {
             return self.find_large_span(count, wanted);
         };

@@ -2,7 +2,7 @@
 
 use super::{resize, take, world};
 use crate::arena::tests::{ARENA, World};
-use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, Policy};
+use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES, Policy};
 use hugeheap_os::simulated::{Call, Config};
 
 /// Its place was empty last, so heap pages took it, and the block found no row of arenas.
@@ -59,6 +59,29 @@ fn what_is_kept_is_used_before_new_memory_wherever_it_is() {
     let longer = take(&mut world, 5 * ARENA_BYTES, false);
     assert_eq!(world.heap.snapshot().arenas, 12);
     assert!(longer > low + 6 * ARENA_BYTES || longer < low);
+    world.check();
+}
+
+/// The second arena is on OS pages, of which the block had a part: no resident row as a whole.
+#[test]
+fn a_block_with_a_tail_finds_the_place_of_the_last_one() {
+    let mut world = world(Policy::Thp);
+    let bytes = 3 * ARENA_BYTES / 2;
+    let blocks = [(); 4].map(|()| take(&mut world, bytes, false));
+    let charge = world.kernel.charge();
+    for &block in blocks.iter().chain(&blocks) {
+        world.heap.free_large(block).expect("it is live");
+        assert_eq!(take(&mut world, bytes, false), block);
+        assert_eq!(world.kernel.charge(), charge);
+    }
+    // Not where it is somebody else's by now, and not for what is to grow.
+    world.heap.free_large(blocks[1]).expect("it is live");
+    let pages = world.take(HEAP_PAGES);
+    assert!((blocks[1]..blocks[1] + 2 * ARENA_BYTES).contains(&pages));
+    assert_ne!(take(&mut world, bytes, false), blocks[1]);
+    world.heap.free_large(blocks[2]).expect("it is live");
+    let grows = take(&mut world, bytes, true);
+    assert!(world.heap.has_room_behind(grows, 2 * bytes));
     world.check();
 }
 
