@@ -304,6 +304,28 @@ impl<O: Os> Arenas<O> {
         withdrawn > 0
     }
 
+    /// Gives an idle arena up with its mapping: for what is moved there, or for what it counts against. Says no when the system refuses.
+    pub(crate) fn make_way(&mut self, id: ArenaId) -> bool {
+        self.unfile(id);
+        let unmapped = self.unmake(id).is_ok();
+        if unmapped {
+            let arena = self.table.arena_mut(id);
+            let bytes = pages_bytes(arena.touched);
+            arena.touched = 0;
+            arena.huge = false;
+            arena.unsplit = false;
+            arena.untold = false;
+            if bytes > 0 {
+                self.retain_less(bytes);
+                self.counters.given_back += bytes;
+                self.counters.arenas_given_back += 1;
+                self.counters.arenas -= 1;
+            }
+        }
+        self.file(id);
+        unmapped
+    }
+
     /// Under `ulimit -d`: gives up the longest empty arenas while what is kept is more than a part of the limit. It is of no use to others: a list of 120 MiB was freed under a limit of 150, and the C library was refused a megabyte until the
     /// decay time had passed.
     pub(super) fn leave_room(&mut self) {

@@ -299,6 +299,13 @@ impl<S: Source> Old<S> {
         kept
     }
 
+    /// Gives pages back to the arenas that were put aside.
+    pub(super) fn give_aside(&mut self, pages: &[usize]) {
+        let freed = self.space.source().with(|arenas| arenas.free_pages(pages));
+        debug_assert!(freed.is_ok(), "they were taken as single pages");
+        self.refused = false;
+    }
+
     /// Gives spare pages back to the arenas, but for `keep`.
     pub(super) fn give_spares(&mut self, keep: usize) {
         let given = &self.spares[keep..self.spare_count];

@@ -194,7 +194,7 @@ impl<S: Source> Heap<S> {
 
     fn end_sweeping(&mut self) {
         self.marker.phase = Phase::Idle;
-        (self.old.grows, self.old.refused) = (false, false);
+        self.old.grows = false;
         let free = self.old.space().source().with(|arenas| arenas.retained());
         self.pacing.finished(self.old.used(), free as usize);
         self.statistics.major += 1;

@@ -225,9 +225,7 @@ impl<S: Source> Old<S> {
             .into_iter()
             .partition::<Vec<_>, _>(|page| page - page % ARENA_BYTES == arena);
         self.aside = aside;
-        let freed = self.space.source().with(|arenas| arenas.free_pages(&back));
-        self.refused = false;
-        debug_assert!(freed.is_ok(), "they were taken as single pages");
+        self.give_aside(&back);
     }
 }
 

@@ -253,9 +253,7 @@ impl<S: Source> Old<S> {
             }
         }
         let aside = core::mem::take(&mut self.aside);
-        let back = self.space.source().with(|arenas| arenas.free_pages(&aside));
-        self.refused = false;
-        debug_assert!(back.is_ok(), "they were taken as single pages");
+        self.give_aside(&aside);
         freed
     }
 }

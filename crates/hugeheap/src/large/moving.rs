@@ -173,28 +173,6 @@ impl<O: Os> Arenas<O> {
         true
     }
 
-    /// Unmaps an idle arena that something is moved to.
-    pub(crate) fn make_way(&mut self, id: ArenaId) -> bool {
-        self.unfile(id);
-        let unmapped = self.unmake(id).is_ok();
-        if unmapped {
-            let arena = self.table.arena_mut(id);
-            let bytes = pages_bytes(arena.touched);
-            arena.touched = 0;
-            arena.huge = false;
-            arena.unsplit = false;
-            arena.untold = false;
-            if bytes > 0 {
-                self.retain_less(bytes);
-                self.counters.given_back += bytes;
-                self.counters.arenas_given_back += 1;
-                self.counters.arenas -= 1;
-            }
-        }
-        self.file(id);
-        unmapped
-    }
-
     /// Moves the metadata after the memory.
     fn relocated(&mut self, old: ArenaId, new: ArenaId) {
         self.unfile(new);
