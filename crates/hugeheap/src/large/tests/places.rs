@@ -74,6 +74,11 @@ fn a_block_with_a_tail_finds_the_place_of_the_last_one() {
         assert_eq!(take(&mut world, bytes, false), block);
         assert_eq!(world.kernel.charge(), charge);
     }
+    // Of two the one that was left last, though the other is higher.
+    for block in [blocks[0], blocks[2]] {
+        world.heap.free_large(block).expect("it is live");
+    }
+    assert_eq!([(); 2].map(|()| take(&mut world, bytes, false)), [blocks[2], blocks[0]]);
     // Not where it is somebody else's by now, and not for what is to grow.
     world.heap.free_large(blocks[1]).expect("it is live");
     let pages = world.take(HEAP_PAGES);
