@@ -103,6 +103,8 @@ pub struct Arenas<O> {
     pub(crate) settled: u64,
     /// Arenas that are a guess (see `large`).
     pub(crate) guesses: u64,
+    /// There may be tails of large blocks of which more is resident than has to be.
+    pub(crate) tails: bool,
 }
 
 impl<O: Os> Arenas<O> {
@@ -132,6 +134,7 @@ impl<O: Os> Arenas<O> {
             forks: 0,
             settled: 0,
             guesses: 0,
+            tails: false,
         }
     }
 

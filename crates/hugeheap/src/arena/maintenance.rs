@@ -108,13 +108,15 @@ impl<O: Os> Arenas<O> {
         self.plan_offers(&mut plan, now, kept);
         self.claim(&plan, claimed);
         let claimed = plan.len();
-        self.plan_breaks(&mut plan, now, excess, tight);
+        self.plan_breaks(&mut plan, now, &mut excess, tight);
         self.claim(&plan, claimed);
         let claimed = plan.len();
         self.plan_vacating(&mut plan, now, tight);
         self.claim(&plan, claimed);
         let claimed = plan.len();
-        self.plan_sweep(&mut plan, now, tight);
+        let sheds = excess >= HEAP_PAGE_BYTES as u64;
+        self.sweep.news |= sheds && core::mem::take(&mut self.tails);
+        self.plan_sweep(&mut plan, now, tight, sheds);
         self.claim(&plan, claimed);
         plan.more |= plan.is_full();
         plan
@@ -152,24 +154,19 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    fn plan_breaks(&self, plan: &mut Plan, now: u64, mut excess: u64, tight: bool) {
-        let sparse = if tight { SPARSE_WHEN_TIGHT } else { SPARSE };
+    fn plan_breaks(&self, plan: &mut Plan, now: u64, excess: &mut u64, tight: bool) {
         let small = self.small.is_some().then_some(self.small);
         let partial = self.partial.emptiest(&self.table);
         let broken = self.broken.emptiest(&self.table);
         for id in small.into_iter().chain(partial).chain(broken).take(LOOK) {
-            if plan.is_full() || excess < HEAP_PAGE_BYTES as u64 {
+            if plan.is_full() || *excess < HEAP_PAGE_BYTES as u64 {
                 return;
             }
             let arena = self.arena(id);
             let whole = is_whole(arena, self.host.thp);
             let pages = arena.retained_pages();
-            let enough = match whole {
-                // The arena for small runs, idle.
-                _ if arena.in_use == 0 => 1,
-                true => sparse,
-                false => SPARSE_WITHOUT_HUGE,
-            };
+            // The arena for small runs may be idle.
+            let enough = if arena.in_use == 0 { 1 } else { least_to_break(whole, tight) };
             if arena.busy || arena.made == Made::Hugetlb || pages < enough {
                 continue;
             }
@@ -181,14 +178,14 @@ impl<O: Os> Arenas<O> {
             }
             let action = break_of(arena, whole, false);
             plan.push(id, self.table.range(id), action);
-            excess = excess.saturating_sub(u64::from(pages) * HEAP_PAGE_BYTES as u64);
+            *excess = excess.saturating_sub(u64::from(pages) * HEAP_PAGE_BYTES as u64);
         }
     }
 
     /// Takes the results of a plan over and says when the next pass is due.
     pub fn complete(&mut self, plan: Plan) -> Wait {
         let now = self.now();
-        let mut achieved = false;
+        let mut achieved = plan.shed;
         let (mut due, mut offered, mut refused) = (plan.due, false, false);
         for step in plan.steps(0) {
             self.table.arena_mut(step.id).busy = false;
@@ -277,7 +274,7 @@ impl<O: Os> Arenas<O> {
         self.demand.gave_back(now, bytes);
     }
 
-    fn broke(&mut self, step: &Step, now: u64) -> bool {
+    pub(super) fn broke(&mut self, step: &Step, now: u64) -> bool {
         let arena = self.table.arena_mut(step.id);
         let bytes = pages_bytes(step.dropped & arena.touched);
         arena.touched &= !step.dropped;
@@ -287,6 +284,7 @@ impl<O: Os> Arenas<O> {
         if step.advised {
             arena.made = Made::Broken;
             arena.huge = false;
+            arena.untold = false;
             self.counters.breaks += 1;
             // From now on only what is noted as touched is dropped: so is what khugepaged may have filled and is still there.
             if let Action::Break { drop, .. } = step.action {
@@ -357,7 +355,7 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Notes that a step failed, or a part of it. Returns when it may be tried again.
-    fn failed(&mut self, step: &Step, now: u64, error: Error) -> u64 {
+    pub(super) fn failed(&mut self, step: &Step, now: u64, error: Error) -> u64 {
         match step.action {
             Action::GiveBack { .. } | Action::Offer | Action::Split { .. } => {}
             Action::Break { advise, .. } | Action::Collapse { advise, .. } if advise && !step.advised => {
@@ -418,6 +416,15 @@ impl<O: Os> Arenas<O> {
 /// Whether an arena is a huge page or may become one. Advised memory may by khugepaged at any time, whatever it was at the first touch.
 pub(super) fn is_whole(arena: &Arena, thp: Option<ThpMode>) -> bool {
     arena.huge || arena.made == Made::Thp || arena.made == Made::Plain && thp == Some(ThpMode::Always)
+}
+
+/// Free heap pages that are worth breaking an arena in use which is a huge page or not.
+pub(super) fn least_to_break(whole: bool, tight: bool) -> u32 {
+    match whole {
+        true if tight => SPARSE_WHEN_TIGHT,
+        true => SPARSE,
+        false => SPARSE_WITHOUT_HUGE,
+    }
 }
 
 /// Breaking an arena that is a huge page or not. `vacate`: with what is vacant in its live pages.

@@ -17,6 +17,7 @@
 //! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
+//! | `tails` | what is resident behind the end of a large block |
 //! | `offer` | kept memory that the kernel may take, where there is a memory limit |
 //! | `tenant` | heap pages of which a part is vacant |
 //! | `plan` | the system calls of that, made outside the lock |
@@ -50,6 +51,7 @@ mod settings;
 mod supply;
 mod sweep;
 mod table;
+mod tails;
 pub(crate) mod tenant;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -101,11 +101,13 @@ pub struct Plan {
     pub(super) more: bool,
     /// Memory was kept for what the program needed lately.
     pub(super) kept: bool,
+    /// A tail was shed when it was made.
+    pub(super) shed: bool,
 }
 
 impl Plan {
     pub(super) const fn new(started: u64) -> Self {
-        Self { steps: [None; STEPS], count: 0, started, due: u64::MAX, more: false, kept: false }
+        Self { steps: [None; STEPS], count: 0, started, due: u64::MAX, more: false, kept: false, shed: false }
     }
 
     /// Whether there is nothing to do.

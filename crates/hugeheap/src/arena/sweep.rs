@@ -66,6 +66,10 @@ impl<O: Os> Arenas<O> {
         if arena.unsplit {
             return Some((Action::Split { pages: arena.touched }, arena.retry_at));
         }
+        if let Some(action) = self.to_shed(id, tight) {
+            let unchanged = if tight { 0 } else { arena.changed_at.saturating_add(self.demand.decay()) };
+            return Some((action, unchanged.max(arena.retry_at)));
+        }
         let used = matches!(arena.state, State::Full | State::Partial | State::Large | State::LargeRest);
         // Of a vacated one the heap pages are in use, but not what was given back of them.
         let dense = arena.live_pages() >= DENSE && !arena.vacated && !self.stays_apart(id);
@@ -82,8 +86,8 @@ impl<O: Os> Arenas<O> {
         Some((Action::Collapse { advise, ask, untold: arena.untold }, due))
     }
 
-    /// Goes on with the search, if there is one.
-    pub(super) fn plan_sweep(&mut self, plan: &mut Plan, now: u64, tight: bool) {
+    /// Goes on with the search, if there is one. `sheds`: more is kept than has to be, so tails are shed.
+    pub(super) fn plan_sweep(&mut self, plan: &mut Plan, now: u64, tight: bool, sheds: bool) {
         if plan.is_full() {
             return;
         }
@@ -93,16 +97,30 @@ impl<O: Os> Arenas<O> {
         if self.sweep.next == ArenaId(0) {
             (self.sweep.news, self.sweep.due) = (false, u64::MAX);
         }
-        let mut more = None;
+        let (mut more, mut tail, mut tails) = (None, None, false);
         for (looked, id) in self.table.used_from(self.sweep.next).enumerate() {
             if plan.is_full() || looked == LOOK {
                 more = Some(id);
                 break;
             }
             match self.wanted(id, now, tight) {
+                // When more is kept than has to be it is looked for again.
+                Some((Action::Break { .. }, _)) if !sheds => tails = true,
+                // Looked at again, for others of it.
+                Some((action @ Action::Break { .. }, due)) if due <= now => {
+                    (tail, more) = (Some((id, action)), Some(id));
+                    break;
+                }
                 Some((action, due)) if due <= now => plan.push(id, self.table.range(id), action),
                 Some((_, due)) => self.sweep.due = self.sweep.due.min(due),
                 None => {}
+            }
+        }
+        self.tails |= tails;
+        if let Some((id, action)) = tail {
+            match self.shed(id, action, now) {
+                Some(retry_at) => self.sweep.due = self.sweep.due.min(retry_at),
+                None => plan.shed = true,
             }
         }
         if let Some(id) = more {

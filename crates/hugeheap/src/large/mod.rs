@@ -12,6 +12,7 @@
 //! The tail is rounded up to a huge page only when that wastes little: it is seven eighths full, or the block is at least [`ROUND_UP`].
 //! Or it is a *guess*: the block grows (it was resized upwards), and a list being appended to will fill the page. Guesses that
 //! did not come true yet are bounded, because most lists end somewhere in a page: without a bound, a hundred lists of 1.2 MiB each took 210 MiB.
+//! What is resident behind the end of a block for another reason, because it was before, goes by the rules of [`tails`](crate::arena).
 //!
 //! Its memory becomes resident as the program touches it, a huge page at a time. Only the first arena of what is asked for is touched at once, which tells whether the host has
 //! huge pages, and how long they take, and one of which the block has a part: what is resident of the rest counts as kept. A hash table, a stack, what `calloc` returns may be used in few places, and 2 GiB were resident for them.
@@ -289,16 +290,17 @@ impl<O: Os> Arenas<O> {
         for index in from..to {
             let id = self.nth(first, index);
             let used = used_pages(bytes, index);
+            let part = used != u128::MAX;
             if self.unfile(id) == State::Empty {
                 zeroed = false;
             } else {
-                let little = bytes >= ROUND_UP || used.count_ones() >= FULL_TAIL;
-                let guess = growing && !little && self.may_guess();
+                let rounds = !part || !self.is_scarce();
+                let little = bytes >= ROUND_UP && rounds || used.count_ones() >= FULL_TAIL;
+                let guess = growing && !little && rounds && self.may_guess();
                 if guess {
                     self.begin_guess(id);
                 }
                 // Of one that is used in part the rest is resident with the first touch, and counts as kept: it has to be known whether there is one.
-                let part = used != u128::MAX;
                 let touches = if index == from || part { First::Maker } else { touches };
                 if let Err(error) = self.supply_for(touches, id, now, little || guess) {
                     self.end_guess(id);
@@ -326,6 +328,9 @@ impl<O: Os> Arenas<O> {
             self.note_density(id);
             self.counters.large += here;
             self.counters.live += here;
+            if part {
+                self.placed_tail(id, now);
+            }
         }
         // Once for all of them: the demand is that of the block, and one that is refused is none.
         self.rose(now, self.counters.live - before);
@@ -412,6 +417,7 @@ impl<O: Os> Arenas<O> {
             self.counters.large = self.counters.large + pages_bytes(used) - pages_bytes(was);
             self.count_live(now, pages_bytes(used & !was));
             self.note_density(id);
+            self.note_tail(id);
         }
     }
 }

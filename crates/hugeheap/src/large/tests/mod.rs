@@ -1,6 +1,7 @@
 //! Large blocks on the simulated kernel.
 
 mod places;
+mod tails;
 
 use crate::arena::tests::{ARENA, MIB, PAGE, World};
 use crate::arena::{ARENA_BYTES, BadFree, HEAP_PAGE_BYTES, HEAP_PAGES, Policy, Settings, Wait};

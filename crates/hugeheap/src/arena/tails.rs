@@ -1,0 +1,72 @@
+//! Tails: the last arena of a large block, where the block uses a part of it and more is resident.
+//!
+//! ```text
+//!   made of what was kept ──┐                    memory is scarce ──────────────────────▶ shed at once
+//!   the block became shorter┼─▶ resident tail ──┤
+//!   expected to be filled ──┘                    too much is kept, and unchanged for ──▶ shed in a pass
+//!                                                the decay time
+//! ```
+//!
+//! What is resident of a tail and not used counts as kept like other free memory, but nobody else can have it. It stayed as long as the block lived: a program that had used 80 MiB for small objects, and then
+//! made blocks of 1.1 MiB of that, had nearly twice of what lived resident, for good; and in a control group of 100 MiB one with 75 of them live was killed. So it is *shed*, as maintenance breaks other arenas, by the
+//! same bounds.
+//!
+//! That is done with the heap locked, one tail in a pass, a quarter of a millisecond: without the lock the block could grow into what is being dropped.
+
+use super::Arenas;
+use super::list::ArenaId;
+use super::maintenance::{break_of, is_whole, least_to_break};
+use super::plan::{Action, Plan};
+use super::record::{Made, State};
+use super::sweep::DENSE;
+use hugeheap_os::Os;
+
+/// Part of a memory limit from which on memory is scarce, as a divisor. What the heap has mapped is compared with it, which is known at any moment. The charge is not, and of
+/// what was offered to the kernel it says nothing before that is used again.
+const SCARCE: u64 = 2;
+
+impl<O: Os> Arenas<O> {
+    /// An arena has become the last one of a block, which uses a part of it.
+    pub(crate) fn placed_tail(&mut self, id: ArenaId, now: u64) {
+        if let Some(action) = self.to_shed(id, true).filter(|_| self.is_scarce()) {
+            // Where the system refuses, maintenance comes to it.
+            self.shed(id, action, now);
+        }
+        self.note_tail(id);
+    }
+
+    /// Sees to it that an arena is looked at if it is a tail of which much is resident that is not used.
+    pub(crate) fn note_tail(&mut self, id: ArenaId) {
+        self.tails |= self.to_shed(id, true).is_some();
+    }
+
+    /// Whether memory is so scarce that no tail is more than it has to be.
+    pub(crate) fn is_scarce(&self) -> bool {
+        let limit = self.host.limit();
+        limit.is_some_and(|limit| self.mapped_bytes() > limit / SCARCE) || self.is_tight()
+    }
+
+    /// What is to be done with a tail, if so much of it is free that it is worth it.
+    pub(super) fn to_shed(&self, id: ArenaId, tight: bool) -> Option<Action> {
+        let arena = self.table.arena(id);
+        let is_tail = matches!(arena.state, State::Large | State::LargeRest);
+        // One that is dense would be collapsed again.
+        if !is_tail || arena.busy || arena.made == Made::Hugetlb || arena.live_pages() >= DENSE {
+            return None;
+        }
+        let whole = is_whole(arena, self.host.thp);
+        (arena.retained_pages() >= least_to_break(whole, tight)).then(|| break_of(arena, whole, false))
+    }
+
+    /// Drops what is resident of a tail and not used. Says when that may be tried again, if the system refused.
+    pub(super) fn shed(&mut self, id: ArenaId, action: Action, now: u64) -> Option<u64> {
+        // It did not come true.
+        self.guesses -= u64::from(core::mem::take(&mut self.table.arena_mut(id).guess));
+        let mut plan = Plan::new(now);
+        plan.push(id, self.table.range(id), action);
+        plan.perform(&self.os);
+        let step = plan.steps(0).next()?;
+        self.broke(step, now);
+        step.result.err().map(|error| self.failed(step, now, error))
+    }
+}
