@@ -101,6 +101,8 @@ pub struct Arenas<O> {
     pub(crate) forks: u64,
     /// Retained bytes when maintenance found nothing to do last.
     pub(crate) settled: u64,
+    /// Whether memory was tight at the last pass, and retained bytes after it.
+    pub(super) at_pass: (bool, u64),
     /// Arenas that are a guess (see `large`).
     pub(crate) guesses: u64,
     /// There may be tails of large blocks of which more is resident than has to be.
@@ -133,6 +135,7 @@ impl<O: Os> Arenas<O> {
             offers: Offers::NONE,
             forks: 0,
             settled: 0,
+            at_pass: (false, 0),
             guesses: 0,
             tails: false,
         }

@@ -77,12 +77,27 @@ impl<O: Os> Arenas<O> {
     pub fn maintenance_due(&self) -> bool {
         let retains = self.counters.retained > self.settled + SLACK
             && self.counters.live_peak > self.counters.live + FALLEN;
-        self.sweep.is_pending() || retains || self.ahead_due() || self.has_look_ahead() || self.offers_due()
+        self.sweep.is_pending()
+            || retains
+            || self.kept_too_much()
+            || self.ahead_due()
+            || self.has_look_ahead()
+            || self.offers_due()
+    }
+
+    /// Whether memory is tight, and was not or less was kept at the last pass.
+    ///
+    /// Nothing needs to have been freed for that: of each arena of a program that takes runs of 43 heap pages 42 are kept. It grew to the limit, and was killed with 80 of 260 MiB kept, because passes were due after frees only.
+    fn kept_too_much(&self) -> bool {
+        let (was_tight, kept) = self.at_pass;
+        let least = if was_tight { kept + SLACK } else { SLACK };
+        self.counters.retained > least && self.is_tight()
     }
 
     /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.
     pub(crate) fn oversleeps(&mut self, look: u64) -> bool {
         self.counters.retained > SLACK && self.demand.may_fall_before(look)
+            || self.kept_too_much()
             || self.looks_before(look)
             || self.offers_before(look)
     }
@@ -92,6 +107,7 @@ impl<O: Os> Arenas<O> {
         let now = self.now();
         let mut plan = Plan::new(now);
         let tight = self.is_tight();
+        plan.tight = tight;
         let live = self.counters.live;
         let ahead = self.kept_ahead(now).map_or(0, |(_, bytes)| bytes);
         let demanded = self.demand.target(now);
@@ -219,6 +235,7 @@ impl<O: Os> Arenas<O> {
                 self.file(step.id);
             }
         }
+        self.at_pass = (plan.tight, self.counters.retained);
         self.counters.passes += 1;
         self.counters.longest_pass = self.counters.longest_pass.max(now.saturating_sub(plan.started));
         let offers = self.next_offers(now, offered, refused);

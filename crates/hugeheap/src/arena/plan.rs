@@ -101,13 +101,24 @@ pub struct Plan {
     pub(super) more: bool,
     /// Memory was kept for what the program needed lately.
     pub(super) kept: bool,
+    /// Memory was tight when it was made.
+    pub(super) tight: bool,
     /// A tail was shed when it was made.
     pub(super) shed: bool,
 }
 
 impl Plan {
     pub(super) const fn new(started: u64) -> Self {
-        Self { steps: [None; STEPS], count: 0, started, due: u64::MAX, more: false, kept: false, shed: false }
+        Self {
+            steps: [None; STEPS],
+            count: 0,
+            started,
+            due: u64::MAX,
+            more: false,
+            kept: false,
+            tight: false,
+            shed: false,
+        }
     }
 
     /// Whether there is nothing to do.

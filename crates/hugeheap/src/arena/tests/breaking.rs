@@ -75,6 +75,38 @@ fn near_the_limit_an_eighth_is_enough_and_there_is_no_waiting() {
     }
 }
 
+/// Passes were due after frees only. A program that grew to its limit by runs of which two fit an arena was killed with a third of that kept.
+#[test]
+fn a_heap_that_only_grows_keeps_nothing_near_the_limit() {
+    for slow in [false, true] {
+        let mut world = World::new(Policy::Thp, Config::default().with_cgroup_max(260 * MIB));
+        let pages = 43;
+        // All but the metadata and a few pages of the limit.
+        let runs: Vec<_> = (0..370)
+            .map(|_| {
+                let run = world.take(pages);
+                // As the runtime does it after each event; the thread sleeps when nothing is due.
+                if world.heap.maintenance_due() || slow && world.heap.oversleeps(u64::MAX) {
+                    world.run(if slow { 0.2 } else { 0.000_1 });
+                }
+                run
+            })
+            .collect();
+        assert_eq!(world.heap.snapshot().live, 370 * u64::from(pages) * PAGE);
+        assert!(world.heap.snapshot().retained < 16 * MIB, "{:?}", world.heap.snapshot());
+        runs.iter().for_each(|&run| world.check_contents(run, pages as usize * HEAP_PAGE_BYTES));
+        // With nothing left to break nobody is waked for nothing.
+        let passes = world.heap.counters.passes;
+        for _ in 0..100 {
+            let page = world.take(1);
+            assert!(!world.heap.maintenance_due());
+            world.free(page, 1);
+        }
+        assert!(world.heap.counters.passes <= passes);
+        world.check();
+    }
+}
+
 #[test]
 fn breaking_stops_when_enough_is_given_back() {
     let mut world = World::new(Policy::Thp, Config::default());

@@ -86,6 +86,8 @@ fn where_a_limit_makes_memory_scarce_the_rest_of_a_tail_goes_at_once() {
             let all = world.take_arenas(37);
             world.free_arenas(&all);
             world.run(0.05);
+            used(&mut world, 37);
+            world.run(0.05);
             let count = 75 * MIB as usize / bytes;
             // The kernel refuses a touch above the limit.
             let blocks: Vec<_> = (0..count).map(|_| take(&mut world, bytes, false)).collect();
@@ -101,6 +103,17 @@ fn where_a_limit_makes_memory_scarce_the_rest_of_a_tail_goes_at_once() {
             world.check();
         }
     }
+}
+
+/// It would be collapsed as soon as there is room.
+#[test]
+fn a_tail_that_is_dense_stays_whole_where_memory_is_scarce() {
+    let mut world = World::new(Policy::Thp, Config::default().with_cgroup_max(60 * MIB));
+    used(&mut world, 20);
+    let bytes = 2 * ARENA_BYTES - 16 * HEAP_PAGE_BYTES;
+    let _blocks = [(); 10].map(|()| take(&mut world, bytes, false));
+    assert_eq!((world.huge_bytes(), world.heap.snapshot().breaks), (20 * ARENA, 0));
+    world.check();
 }
 
 /// Within a limit that is far away nothing is split for it.
