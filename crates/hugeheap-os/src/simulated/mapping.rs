@@ -121,7 +121,7 @@ impl State {
         mappings.map(|(range, _)| range.len as u64).sum()
     }
 
-    /// Private memory of a process that can be written, in bytes: what `RLIMIT_DATA` limits. Hugetlb mappings do not count, the kernel's are shared with their file.
+    /// Private memory of a process that can be written, in bytes: what `RLIMIT_DATA` limits. Private hugetlb mappings count like others.
     pub(super) fn data(&self, pid: Pid) -> u64 {
         let mappings = self.processes[pid].spaces.iter().flat_map(|space| space.vmas.iter());
         mappings.filter(|(_, attributes)| attributes.is_data()).map(|(range, _)| range.len as u64).sum()

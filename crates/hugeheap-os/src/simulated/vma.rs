@@ -54,7 +54,8 @@ impl Attributes {
 
     /// Whether it counts as data.
     pub(super) fn is_data(&self) -> bool {
-        self.kind == Kind::Anonymous && self.protection == Protection::ReadWrite
+        matches!(self.kind, Kind::Anonymous | Kind::Hugetlb { .. })
+            && self.protection == Protection::ReadWrite
     }
 
     fn merges_with(&self, other: &Self) -> bool {

@@ -76,10 +76,7 @@ impl<O: Os> Arenas<O> {
         let now = self.now();
         let mut freed = 0;
         let result = pages.chunks(BATCH).try_for_each(|pages| self.free_batch(pages, now, &mut freed));
-        let bytes = freed * HEAP_PAGE_BYTES as u64;
-        self.counters.retained += bytes;
-        self.counters.live -= bytes;
-        self.looks.freed(bytes);
+        self.looks.freed(freed * HEAP_PAGE_BYTES as u64);
         self.counters.frees += freed;
         let live = self.counters.live;
         self.demand.record(now, live);
@@ -128,6 +125,9 @@ impl<O: Os> Arenas<O> {
             arena.in_use &= !taken;
             arena.starts &= !taken;
             arena.changed(now);
+            // First, for who gives up what is kept when an arena becomes empty.
+            self.counters.retained += pages_bytes(taken);
+            self.counters.live -= pages_bytes(taken);
             self.file(id);
             *freed += u64::from(taken.count_ones());
         }

@@ -24,6 +24,7 @@
 
 use super::layout::ARENA_BYTES;
 use super::record::Made;
+use super::supply::is_out_of_memory;
 use super::{ArenaId, Arenas, bitmap, pages_bytes};
 use hugeheap_os::{AddressRange, Backing, Os, Result as OsResult};
 
@@ -72,11 +73,18 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Memory for copies, and whether it is advised for huge pages.
-    fn room_for_copies(&self, len: usize) -> OsResult<(AddressRange, bool)> {
+    ///
+    /// The copies count against `ulimit -d`, so what is kept is given up for them: children died of the shared pages of their parents while that lay there.
+    fn room_for_copies(&mut self, len: usize) -> OsResult<(AddressRange, bool)> {
         let reservation = self.os.reserve(len, ARENA_BYTES)?;
-        // SAFETY: just reserved and used by nobody.
-        let map = |backing| unsafe { self.os.map(reservation, backing) };
-        let made = map(Backing::Thp).map(|()| true).or_else(|_| map(Backing::Plain).map(|()| false));
+        let made = loop {
+            // SAFETY: just reserved and used by nobody.
+            let map = |backing| unsafe { self.os.map(reservation, backing) };
+            let made = map(Backing::Thp).map(|()| true).or_else(|_| map(Backing::Plain).map(|()| false));
+            if !is_out_of_memory(&made) || !self.withdraw(ArenaId::NONE) {
+                break made;
+            }
+        };
         if made.is_err() {
             // SAFETY: the reservation was made above and nothing refers to it.
             let _ = unsafe { self.os.release(reservation) };

@@ -260,9 +260,10 @@ impl<S: Source> Old<S> {
         self.space.source().with(|arenas| arenas.expect_growth(expected, self.space));
         self.grows = true;
         while taken > 0 && !self.leaving.is_empty() {
-            let given = taken;
-            taken = self.put_aside(given);
-            if taken > 0 {
+            let kept = self.put_aside(taken);
+            taken = kept.unwrap_or(0);
+            // Without memory to note them the same ones would be taken again, for ever.
+            if kept != Some(0) {
                 break;
             }
             let spares = &mut self.spares[..batch];
@@ -275,9 +276,9 @@ impl<S: Source> Old<S> {
         self.spare_count > 0
     }
 
-    /// Of the first spare pages, keeps those that are not in arenas that are evacuated. Returns how many. When there is no memory to note the
-    /// others none is kept, which ends the evacuation.
-    fn put_aside(&mut self, taken: usize) -> usize {
+    /// Of the first spare pages, keeps those that are not in arenas that are evacuated. Returns how many. `None`: there is no memory to note the
+    /// others, so all are given back, which ends the evacuation.
+    fn put_aside(&mut self, taken: usize) -> Option<usize> {
         let mut kept = 0;
         for index in 0..taken {
             let page = self.spares[index];
@@ -293,10 +294,10 @@ impl<S: Source> Old<S> {
                         .and_then(|()| arenas.free_pages(&self.spares[index..taken]))
                 });
                 debug_assert!(back.is_ok(), "they were just taken");
-                return 0;
+                return None;
             }
         }
-        kept
+        Some(kept)
     }
 
     /// Gives pages back to the arenas that were put aside.

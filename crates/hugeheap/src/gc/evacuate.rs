@@ -86,16 +86,29 @@ impl<S: Source> Old<S> {
         self.give_spares(0);
         let Some(pages) = self.blocks_pages() else { return false };
         let arena_of = |page: usize| page - page % ARENA_BYTES;
-        let pinned: std::collections::BTreeSet<_> = pinned.map(arena_of).collect();
+        let mut stay: Vec<usize> = Vec::new();
+        for page in pinned {
+            if stay.last() != Some(&arena_of(page)) {
+                if stay.try_reserve(1).is_err() {
+                    return false;
+                }
+                stay.push(arena_of(page));
+            }
+        }
+        stay.sort_unstable();
         let mut uses: Vec<Use> = Vec::new();
         for &(page, class, blocks) in &pages {
             let (arena, live) = (arena_of(page), blocks as usize * SHAPES[class as usize].bytes as usize);
-            match uses.last_mut().filter(|last| last.arena == arena) {
-                Some(last) => (last.pages, last.live) = (last.pages + 1, last.live + live),
-                None => uses.push(Use { arena, pages: 1, live }),
+            if let Some(last) = uses.last_mut().filter(|last| last.arena == arena) {
+                (last.pages, last.live) = (last.pages + 1, last.live + live);
+                continue;
             }
+            if uses.try_reserve(1).is_err() {
+                return false;
+            }
+            uses.push(Use { arena, pages: 1, live });
         }
-        uses.retain(|one| !pinned.contains(&one.arena));
+        uses.retain(|one| stay.binary_search(&one.arena).is_err());
         if !all {
             self.retain_own(&mut uses);
             choose(&mut uses, |one, sum| {
@@ -104,6 +117,9 @@ impl<S: Source> Old<S> {
                     sum[class as usize] += blocks as usize;
                 }
             });
+        }
+        if self.leaving.try_reserve(uses.len()).is_err() {
+            return false;
         }
         self.leaving.extend(uses.iter().map(|one| Leaving { arena: one.arena, pages: List::EMPTY }));
         self.leaving.sort_unstable_by_key(|leaving| leaving.arena);

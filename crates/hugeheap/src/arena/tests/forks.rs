@@ -235,3 +235,18 @@ fn blocks_from_the_pool_are_copied_too() {
     assert_eq!(world.heap.large_bytes(block), Ok(bytes));
     world.check();
 }
+
+/// Copies count against the limit, and so does what is kept: children died of their parents' pages while there was room.
+#[test]
+fn what_is_kept_goes_where_a_limit_on_data_leaves_no_room_for_copies() {
+    let mut world = World::new(Policy::Hugetlb, Config::default().with_pool(30));
+    let arenas = world.take_arenas(20);
+    let (live, kept) = arenas.split_at(8);
+    world.free_arenas(kept);
+    world.kernel.set_data_limit(Some(world.kernel.data() + 4 * ARENA));
+    let parent = become_child(&mut world, |_, _| {});
+    write_everything(&world.kernel, live);
+    write_everything(&parent, live);
+    assert_eq!(world.kernel.events().buses, 0);
+    live.iter().for_each(|&arena| world.check_contents(arena, ARENA_BYTES));
+}

@@ -295,3 +295,35 @@ fn arenas_given_back_before_there_was_a_limit_on_data_lose_their_access_when_one
     assert_eq!(taken, 100);
     world.check();
 }
+
+/// The records of a region's arenas can be written, used or not. Of four times the memory of a large host they took most of the limit, or all of it.
+#[test]
+fn records_take_a_small_part_of_a_limit_on_data_however_large_the_host_is() {
+    for memory in [8 << 10, 256 << 10, 1024 << 10] {
+        for limit in [8, 64, 150, 4096] {
+            let config =
+                Config { total_memory: memory * MIB, data_limit: Some(limit * MIB), ..Config::default() };
+            let mut world = World::new(Policy::Thp, config);
+            let arenas = core::iter::from_fn(|| world.heap.allocate(HEAP_PAGES)).count() as u64;
+            assert!(arenas >= (limit * MIB - limit * MIB / 16) / ARENA - 1, "{limit} on {memory}: {arenas}");
+            assert!(world.heap.snapshot().metadata <= limit * MIB / 16);
+            world.check();
+        }
+    }
+}
+
+/// They were counted after the arena was filed as empty, and under a limit on data what is kept is given up there.
+#[test]
+fn pages_that_empty_an_arena_under_a_small_limit_on_data_are_counted_first() {
+    let mut world = World::new(Policy::Thp, Config { data_limit: Some(12 * MIB), ..Config::default() });
+    let mut pages = [0; HEAP_PAGES as usize];
+    assert_eq!(world.heap.allocate_pages(&mut pages, 0), pages.len());
+    let [kept, gone] = [16, 110].map(|pages| world.take(pages));
+    world.free(gone, 110);
+    world.heap.free_pages(&pages).expect("they live");
+    let snapshot = world.heap.snapshot();
+    assert_eq!(snapshot.live, 16 * PAGE);
+    assert!(snapshot.retained <= 12 * MIB / 8 + ARENA, "{}", snapshot.retained);
+    world.free(kept, 16);
+    world.check();
+}

@@ -6,7 +6,7 @@ use super::*;
 const TEXT: usize = 512;
 
 /// Fills a table with texts whose bytes tell their index.
-fn fill<'s>(scope: &mut Scope<'s, World>, types: Types3, count: usize) -> Local<'s> {
+pub(super) fn fill<'s>(scope: &mut Scope<'s, World>, types: Types3, count: usize) -> Local<'s> {
     let table = scope.allocate_old(types.array, count).expect("memory");
     for index in 0..count {
         scope.scope(|scope| {
@@ -24,7 +24,7 @@ fn lives(index: usize) -> bool {
     index.wrapping_mul(0x9e37_79b9) >> 7 & 1023 < 102
 }
 
-fn drop_most(scope: &mut Scope<'_, World>, table: Local<'_>) -> usize {
+pub(super) fn drop_most(scope: &mut Scope<'_, World>, table: Local<'_>) -> usize {
     let count = scope.length(table);
     for index in (0..count).filter(|&index| !lives(index)) {
         let offset = scope.item(table, index);
@@ -33,7 +33,7 @@ fn drop_most(scope: &mut Scope<'_, World>, table: Local<'_>) -> usize {
     (0..count).filter(|&index| lives(index)).count()
 }
 
-fn check(scope: &mut Scope<'_, World>, table: Local<'_>) {
+pub(super) fn check(scope: &mut Scope<'_, World>, table: Local<'_>) {
     for index in 0..scope.length(table) {
         scope.scope(|scope| {
             let offset = scope.item(table, index);
@@ -53,7 +53,7 @@ fn arenas(test: &Test) -> u64 {
 }
 
 /// A heap with 12 MiB in the old generation.
-const COUNT: usize = (12 << 20) / TEXT;
+pub(super) const COUNT: usize = (12 << 20) / TEXT;
 
 #[test]
 fn whole_arenas_become_free_when_most_dies_at_random() {

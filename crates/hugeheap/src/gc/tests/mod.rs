@@ -14,6 +14,7 @@ mod major;
 mod minor;
 mod order;
 mod ready;
+mod refused;
 mod roots;
 mod scan;
 mod settings;

@@ -1,0 +1,75 @@
+//! The process's allocator refuses what a collection notes things in: it does without, and ends.
+
+use super::evacuate::{COUNT, check, drop_most, fill};
+use super::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    /// Lists do not grow to more than so many bytes on this thread; 0: all do.
+    static MOST: Cell<usize> = const { Cell::new(0) };
+    /// How often that was refused.
+    static REFUSALS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// More than any collection of these tests has reason for.
+const ENDLESS: u64 = 100_000;
+
+struct Refusing;
+
+// SAFETY: the system's allocator, which may refuse a request at any time.
+unsafe impl GlobalAlloc for Refusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: by the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: by the caller's contract.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        let most = MOST.get();
+        // The lists of a collection are of words; those of the simulated kernel are maps, which do not grow like this.
+        if most != 0 && bytes > most && layout.align() == 8 {
+            REFUSALS.set(REFUSALS.get() + 1);
+            if REFUSALS.get() < ENDLESS {
+                return core::ptr::null_mut();
+            }
+        }
+        // SAFETY: by the caller's contract.
+        unsafe { System.realloc(block, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static REFUSING: Refusing = Refusing;
+
+/// Pages of arenas that were being evacuated, for which there was no memory to note them, were given back and taken again for ever; and where the list of those arenas could not grow the process was ended.
+#[test]
+fn an_evacuation_that_cannot_note_what_it_does_moves_less_and_ends() {
+    let mut refused = 0;
+    for most in [32, 64, 256, 512, 1024, 2048] {
+        let mut test = Test::new(Settings::default());
+        let table = test.run(|scope, types| {
+            let table = fill(scope, types, COUNT);
+            scope.global(table).expect("memory")
+        });
+        test.run(|scope, _| {
+            let table = scope.local(&table).expect("memory");
+            drop_most(scope, table);
+            MOST.set(most);
+            scope.collect();
+            MOST.set(0);
+            let refusals = REFUSALS.replace(0);
+            assert!(refusals < ENDLESS, "{most}");
+            refused += refusals;
+            check(scope, table);
+            // With memory it is done the next time.
+            scope.collect();
+            check(scope, table);
+        });
+    }
+    assert!(refused > 0);
+}
