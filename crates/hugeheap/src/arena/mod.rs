@@ -73,4 +73,5 @@ pub(crate) use list::ArenaId;
 pub(crate) use record::{Made, State};
 pub(crate) use supply::First;
 pub(crate) use table::{MAX_REGION_ARENAS, MAX_REGIONS};
+pub(crate) use tails::LONG;
 pub(crate) use tenant::{DueLook, Tenant, Vacancy};

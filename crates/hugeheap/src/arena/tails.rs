@@ -25,6 +25,9 @@ use hugeheap_os::Os;
 /// what was offered to the kernel it says nothing before that is used again.
 const SCARCE: u64 = 2;
 
+/// Arenas of a block from which on its tail may be a huge page however little of it is used: the waste is at most an eighth.
+pub(crate) const LONG: usize = 8;
+
 impl<O: Os> Arenas<O> {
     /// An arena has become the last one of a block, which uses a part of it.
     pub(crate) fn placed_tail(&mut self, id: ArenaId, now: u64) {
@@ -55,7 +58,15 @@ impl<O: Os> Arenas<O> {
             return None;
         }
         let whole = is_whole(arena, self.host.thp);
-        (arena.retained_pages() >= least_to_break(whole, tight)).then(|| break_of(arena, whole, false))
+        // Of other arenas half has to be free: that is there for others, and this for nobody.
+        let least = least_to_break(whole, tight || !self.ends_long_block(id));
+        (arena.retained_pages() >= least).then(|| break_of(arena, whole, false))
+    }
+
+    /// Whether a tail is that of a block so long that also a new one is a huge page.
+    fn ends_long_block(&self, id: ArenaId) -> bool {
+        let before = core::iter::successors(Some(id), |&id| self.table.before(id));
+        before.take(LONG).all(|id| self.table.arena(id).state == State::LargeRest)
     }
 
     /// Drops what is resident of a tail and not used. Says when that may be tried again, if the system refused.

@@ -22,14 +22,14 @@ mod moving;
 mod tests;
 
 use crate::arena::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
-use crate::arena::{ArenaId, Arenas, BadFree, First, MAX_REGION_ARENAS, State, pages_bytes};
+use crate::arena::{ArenaId, Arenas, BadFree, First, LONG, MAX_REGION_ARENAS, State, pages_bytes};
 use crate::telemetry::Fallback;
 use core::num::NonZeroUsize;
 use core::ops::Range;
 use hugeheap_os::Os;
 
-/// Blocks of at least this many bytes are rounded up to huge pages: the waste is at most an eighth.
-const ROUND_UP: usize = 8 * ARENA_BYTES;
+/// Blocks of at least this many bytes are rounded up to huge pages.
+const ROUND_UP: usize = LONG * ARENA_BYTES;
 
 /// Live heap pages from which on a tail is a huge page.
 const FULL_TAIL: u32 = HEAP_PAGES / 8 * 7;

@@ -18,7 +18,8 @@ fn what_is_resident_behind_the_end_of_a_block_goes_when_nobody_needs_it() {
     for policy in [Policy::Thp, Policy::Dense, Policy::Auto, Policy::Base] {
         for arenas in [0, 2] {
             let mut world = world(policy);
-            let bytes = arenas * ARENA_BYTES + SHORT;
+            // Of an arena that others can use half would have to be free.
+            let bytes = arenas * ARENA_BYTES + if arenas == 0 { 5 * ARENA_BYTES / 8 } else { SHORT };
             used(&mut world, 10 * (arenas + 1));
             let blocks = [(); 10].map(|()| take(&mut world, bytes, false));
             assert_eq!(world.heap.snapshot().arenas, 10 * (arenas as u64 + 1), "made of what there was");
@@ -33,9 +34,9 @@ fn what_is_resident_behind_the_end_of_a_block_goes_when_nobody_needs_it() {
             assert_eq!(world.heap.maintain(), Wait::Idle);
             // Each of them is as good as any other afterwards.
             for &block in &blocks {
-                let longer = resize(&mut world, block, bytes + SHORT);
+                let longer = resize(&mut world, block, bytes + ARENA_BYTES / 4);
                 world.check_moved(block, longer, bytes);
-                world.use_all(longer, bytes + SHORT);
+                world.use_all(longer, bytes + ARENA_BYTES / 4);
                 world.heap.free_large(longer).expect("it is live");
             }
             world.heap.forget_demand();
@@ -62,6 +63,22 @@ fn what_a_block_leaves_in_its_last_arena_goes_as_well_as_the_other_arenas() {
     assert_eq!(world.huge_bytes(), 4 * ARENA);
     assert_eq!(world.fallbacks(), []);
     world.check();
+}
+
+/// As a new one is, but for half of it.
+#[test]
+fn the_tail_of_a_long_block_stays_whole_as_long_as_it_wastes_little() {
+    for (arenas, free, huge) in [(8, 63, 9), (7, 63, 7), (8, 64, 8), (7, 17, 7), (7, 16, 8)] {
+        let mut world = world(Policy::Thp);
+        let bytes = (arenas + 1) * ARENA_BYTES - free * HEAP_PAGE_BYTES;
+        used(&mut world, arenas + 1);
+        let block = take(&mut world, bytes, false);
+        world.heap.forget_demand();
+        world.run(5.0);
+        assert_eq!(world.huge_bytes(), huge * ARENA, "{arenas} {free}");
+        world.check_contents(block, bytes);
+        world.check();
+    }
 }
 
 #[test]
