@@ -186,6 +186,8 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("drop.py", ["1000", "2"]),
         ("metadata.py", ["1000"]),
         ("tables.py", ["1"]),
+        ("tails.py", []),
+        ("buffers.py", []),
         ("vacant.py", ["--mib", "2", "--wait", "0"]),
         ("same.py", [command, "1", "3", "--", "true"]),
         ("placement.py", ["--copies", "2", "--runs", "2", "--", shutil.copy("/bin/true", tmp_path)]),
@@ -198,8 +200,8 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "ahead.py", "calls.py", "common.py", "cycle.py", "drop.py", "metadata.py", "neighbours.py", "placement.py",
-        "record.py", "retouch.py", "same.py", "startup.py", "stranded.py", "tables.py", "vacant.py",
+        "ahead.py", "buffers.py", "calls.py", "common.py", "cycle.py", "drop.py", "metadata.py", "neighbours.py", "placement.py",
+        "record.py", "retouch.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "vacant.py",
     }  # fmt: skip
 
 

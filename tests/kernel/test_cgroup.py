@@ -177,3 +177,51 @@ def test_what_is_kept_kills_no_program_that_grows_elsewhere(policy, tmp_path):
         assert (result.returncode, result.stdout, result.stderr) == (0, "survived\n", "")
     record = testbed.only_record(tmp_path)
     assert "offer_refused" not in record["fallbacks"], record
+
+
+# Grows by blocks of which two fit an arena, more slowly near the end.
+GROWS = """
+import time
+rows = []
+for count in range(285):
+    rows.append(b"x" * 700_000)
+    if count > 120:
+        time.sleep(0.1 if count > 230 else 0.005)
+print("survived")
+"""
+
+
+@pytest.mark.parametrize("policy", ["auto", "thp", "base"])
+def test_a_program_that_only_grows_is_not_killed_for_what_is_free_between_its_blocks(policy, tmp_path):
+    """Passes were due after frees only: killed with 177 MiB live and 80 kept, of 260."""
+    with testbed.memory_group("grows") as group:
+        group.limit(260 * MIB)
+        environment = {**testbed.preloaded(policy, tmp_path), "HUGEHEAP_LEVEL": "objects"}
+        result = testbed.run([PYTHON, "-c", GROWS], env=environment, preexec_fn=group.enter)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "survived\n", "")
+    record = testbed.only_record(tmp_path)
+    assert record["level"] == "objects" and record["live_peak"] > 180 * MIB
+    assert policy == "base" or record["breaks"] > 0
+
+
+# Blocks of which the last arena is used in part, by turns with small objects; never both at once.
+TAILS = """
+for k in range(4):
+    l = [bytes(3 * 2**20) and bytearray(b"x") * (3 * 2**20 - 100) for _ in range(25)]
+    del l
+    l = [b"x" * 79 for _ in range(650_000)]
+    del l
+print("survived")
+"""
+
+
+@pytest.mark.parametrize("policy", ["auto", "thp"])
+def test_the_rest_of_large_blocks_last_arenas_kills_no_program(policy, tmp_path):
+    with testbed.memory_group("tails") as group:
+        group.limit(112 * MIB)
+        stock = testbed.run([PYTHON, "-c", TAILS], env=testbed.clean(), preexec_fn=group.enter)
+        assert stock.stdout == "survived\n", "the limit is too low on stock"
+        environment = {**testbed.preloaded(policy, tmp_path), "HUGEHEAP_LEVEL": "objects"}
+        for _ in range(3):
+            result = testbed.run([PYTHON, "-c", TAILS], env=environment, preexec_fn=group.enter)
+            assert (result.returncode, result.stdout, result.stderr) == (0, "survived\n", "")
