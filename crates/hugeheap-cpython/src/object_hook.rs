@@ -522,10 +522,12 @@ mod tests {
             assert!(wastes(bytes), "{bytes}");
         }
         for bytes in EXACT + 1..300_000usize {
-            let gets = match bytes {
-                ..=5_461 => 5_461,
-                ..=8_192 => 8_192,
-                _ => bytes.next_multiple_of(HEAP_PAGE_BYTES),
+            let gets = if bytes <= 5_461 {
+                5_461
+            } else if bytes <= 8_192 {
+                8_192
+            } else {
+                bytes.next_multiple_of(HEAP_PAGE_BYTES)
             };
             assert_eq!(wastes(bytes), gets - bytes > bytes / 8, "{bytes}");
         }
