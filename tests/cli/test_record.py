@@ -191,6 +191,8 @@ def test_without_control_groups_the_rest_is_recorded(hugeheap, tmp_path):
     [
         (["-o", "a.tsv"], "--pid", 2),
         (["--", "true"], "--output", 2),
+        # It was ignored, and the command recorded to its end.
+        (["-o", "a.tsv", "--duration", "0.3", "--", "true"], "'--duration <SECONDS>' cannot be used with", 2),
         (["-o", "/dev/full", "--", "true"], "/dev/full cannot be written: No space", 2),
         (["-o", "/no/such/a.tsv", "--", "true"], "/no/such/a.tsv cannot be written", 2),
         (["-o", "a.tsv", "--rate", "0", "--", "true"], "looks per second between", 2),

@@ -154,6 +154,8 @@ def test_when_it_cannot_be_persisted_the_knob_is_put_back(thp, host):
         (["khugepaged.full_scans=1"], 2, "only tells"),
         ([], 2, "NAME=VALUE"),
         (["mode=never", "--for", "on", "--", "true"], 2, "cannot be used with"),
+        (["mode=never", "--", "true"], 2, "cannot be used with"),
+        (["--", "true"], 2, "--for"),
         (["--for", "on"], 2, "COMMAND"),
     ],
 )
@@ -189,6 +191,14 @@ def test_without_permission_it_says_what_is_needed(program, host, environment):
     )  # fmt: skip
     assert result.returncode == 4
     assert "needs root (sudo)" in result.stderr and "nothing was changed" in result.stderr
+
+
+def test_a_command_without_for_is_not_dropped_and_its_settings_set(thp, host):
+    """The host was changed, the command was not started, and the status was 0."""
+    result = thp("set", "mode=never", "--", "touch", host.root / "started")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert host.read(f"{THP}/enabled") == "always [madvise] never"
+    assert not (host.root / "started").exists()
 
 
 # --- the running kernel ---

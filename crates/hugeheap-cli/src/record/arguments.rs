@@ -38,7 +38,8 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "PID", value_parser = crate::process::id, required_unless_present = "command")]
     pub(crate) pid: Option<u32>,
     /// End after this time. Only with --pid: a command is recorded to its end.
-    #[arg(long, value_name = "SECONDS", value_parser = crate::cli::seconds, requires = "pid")]
+    // Against the command, too: of two arguments that exclude each other, as these, clap does not ask one for the other.
+    #[arg(long, value_name = "SECONDS", value_parser = crate::cli::seconds, requires = "pid", conflicts_with = "command")]
     pub(crate) duration: Option<f64>,
     /// The command and its arguments.
     #[arg(

@@ -79,7 +79,9 @@ pub(crate) struct SetArguments {
     )]
     pub(crate) switch: Option<Switch>,
     /// Knobs and their values, as `hugeheap thp get` names them.
-    #[arg(value_name = "NAME=VALUE", required_unless_present = "for_command")]
+    // Against the command, too: of two arguments that exclude each other clap asks neither for the other, so that `requires` below
+    // does not see a command without --for beside settings.
+    #[arg(value_name = "NAME=VALUE", required_unless_present = "for_command", conflicts_with = "command")]
     pub(crate) settings: Vec<String>,
     /// The command and its arguments.
     #[arg(last = true, requires = "for_command", value_name = "COMMAND")]
