@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   status of all              always; a kernel thread has no memory and is left out
-//!   smaps, largest first       where its cost, known from the size of the page tables, fits what is left
-//!   stranded, largest first    nobody has any when the host's counter is zero; else the physical pages, each
-//!                              process with at most half of the time that is left
+//!   smaps, largest first       where its cost, known from the size of the page tables, fits its share
+//!   stranded, largest first    nobody has any when the host's counter is zero; else the physical pages
 //! ```
+//!
+//! Each process has at most half of the time that is left (its share), so that none holds up the others: what smaps costs does not
+//! show beforehand where a process has many mappings and small page tables.
 
 use super::row::{self, Row, Source, Sums, Unread};
 use core::time::Duration;
@@ -46,10 +48,12 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
     let os_page = linux.page_sizes().os;
     // What has no time for one may have it for a smaller one.
     rows.retain_mut(|row| {
-        if linux.now() + row::cost(row.status.page_tables, os_page) >= deadline {
+        let now = linux.now();
+        let until = share(now, deadline);
+        if now + row::cost(row.status.page_tables, os_page) >= until {
             return true;
         }
-        let Some(sums) = sums_of(linux, row.id, deadline) else { return false };
+        let Some(sums) = sums_of(linux, row.id, until) else { return false };
         row.sums = sums;
         true
     });
@@ -57,6 +61,11 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
     stranded(&mut list, linux, deadline, real);
     list.elapsed = linux.now() - begin;
     Ok(list)
+}
+
+/// Until when one process may take time.
+fn share(now: Duration, deadline: Duration) -> Duration {
+    now + deadline.saturating_sub(now) / 2
 }
 
 /// Of the processes that were named, those that have no line.
@@ -120,7 +129,7 @@ fn stranded(list: &mut List, linux: Linux, deadline: Duration, real: bool) {
             list.not_looked += 1;
             continue;
         }
-        match stranded_in(linux, row.id, now + (deadline - now) / 2) {
+        match stranded_in(linux, row.id, share(now, deadline)) {
             Ok(bytes) => row.stranded = Some((bytes, Source::Folios)),
             Err(Unread::Budget) => list.not_looked += 1,
             Err(_) => {}

@@ -94,7 +94,7 @@ fn notes(list: &List) -> Vec<String> {
     match unread(Unread::Budget) {
         0 => {}
         count => notes.push(format!(
-            "smaps of {} would have taken longer than the budget (the list took {}): raise --budget",
+            "smaps of {} would have taken more than half of what was left of the budget (the list took {}): raise --budget",
             processes(count),
             seconds(list.elapsed.as_secs_f64())
         )),
