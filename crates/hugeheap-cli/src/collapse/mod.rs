@@ -30,8 +30,9 @@ pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: b
     if opened.status.thp_disabled == Some(ThpDisabled::Completely) {
         out.error(&format!(
             "{}: transparent huge pages are switched off for this process (PR_SET_THP_DISABLE), by itself or by what started \
-             it, and only it can switch them on: start it anew without",
-            named(id, &opened.status.name)
+             it, and only it can switch them on: {}",
+            named(id, &opened.status.name),
+            words::switch_remedy(&opened.status.name, "start it anew without")
         ));
         return exit::UNSUPPORTED;
     }

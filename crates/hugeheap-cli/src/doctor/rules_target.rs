@@ -5,6 +5,7 @@ use super::rules::add;
 use super::situation::{ProcessFacts, Situation};
 use super::target::Runtime;
 use crate::output::{bytes, shown};
+use crate::process::words;
 use hugeheap_os::ThpDisabled;
 
 /// Anonymous memory from which on huge pages can pay: the second-level TLB of current CPUs reaches 6 to 8 MiB with OS pages, and a process of this
@@ -27,7 +28,10 @@ pub(super) fn process(situation: &Situation, found: &mut Vec<Finding>) {
             found,
             Code::ProcessThpOff,
             format!("{name} ({id}) has transparent huge pages switched off (PR_SET_THP_DISABLE){ruby}"),
-            "start it with hugeheap thp set --for on -- COMMAND; a running process cannot be changed from outside",
+            words::switch_remedy(
+                &name,
+                "start it with hugeheap thp set --for on -- COMMAND; a running process cannot be changed from outside",
+            ),
         );
     }
     if let Some(huge) = process.on_huge_pages() {
@@ -144,7 +148,7 @@ pub(super) fn target(situation: &Situation, found: &mut Vec<Finding>) {
                 "{} switches transparent huge pages off for itself at its start (PR_SET_THP_DISABLE)",
                 target.runtime.text()
             ),
-            "none from outside: the switch is set after anything that can be set before; hugetlb pools are not affected",
+            words::RUBY_SWITCH,
         ),
         Runtime::Ruby { .. } => {}
         Runtime::Unknown if target.wrapper.is_none() && target.hindrance.is_none() => add(
@@ -209,6 +213,30 @@ mod tests {
         assert!(fix(against).starts_with("the program advises 199 MiB against"));
         // On hugetlb pages, all of it is huge.
         assert_eq!(found(ProcessFacts { anonymous: MIB, hugetlb: 200 * MIB, ..python }), None);
+    }
+
+    /// Ruby was to be started with the switch on, which it sets itself afterwards.
+    #[test]
+    fn a_ruby_that_is_off_is_told_nothing_that_cannot_work() {
+        let fix = |name: &str| {
+            let mut situation = healthy();
+            situation.process = Some(ProcessFacts {
+                id: 7,
+                name: name.into(),
+                anonymous: 0,
+                hugetlb: 0,
+                huge: Some(0),
+                switch: Some(ThpDisabled::Completely),
+                hooked: Some(false),
+                python: Some(false),
+                advised_against: Some(0),
+            });
+            let found = findings(&situation);
+            let off = found.iter().find(|finding| finding.code == Code::ProcessThpOff);
+            off.map(|finding| finding.fix.clone()).unwrap()
+        };
+        assert_eq!(fix("ruby3.1"), words::RUBY_SWITCH);
+        assert!(fix("redis-server").contains("--for on"));
     }
 
     #[test]

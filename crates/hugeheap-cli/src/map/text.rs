@@ -90,7 +90,7 @@ fn reasons(text: &mut String, view: &View) {
     text.push_str("\n  not huge  because\n");
     let widest = reasons.iter().map(|(why, _)| why.text().chars().count()).max().unwrap_or(0);
     for (why, sum) in reasons {
-        let remedy = why.remedy(view.id);
+        let remedy = why.remedy(view.id, &view.name);
         let arrow = if remedy.is_empty() { "" } else { "→ " };
         let line = format!("{:>10}  {:<widest$}  {arrow}{remedy}", bytes(sum), why.text());
         let _ = writeln!(text, "{}", line.trim_end());

@@ -3,6 +3,7 @@
 //! The first reason that holds is told, in the order in which they exclude each other: what no setting changes (kind, edge), what the
 //! process chose (switch, advice), what the host chose (mode), and last what only has not happened yet.
 
+use crate::process::words;
 use hugeheap_os::process::{MappingKind, Unit};
 use hugeheap_os::{Advice, ThpMode};
 
@@ -70,14 +71,14 @@ impl Why {
         }
     }
 
-    /// What helps, if anything does from outside.
-    pub(crate) fn remedy(self, id: u32) -> String {
+    /// What helps the process `id` called `name`, if anything does from outside.
+    pub(crate) fn remedy(self, id: u32, name: &str) -> String {
         match self {
             Self::NotAdvised | Self::Waiting | Self::ModeNever | Self::Unknown => {
                 format!("hugeheap collapse {id}, where dense")
             }
             Self::Broken => format!("hugeheap release {id}, where sparse"),
-            Self::SwitchedOff => "start it without the switch".to_owned(),
+            Self::SwitchedOff => words::switch_remedy(name, "start it without the switch").to_owned(),
             Self::Kind | Self::AdvisedAgainst | Self::Edge | Self::Sparse => String::new(),
         }
     }
@@ -150,6 +151,12 @@ mod tests {
             |advice| move |known: &mut Known| (known.mode, known.advice) = (Some(ThpMode::Always), advice);
         assert_eq!(of(always(Some(None)), PAGES, true, false), Why::Waiting);
         assert_eq!(of(always(None), PAGES, true, false), Why::Waiting);
+    }
+
+    #[test]
+    fn a_ruby_is_not_told_to_start_without_its_own_switch() {
+        assert_eq!(Why::SwitchedOff.remedy(7, "ruby"), words::RUBY_SWITCH);
+        assert_eq!(Why::SwitchedOff.remedy(7, "app"), "start it without the switch");
     }
 
     #[test]

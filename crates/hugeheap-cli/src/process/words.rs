@@ -4,6 +4,15 @@ use crate::output::{bytes, counted};
 use hugeheap_os::process::{Stop, Tally};
 use serde_json::{Map, Value};
 
+/// What can be done about the switch of Ruby: it sets it itself.
+pub(crate) const RUBY_SWITCH: &str =
+    "none from outside: the switch is set after anything that can be set before; hugetlb pools are not affected";
+
+/// What can be done about the switch of a process that has it off. CRuby sets it at its start, so that none before that helps.
+pub(crate) fn switch_remedy(name: &str, remedy: &'static str) -> &'static str {
+    if name.starts_with("ruby") { RUBY_SWITCH } else { remedy }
+}
+
 /// The name of an error number; numbers without one here are answered by no call these commands make.
 pub(crate) fn errno(code: i32) -> String {
     let name = match code {

@@ -53,7 +53,7 @@ Examples:
   hugeheap thp set mode=madvise --persist              at the next boot, too
   hugeheap thp set khugepaged.max_ptes_none=64 --dry-run
   hugeheap thp set size.64K=madvise
-  hugeheap thp set --for on -- ruby app.rb             huge pages in spite of an inherited switch
+  hugeheap thp set --for on -- python3 app.py          huge pages in spite of an inherited switch
   hugeheap thp set --for off -- redis-server           none for this process and what it starts"
 )]
 pub(crate) struct SetArguments {

@@ -141,7 +141,7 @@ fn reasons(frame: &mut Frame, area: Rect, view: &View, state: &State, look: Look
     let width = usize::from(area.width);
     let mut lines = Vec::new();
     for (why, sum) in view.reasons() {
-        let remedy = why.remedy(view.id);
+        let remedy = why.remedy(view.id, &view.name);
         let text = format!("{:>10} not huge: {}", state.units.write(sum), why.text());
         let whole = format!("{text}  → {remedy}");
         match remedy.is_empty() {
