@@ -246,6 +246,21 @@ def test_the_summary_in_a_file(hugeheap, python, tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+def test_records_that_cannot_be_kept_are_told_before_the_start(hugeheap, python, tmp_path):
+    """The variable was ignored without a word."""
+    file, good = tmp_path / "file", tmp_path / "records"
+    file.touch()
+    good.mkdir()
+    for name, why in ((tmp_path / "no", "not found"), (file, "not a directory"), (tmp_path / ("x" * 600), "511 bytes")):
+        result = hugeheap("run", "--", python, "-c", "print(1)", env={"HUGEHEAP_TELEMETRY": str(name)})
+        assert (result.returncode, result.stdout) == (0, "1\n")
+        assert f"no record can be kept in {name}, which HUGEHEAP_TELEMETRY names" in result.stderr and why in result.stderr
+    for name in (good, ""):
+        result = hugeheap("run", "--", python, "-c", "print(1)", env={"HUGEHEAP_TELEMETRY": str(name)})
+        assert (result.returncode, result.stderr) == (0, "")
+    assert [path.suffix for path in good.iterdir()] == [".hugeheap"]
+
+
 def test_a_killed_process_has_its_summary(hugeheap, python):
     code = HEAP + "\nimport os; os.kill(os.getpid(), 9)"
     result = hugeheap("run", "--summary", "--json", "--", python, "-c", code)

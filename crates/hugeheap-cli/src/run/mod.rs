@@ -100,6 +100,19 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
             ));
         }
     }
+    let is_summarised = arguments.summary || arguments.summary_file.is_some();
+    // A summary has a directory of its own.
+    if hooks_something && !is_summarised {
+        if let Some(directory) = std::env::var_os(TELEMETRY).filter(|name| !name.is_empty()) {
+            if let Some(why) = records::unusable(Path::new(&directory)) {
+                out.warning(&format!(
+                    "no record can be kept in {}, which {TELEMETRY} names: {why}; the command runs all the same (name a \
+                     directory that exists and can be written)",
+                    directory.to_string_lossy()
+                ));
+            }
+        }
+    }
     if let Some(file) = &arguments.summary_file {
         // Told now, and not after hours: the command is worth more than its summary.
         if let Err(error) = can_replace(file) {
@@ -111,7 +124,7 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     }
     let plan =
         Plan { context, arguments, target: &target, library: hooks_something.then_some(library), hindrance };
-    if arguments.summary || arguments.summary_file.is_some() { plan.summarised() } else { plan.exec() }
+    if is_summarised { plan.summarised() } else { plan.exec() }
 }
 
 /// Everything that was decided.

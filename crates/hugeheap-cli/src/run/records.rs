@@ -12,6 +12,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use tempfile::TempDir;
 
+/// The longest name of a directory that the library takes.
+const NAME_MAX: usize = 511;
+
 /// A private directory for the records of one command. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Records(TempDir);
@@ -68,6 +71,16 @@ impl Records {
         }
         found
     }
+}
+
+/// Why no process could keep its record in `directory` now, if so. The library does not say it: a program that runs is not disturbed.
+pub(crate) fn unusable(directory: &Path) -> Option<String> {
+    if directory.as_os_str().len() > NAME_MAX {
+        return Some(format!("the name has more than {NAME_MAX} bytes"));
+    }
+    let made = tempfile::NamedTempFile::new_in(directory);
+    // Its own text names the temporary file, too.
+    made.err().map(|error| error.kind().to_string())
 }
 
 /// Reads the record in the file `path`.
