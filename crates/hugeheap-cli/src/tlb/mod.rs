@@ -13,6 +13,7 @@ mod model;
 use crate::columns::{Align, columns};
 use crate::figure::{self, Content, Figure, Table};
 use crate::output::{Output, change, grouped};
+use crate::run::target::Target;
 use crate::{Context, exit, file as files, reproduce};
 use arguments::TlbArguments;
 use geometry::{Cpu, Level, Levels};
@@ -41,6 +42,11 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
             "a command is needed: hugeheap tlb -- COMMAND (and --cpu list for the CPUs that are known)",
         );
         return exit::USAGE;
+    }
+    // Before valgrind, which answers 126 and 127, too, and for other reasons than these.
+    if let Err(error) = Target::resolve(&arguments.command[0]) {
+        out.error(&error.to_string());
+        return error.exit_code();
     }
     let mut cpu = arguments.cpu.clone().unwrap_or_else(|| own(context));
     let whole = cpu.huge;
