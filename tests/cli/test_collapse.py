@@ -223,6 +223,22 @@ def test_another_user_s_process(hugeheap, target, command):
     assert "(user 0)" in result.stderr
     assert "CAP_SYS_NICE and CAP_SYS_PTRACE" in result.stderr
     assert "add: [SYS_NICE, SYS_PTRACE]" in result.stderr
+    # Only looking at it needs less, and that is what is asked for.
+    result = hugeheap(command, process.pid, "--dry-run", user=NOBODY, group=NOBODY, extra_groups=[])
+    assert result.returncode == 4
+    assert "looking at its memory needs CAP_SYS_PTRACE, which" in result.stderr, result.stderr
+
+
+@root
+@pytest.mark.parametrize("command", ["collapse", "release"])
+def test_a_process_of_the_same_user_needs_one_capability(hugeheap, command):
+    """CAP_SYS_PTRACE was asked for as well, though the process could be opened without."""
+    options = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    process = Target("sh", "-c", "echo ready; read line; echo '{}'", **options)
+    result = hugeheap(command, process.pid, **options)
+    process.end()
+    assert result.returncode == 4
+    assert "needs CAP_SYS_NICE, which" in result.stderr and "add: [SYS_NICE]" in result.stderr, result.stderr
 
 
 SYS_NICE = 23

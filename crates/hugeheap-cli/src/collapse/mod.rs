@@ -20,7 +20,8 @@ pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: b
         return exit::USAGE;
     }
     let id = arguments.process;
-    let mut opened = match process::open(context, id, Doing::Collapse) {
+    let doing = if arguments.dry_run { Doing::Look } else { Doing::Collapse };
+    let mut opened = match process::open(context, id, doing) {
         Ok(opened) => opened,
         Err(code) => return code,
     };
@@ -48,11 +49,11 @@ pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: b
     out.progress_end();
     let report = match result {
         Ok(report) => report,
-        Err(error) => return process::refuse(out, id, Some(&opened.status), Doing::Collapse, error),
+        Err(error) => return process::refuse_opened(out, id, &opened, doing, error),
     };
     let name = &opened.status.name;
     out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report) });
-    process::ended(out, id, &opened, Doing::Collapse, report.stop, report.left)
+    process::ended(out, id, &opened, doing, report.stop, report.left)
 }
 
 /// Lines of what is left alone, each with its reason.

@@ -31,7 +31,7 @@ pub(crate) fn map(context: &Context, arguments: &MapArguments, json: bool) -> u8
     let budget = Duration::from_secs_f64(arguments.budget);
     let view = match view::View::gather(&opened.process, &opened.status, mode, budget) {
         Ok(view) => view,
-        Err(error) => return process::refuse(out, id, Some(&opened.status), Doing::Look, error),
+        Err(error) => return process::refuse_opened(out, id, &opened, Doing::Look, error),
     };
     if let Some(path) = &arguments.svg {
         if let Err(error) = file::replace(path, &svg::document(&[picture::figure(&view, arguments.all)])) {

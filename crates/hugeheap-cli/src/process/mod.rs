@@ -9,13 +9,14 @@
 mod refusal;
 pub(crate) mod words;
 
-pub(crate) use refusal::{Doing, refuse};
+pub(crate) use refusal::{Doing, REFUSED, may_look_at_others, refuse_opened};
 
 use crate::bench::interrupt;
 use crate::output::{Output, shown};
 use crate::{Context, exit};
 use hugeheap_os::linux::LinuxProcess;
 use hugeheap_os::process::{ProcessStatus, Stop};
+use refusal::refuse;
 
 /// A process that is there and has memory.
 pub(crate) struct Opened {
@@ -76,7 +77,7 @@ pub(crate) fn ended(
         Some(Stop::Gone) => exit::GONE,
         // As a shell says it of a command that died of the signal.
         Some(Stop::Interrupted) => interrupt::noted().map_or(exit::FINDINGS, |signal| 128 + signal as u8),
-        Some(Stop::Refused(error)) => refuse(out, id, Some(&opened.status), doing, error),
+        Some(Stop::Refused(error)) => refuse_opened(out, id, opened, doing, error),
         Some(Stop::Budget | Stop::NoHugePages | Stop::CgroupFull) => exit::FINDINGS,
         None if left > 0 => exit::FINDINGS,
         None => exit::OK,

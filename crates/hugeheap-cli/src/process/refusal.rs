@@ -1,9 +1,10 @@
 //! Why the kernel does not let one look at a process or change it, with the way out.
 //!
 //! To look at another user's memory, `CAP_SYS_PTRACE`; to change what backs another process's memory, `CAP_SYS_NICE`
-//! beside the right to look at it. Which of them is missing is read from this process's own status.
+//! beside the right to look at it. Which of them is missing is read from this process's own status. A process that could be opened may
+//! be looked at, by its user or by capability: what is refused after that is the change.
 
-use super::named;
+use super::{Opened, named};
 use crate::exit;
 use crate::output::Output;
 use hugeheap_os::process::ProcessStatus;
@@ -28,9 +29,20 @@ fn effective() -> u64 {
     line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(u64::MAX)
 }
 
-/// The capabilities of those that are needed which `have` lacks.
-fn missing(doing: Doing, have: u64) -> Vec<&'static str> {
-    let needed = [(CAP_SYS_NICE, "SYS_NICE", doing != Doing::Look), (CAP_SYS_PTRACE, "SYS_PTRACE", true)];
+/// What else refuses, where the capability is there.
+pub(crate) const REFUSED: &str =
+    "a security module, or a user namespace that is not this one's; try from the host";
+
+/// Whether this process has the capability to look at other users' processes.
+pub(crate) fn may_look_at_others() -> bool {
+    effective() & 1 << CAP_SYS_PTRACE != 0
+}
+
+/// The capabilities of those that are needed which `have` lacks. `opened`: the process could be.
+fn missing(doing: Doing, opened: bool, have: u64) -> Vec<&'static str> {
+    let changes = doing != Doing::Look;
+    let needed =
+        [(CAP_SYS_NICE, "SYS_NICE", changes), (CAP_SYS_PTRACE, "SYS_PTRACE", !(changes && opened))];
     let lacks = |number: u32| have & 1 << number == 0;
     needed
         .into_iter()
@@ -40,17 +52,16 @@ fn missing(doing: Doing, have: u64) -> Vec<&'static str> {
 }
 
 /// What to say when permission is missing.
-fn denied(who: &str, user: Option<u32>, doing: Doing, have: u64) -> String {
+fn denied(who: &str, user: Option<u32>, doing: Doing, opened: bool, have: u64) -> String {
     let what = match doing {
         Doing::Look => "looking at its memory",
         Doing::Collapse | Doing::Release => "changing what backs its memory",
     };
     let owner = user.map(|user| format!(" (user {user})")).unwrap_or_default();
-    let missing = missing(doing, have);
+    let missing = missing(doing, opened, have);
     if missing.is_empty() {
         return format!(
-            "{who}{owner}: {what} is refused although no capability is missing: a security module, or a user namespace that \
-             is not this one's; try from the host"
+            "{who}{owner}: {what} is refused although no capability is missing: {REFUSED}"
         );
     }
     let capabilities: Vec<String> = missing.iter().map(|name| format!("CAP_{name}")).collect();
@@ -64,7 +75,14 @@ fn denied(who: &str, user: Option<u32>, doing: Doing, have: u64) -> String {
 }
 
 /// What to say for an error, and the exit code.
-fn explained(id: u32, status: Option<&ProcessStatus>, doing: Doing, error: Error, have: u64) -> (String, u8) {
+fn explained(
+    id: u32,
+    status: Option<&ProcessStatus>,
+    doing: Doing,
+    opened: bool,
+    error: Error,
+    have: u64,
+) -> (String, u8) {
     let who = named(id, status.map_or("", |status| &status.name));
     match (error.kind(), error.code) {
         (_, libc::ESRCH) => match status {
@@ -75,7 +93,7 @@ fn explained(id: u32, status: Option<&ProcessStatus>, doing: Doing, error: Error
             None => (format!("there is no process {id}"), exit::GONE),
         },
         (ErrorKind::Permission, _) => {
-            (denied(&who, status.map(|status| status.user), doing, have), exit::PERMISSION)
+            (denied(&who, status.map(|status| status.user), doing, opened, have), exit::PERMISSION)
         }
         (ErrorKind::Unsupported, _) => {
             let since = match doing {
@@ -97,15 +115,22 @@ fn explained(id: u32, status: Option<&ProcessStatus>, doing: Doing, error: Error
     }
 }
 
-/// Says why something is not possible, and answers the exit code.
-pub(crate) fn refuse(
+/// Says why a process cannot be opened, and answers the exit code.
+pub(super) fn refuse(
     out: &Output,
     id: u32,
     status: Option<&ProcessStatus>,
     doing: Doing,
     error: Error,
 ) -> u8 {
-    let (text, code) = explained(id, status, doing, error, effective());
+    let (text, code) = explained(id, status, doing, false, error, effective());
+    out.error(&text);
+    code
+}
+
+/// Says why something is not possible with a process that was opened, and answers the exit code.
+pub(crate) fn refuse_opened(out: &Output, id: u32, opened: &Opened, doing: Doing, error: Error) -> u8 {
+    let (text, code) = explained(id, Some(&opened.status), doing, true, error, effective());
     out.error(&text);
     code
 }
@@ -115,7 +140,7 @@ mod tests {
     use super::*;
 
     fn of(doing: Doing, code: i32, have: u64) -> (String, u8) {
-        explained(7, None, doing, Error::new("process_madvise(MADV_COLLAPSE)", code), have)
+        explained(7, None, doing, false, Error::new("process_madvise(MADV_COLLAPSE)", code), have)
     }
 
     #[test]
@@ -130,6 +155,19 @@ mod tests {
         assert!(text.contains("needs CAP_SYS_PTRACE, which"), "{text}");
         let (text, _) = of(Doing::Look, libc::EACCES, u64::MAX);
         assert!(text.contains("security module"), "{text}");
+    }
+
+    /// `CAP_SYS_PTRACE` was asked for as well, which changes nothing then.
+    #[test]
+    fn of_a_process_that_could_be_opened_a_change_needs_one_capability() {
+        let of = |doing, have| {
+            explained(7, None, doing, true, Error::new("process_madvise(MADV_COLD)", libc::EPERM), have).0
+        };
+        for doing in [Doing::Collapse, Doing::Release] {
+            assert!(of(doing, 0).contains("needs CAP_SYS_NICE, which"), "{}", of(doing, 0));
+            assert!(of(doing, 1 << CAP_SYS_NICE).contains("security module"));
+        }
+        assert!(of(Doing::Look, 0).contains("needs CAP_SYS_PTRACE, which"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! show beforehand where a process has many mappings and small page tables.
 
 use super::row::{self, Row, Source, Sums, Unread};
+use crate::process::may_look_at_others;
 use core::time::Duration;
 use hugeheap_os::linux::{Linux, LinuxProcess};
 use hugeheap_os::process::{Derivation, Process, ProcessStatus, look};
@@ -26,6 +27,10 @@ pub(crate) struct List {
     pub(crate) not_looked: usize,
     /// Whether this process may see physical pages.
     pub(crate) sees_folios: bool,
+    /// Whether it has the capability to look at other users' processes.
+    pub(crate) may_look: bool,
+    /// Whether the processes are those of the running kernel, and not of another root.
+    pub(crate) real: bool,
     pub(crate) elapsed: Duration,
 }
 
@@ -57,8 +62,16 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
         row.sums = sums;
         true
     });
-    let mut list = List { rows, missing, not_looked: 0, sees_folios: false, elapsed: Duration::ZERO };
-    stranded(&mut list, linux, deadline, real);
+    let mut list = List {
+        rows,
+        missing,
+        not_looked: 0,
+        sees_folios: false,
+        may_look: may_look_at_others(),
+        real,
+        elapsed: Duration::ZERO,
+    };
+    stranded(&mut list, linux, deadline);
     list.elapsed = linux.now() - begin;
     Ok(list)
 }
@@ -112,14 +125,14 @@ pub(crate) fn stranded_in(linux: Linux, id: u32, until: Duration) -> std::result
 }
 
 /// Finds out what is stranded in each.
-fn stranded(list: &mut List, linux: Linux, deadline: Duration, real: bool) {
+fn stranded(list: &mut List, linux: Linux, deadline: Duration) {
     if LinuxProcess::partially_mapped_on_host(linux) == Some(0) {
         for row in &mut list.rows {
             row.stranded = Some((0, Source::Host));
         }
         return;
     }
-    list.sees_folios = sees_folios(real);
+    list.sees_folios = sees_folios(list.real);
     if !list.sees_folios {
         return;
     }

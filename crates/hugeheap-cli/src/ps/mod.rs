@@ -13,7 +13,7 @@ pub(crate) mod row;
 
 use crate::columns::{Align, columns};
 use crate::output::{bytes, counted, seconds, shown};
-use crate::process::{Doing, status, words};
+use crate::process::{Doing, REFUSED, status, words};
 use crate::{Context, exit};
 use arguments::PsArguments;
 use core::time::Duration;
@@ -101,6 +101,9 @@ fn notes(list: &List) -> Vec<String> {
     }
     match unread(Unread::Permission) {
         0 => {}
+        count if list.may_look => {
+            notes.push(format!("{} may not be looked at: {REFUSED}", processes(count)));
+        }
         count => notes.push(format!(
             "{} may not be looked at: CAP_SYS_PTRACE shows other users' (sudo, or capabilities: {{add: [SYS_PTRACE]}} in the pod)",
             processes(count)
@@ -114,7 +117,11 @@ fn notes(list: &List) -> Vec<String> {
         let count = processes(list.not_looked as u64);
         notes.push(format!("no time to look for what is stranded in {count}: raise --budget"));
     } else if !list.sees_folios && list.rows.iter().any(|row| row.stranded.is_none()) {
-        notes.push("what is stranded in a process shows with CAP_SYS_ADMIN".to_owned());
+        notes.push(if list.real {
+            "what is stranded in a process shows with CAP_SYS_ADMIN".to_owned()
+        } else {
+            "what is stranded in a process does not show with --root".to_owned()
+        });
     }
     notes
 }
@@ -163,6 +170,8 @@ mod tests {
             missing: Vec::new(),
             not_looked: 1,
             sees_folios: true,
+            may_look: false,
+            real: true,
             elapsed: Duration::from_millis(40),
         }
     }
@@ -185,6 +194,11 @@ mod tests {
         (list.not_looked, list.sees_folios) = (0, false);
         let said = notes(&list).join("\n");
         assert!(said.contains("CAP_SYS_PTRACE") && said.contains("CAP_SYS_ADMIN"), "{said}");
+        // Each was named also where it was there, or does not help.
+        (list.may_look, list.real) = (true, false);
+        let said = notes(&list).join("\n");
+        assert!(!said.contains("CAP_SYS") && said.contains("security module"), "{said}");
+        assert!(said.contains("does not show with --root"), "{said}");
         list.rows.truncate(1);
         assert!(notes(&list).is_empty());
     }

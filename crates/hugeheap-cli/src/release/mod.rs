@@ -19,7 +19,8 @@ pub(crate) fn release(context: &Context, arguments: &ReleaseArguments, json: boo
         return exit::USAGE;
     }
     let id = arguments.process;
-    let mut opened = match process::open(context, id, Doing::Release) {
+    let doing = if arguments.dry_run { Doing::Look } else { Doing::Release };
+    let mut opened = match process::open(context, id, doing) {
         Ok(opened) => opened,
         Err(code) => return code,
     };
@@ -36,18 +37,22 @@ pub(crate) fn release(context: &Context, arguments: &ReleaseArguments, json: boo
     out.progress_end();
     let report = match result {
         Ok(report) => report,
-        Err(error) => return process::refuse(out, id, Some(&opened.status), Doing::Release, error),
+        Err(error) => return process::refuse_opened(out, id, &opened, doing, error),
     };
     let name = &opened.status.name;
-    out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report) });
-    process::ended(out, id, &opened, Doing::Release, report.stop, report.left)
+    out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report, context.root) });
+    process::ended(out, id, &opened, doing, report.stop, report.left)
 }
 
 /// How the figures were come by.
-fn derived(derivation: Derivation) -> &'static str {
+fn derived(derivation: Derivation, root: bool) -> &'static str {
     match derivation {
         Derivation::Folios => {
             "exactly, from the physical pages behind its page tables (/proc/kpageflags, /proc/kpagecount)"
+        }
+        Derivation::Tables if root => {
+            "an upper bound, from its page tables: each 2 MiB resident in part counts, huge page or not \
+             (with --root nothing tells which)"
         }
         Derivation::Tables => {
             "an upper bound, from its page tables: each 2 MiB resident in part counts, huge page or not \
@@ -56,7 +61,7 @@ fn derived(derivation: Derivation) -> &'static str {
     }
 }
 
-fn text(id: u32, name: &str, options: &ReleaseOptions, report: &ReleaseReport) -> String {
+fn text(id: u32, name: &str, options: &ReleaseOptions, report: &ReleaseReport, root: bool) -> String {
     let plan = &report.plan;
     let bound = if report.derivation == Derivation::Tables { "at most " } else { "" };
     let mut text = format!(
@@ -68,7 +73,7 @@ fn text(id: u32, name: &str, options: &ReleaseOptions, report: &ReleaseReport) -
     let mut line = |what: &str, said: &str| {
         let _ = writeln!(text, "  {what:<12} {said}");
     };
-    line("found", derived(report.derivation));
+    line("found", derived(report.derivation, root));
     if options.dry_run {
         line("would take", &format!("{} apart", words::huge_pages(plan.steps.len() as u64)));
     }
@@ -182,7 +187,7 @@ mod tests {
     fn said(process: &RemoteProcess, options: &ReleaseOptions) -> (String, Value) {
         let report = release(process, options, &mut |_| {}).unwrap();
         let value = serde_json::from_str(&data(7, "app", options, &report)).unwrap();
-        (text(7, "app", options, &report), value)
+        (text(7, "app", options, &report, false), value)
     }
 
     #[test]
@@ -205,6 +210,9 @@ mod tests {
         assert!(text.starts_with("app (7): at most 8.0 MiB stranded in 4 huge pages\n"), "{text}");
         assert!(text.contains("an upper bound") && !text.contains("taken apart"), "{text}");
         assert_eq!((&value["derivation"], &value["after"]), (&json!("page_tables"), &Value::Null));
+        assert!(derived(Derivation::Tables, false).contains("CAP_SYS_ADMIN"));
+        // The capability was named there, too, and would not help.
+        assert!(derived(Derivation::Tables, true).contains("with --root nothing tells which"));
     }
 
     #[test]

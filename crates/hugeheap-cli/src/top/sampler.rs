@@ -12,7 +12,7 @@ use super::heap::Heap;
 use super::host::Host;
 use super::schedule::{Credit, Due, Turn, order};
 use crate::map::view::View;
-use crate::process::named;
+use crate::process::{REFUSED, may_look_at_others, named};
 use crate::ps::gather;
 use crate::ps::row::{self, Row, Source, Thp, Unread};
 use core::time::Duration;
@@ -42,6 +42,10 @@ pub(crate) struct Sample {
     pub(crate) watched: Option<Arc<Watched>>,
     /// Whether this process may see physical pages, and so what is stranded; `None`: nothing is, or it was not tried.
     pub(crate) sees_folios: Option<bool>,
+    /// Whether it has the capability to look at other users' processes.
+    pub(crate) may_look: bool,
+    /// Whether the processes are those of another root.
+    pub(crate) root: bool,
     /// Whether mappings were read for it, too.
     pub(crate) complete: bool,
 }
@@ -94,6 +98,8 @@ pub(crate) struct Sampler {
     kernel_threads: BTreeSet<u32>,
     shown: BTreeSet<u32>,
     sees_folios: Option<bool>,
+    /// Whether this process has the capability to look at other users'.
+    may_look: bool,
     host: Host,
     watch: Option<Watch>,
 }
@@ -111,6 +117,7 @@ impl Sampler {
             kernel_threads: BTreeSet::new(),
             shown: BTreeSet::new(),
             sees_folios: None,
+            may_look: may_look_at_others(),
             host: Host::default(),
             watch: None,
         }
@@ -308,6 +315,8 @@ impl Sampler {
             host: self.host.clone(),
             watched: self.watch.as_ref().and_then(|watch| watch.found.clone()),
             sees_folios: self.sees_folios,
+            may_look: self.may_look,
+            root: !self.real,
             complete,
         }
     }
@@ -317,6 +326,9 @@ impl Sampler {
 fn why(id: u32, status: &ProcessStatus, error: hugeheap_os::Error) -> String {
     let who = named(id, &status.name);
     match error.kind() {
+        ErrorKind::Permission if may_look_at_others() => {
+            format!("{who} (user {}) may not be looked at: {REFUSED}", status.user)
+        }
         ErrorKind::Permission => {
             format!("{who} is user {}'s: looking at its memory needs CAP_SYS_PTRACE (sudo)", status.user)
         }

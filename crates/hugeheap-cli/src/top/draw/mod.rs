@@ -133,10 +133,12 @@ pub(crate) fn notes(state: &State) -> Vec<String> {
     let closed =
         sample.rows.iter().filter(|row| row.sums == Err(crate::ps::row::Unread::Permission)).count() as u64;
     if closed > 0 {
-        notes.push(format!("{closed} not readable (needs CAP_SYS_PTRACE)"));
+        let why = if sample.may_look { "not for lack of a capability" } else { "needs CAP_SYS_PTRACE" };
+        notes.push(format!("{closed} not readable ({why})"));
     }
     if sample.sees_folios == Some(false) {
-        notes.push("stranded per process needs CAP_SYS_ADMIN".to_owned());
+        let why = if sample.root { "does not show with --root" } else { "needs CAP_SYS_ADMIN" };
+        notes.push(format!("stranded per process {why}"));
     }
     notes
 }

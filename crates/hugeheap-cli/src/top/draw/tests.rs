@@ -193,10 +193,15 @@ fn what_cannot_be_seen_is_said_with_the_way_to_it() {
     rows[2].sums = Err(crate::ps::row::Unread::Permission);
     let mut state = state(Vec::new());
     let sample = Sample { rows, sees_folios: Some(false), complete: true, ..Sample::default() };
-    state.refresh(sample);
+    state.refresh(sample.clone());
     let text = lines(&mut state, 120, 20).join("\n");
     assert!(text.contains("1 not readable (needs CAP_SYS_PTRACE)"), "{text}");
     assert!(text.contains("stranded per process needs CAP_SYS_ADMIN"), "{text}");
+    // Each was named also where it was there, or does not help.
+    state.refresh(Sample { may_look: true, root: true, ..sample });
+    let text = lines(&mut state, 120, 20).join("\n");
+    assert!(text.contains("1 not readable (not for lack of a capability)"), "{text}");
+    assert!(text.contains("stranded per process does not show with --root"), "{text}");
 }
 
 #[test]
