@@ -262,6 +262,14 @@ def test_what_is_no_process_with_memory_is_refused_as_by_map(hugeheap):
         ended.wait()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_process_that_may_not_be_looked_at_is_not_judged(hugeheap, running):
+    """Nothing was read, and it was told that nothing worse was found, with status 0."""
+    result = hugeheap("doctor", "--pid", running(), user=65534, group=65534, extra_groups=[])
+    assert (result.returncode, result.stdout) == (4, "")
+    assert "looking at its memory needs CAP_SYS_PTRACE" in result.stderr
+
+
 def test_memory_advised_against_is_not_promised(hugeheap, doctor, running):
     code = "import mmap, sys\nm = mmap.mmap(-1, 100 << 20, flags=34)\nm.madvise(15)\nm[:] = b'x' * (100 << 20)\n"
     pid = running(code=code + "print('ready', flush=True); sys.stdin.read()")

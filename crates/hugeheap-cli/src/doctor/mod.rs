@@ -43,7 +43,10 @@ pub(crate) fn doctor(context: &Context, arguments: &DoctorArguments, json: bool)
         return exit::UNSUPPORTED;
     }
     if let Some(id) = arguments.pid {
-        match process::status(context, id, Doing::Look) {
+        let status = process::status(context, id, Doing::Look);
+        // Without its mappings no rule would fire, and "nothing worse" be said of what nobody saw.
+        let status = status.and_then(|status| process::readable(context, id, &status).map(|()| status));
+        match status {
             Ok(status) => situation.add_process(context.facts, id, status),
             Err(code) => return code,
         }

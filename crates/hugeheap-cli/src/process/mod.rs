@@ -16,6 +16,7 @@ use crate::output::{Output, shown};
 use crate::{Context, exit};
 use hugeheap_os::linux::LinuxProcess;
 use hugeheap_os::process::{ProcessStatus, Stop};
+use hugeheap_os::{ErrorKind, Facts};
 use refusal::refuse;
 
 /// A process that is there and has memory.
@@ -48,6 +49,17 @@ pub(crate) fn status(context: &Context, id: u32, doing: Doing) -> Result<Process
         return Err(exit::UNSUPPORTED);
     }
     Ok(status)
+}
+
+/// Whether the mappings of a process may be read, or says why not and answers the exit code. For who reads what it can of a process.
+pub(crate) fn readable(context: &Context, id: u32, status: &ProcessStatus) -> Result<(), u8> {
+    // Opening tells it: there is no time for more.
+    match LinuxProcess::details_of(context.facts, id, context.facts.now()) {
+        Err(error) if error.kind() == ErrorKind::Permission => {
+            Err(refuse(&context.out, id, Some(status), Doing::Look, error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Opens a process, or says why not and answers the exit code.
