@@ -205,8 +205,8 @@ def test_a_name_with_quotes_is_escaped(once, python):
     target = Target(python, "-c", code)
     metrics = once("--process", target.pid)
     names = {dict(labels)["name"] for name, labels in metrics if name == "hugeheap_process_resident_bytes"}
-    # The kernel itself writes backslashes and line ends as it does in /proc.
-    assert names == {Path(f"/proc/{target.pid}/status").read_text().split("\n")[0].partition("\t")[2]}
+    # As it was set, and not as the kernel writes it in /proc/PID/status.
+    assert names == {Path(f"/proc/{target.pid}/comm").read_text().removesuffix("\n")} == {'a "b" \\\n'}
     target.end()
 
 

@@ -87,6 +87,19 @@ def test_who_switched_huge_pages_off_is_said(hugeheap, python):
     assert f"off: inherited from {process.pid}" in text
 
 
+def test_a_name_is_as_the_process_set_it(hugeheap, python):
+    """The kernel escapes it, so that a backslash was two, and the name of no process that anybody looked for."""
+    name = "a\\b\nc"
+    process = Target(python, "-c", f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r})\n" + WAIT)
+    line = listed(hugeheap, process.pid)[process.pid]
+    text = hugeheap("ps", process.pid).stdout
+    metrics = hugeheap("export", "--once", "--process", process.pid).stdout
+    process.end()
+    assert line["name"] == name
+    assert len(text.splitlines()) == 2 and text.splitlines()[1].endswith("a\\b?c")
+    assert 'name="a\\\\b\\nc"' in metrics, metrics
+
+
 def test_the_list_is_sorted_and_cut(hugeheap):
     result = hugeheap("ps", "-n", "3")
     lines = result.stdout.splitlines()

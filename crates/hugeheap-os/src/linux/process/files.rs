@@ -46,7 +46,7 @@ fn status_in(text: &[u8]) -> ProcessStatus {
     for line in lines(text) {
         let bytes = |key: &[u8]| read::bytes_of(line, key);
         if let Some(name) = line.strip_prefix(b"Name:") {
-            status.name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
+            status.name = String::from_utf8_lossy(&unescaped(name.trim_ascii())).into_owned();
         } else if let Some(state) = line.strip_prefix(b"State:") {
             status.ended = matches!(state.trim_ascii().first(), Some(b'Z' | b'X'));
         } else if let Some(users) = line.strip_prefix(b"Uid:") {
@@ -72,6 +72,29 @@ fn status_in(text: &[u8]) -> ProcessStatus {
         }
     }
     status
+}
+
+/// A name as it was set: the kernel writes `\n` for a line's end in it and `\\` for a backslash.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(text.len());
+    let mut rest = text;
+    loop {
+        rest = match rest {
+            [b'\\', b'n', rest @ ..] => {
+                name.push(b'\n');
+                rest
+            }
+            [b'\\', b'\\', rest @ ..] => {
+                name.push(b'\\');
+                rest
+            }
+            [byte, rest @ ..] => {
+                name.push(*byte);
+                rest
+            }
+            [] => return name,
+        };
+    }
 }
 
 /// The process a thread belongs to.
@@ -145,6 +168,15 @@ mod tests {
         let zombie = status_in(b"Name:\tsh\nState:\tZ (zombie)\n");
         assert!(zombie.ended && !zombie.has_memory);
         assert_eq!(zombie.thp_disabled, None);
+    }
+
+    #[test]
+    fn a_name_is_as_it_was_set_and_not_as_the_kernel_escapes_it() {
+        let name = |text: &[u8]| status_in(&[b"Name:\t", text, b"\nVmRSS:\t 4 kB\n"].concat()).name;
+        assert_eq!(name(br"a\\b"), r"a\b");
+        assert_eq!(name(br"a\nb"), "a\nb");
+        assert_eq!(name(br"a\\nb"), r"a\nb");
+        assert_eq!(name(br"a\"), r"a\", "cut off, or no escape");
     }
 
     #[test]
