@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -132,6 +133,46 @@ def test_another_user_s_process(hugeheap):
     process.end()
     assert result.returncode == 4
     assert "CAP_SYS_PTRACE" in result.stderr and "SYS_NICE" not in result.stderr
+
+
+@root
+@pytest.mark.parametrize("command", [["map"], ["collapse"], ["doctor", "--pid"], ["ps"]])
+def test_a_process_without_its_main_thread_is_not_said_to_have_ended(hugeheap, compiled, command):
+    source = """
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static void *run(void *nothing) { getchar(); _exit(0); return nothing; }
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, run, 0);
+    puts("ready"); fflush(stdout);
+    pthread_exit(0);
+}
+"""
+    process = Target(compiled("headless", "-pthread", source=source))
+    until = time.monotonic() + 60
+    while "State:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    result = hugeheap(*command, process.pid)
+    process.process.communicate("\n", timeout=60)
+    assert result.returncode == 3, result.stderr
+    assert "its main thread has ended, others run" in result.stderr
+
+
+@root
+@pytest.mark.parametrize("command", ["map", "collapse", "release"])
+def test_a_process_of_another_namespace_s_proc_is_not_said_to_have_ended(program, environment, command):
+    process = Target("sh", "-c", "echo ready; read line; echo '{}'")
+    # With the /proc that was mounted before.
+    words = ["unshare", "--pid", "--fork", program, command, str(process.pid)]
+    result = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    process.end()
+    if "unshare" in result.stderr and "hugeheap" not in result.stderr:
+        pytest.skip(f"no PID namespace here: {result.stderr.strip()}")
+    assert result.returncode == 3, result.stderr
+    assert "that of another PID namespace" in result.stderr and "has ended" not in result.stderr
 
 
 def test_a_process_that_is_gone(hugeheap):

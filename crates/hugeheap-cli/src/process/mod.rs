@@ -9,7 +9,7 @@
 mod refusal;
 pub(crate) mod words;
 
-pub(crate) use refusal::{Doing, REFUSED, may_look_at_others, refuse_opened};
+pub(crate) use refusal::{Doing, FOREIGN, REFUSED, may_look_at_others, proc_is_foreign, refuse_opened};
 
 use crate::bench::interrupt;
 use crate::output::{Output, shown};
@@ -44,6 +44,13 @@ pub(crate) fn status(context: &Context, id: u32, doing: Doing) -> Result<Process
         out.error(&format!("{} has ended and waits for its parent to notice", named(id, &status.name)));
         return Err(exit::GONE);
     }
+    if status.main_thread_ended {
+        out.error(&format!(
+            "{}: its main thread has ended, others run; it cannot be looked at",
+            named(id, &status.name)
+        ));
+        return Err(exit::UNSUPPORTED);
+    }
     if !status.has_memory {
         out.error(&format!("{} is a kernel thread: it has no memory of its own", named(id, &status.name)));
         return Err(exit::UNSUPPORTED);
@@ -65,6 +72,10 @@ pub(crate) fn readable(context: &Context, id: u32, status: &ProcessStatus) -> Re
 /// Opens a process, or says why not and answers the exit code.
 pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u8> {
     let status = status(context, id, doing)?;
+    if !context.root && proc_is_foreign() {
+        context.out.error(&format!("{}: {FOREIGN}", named(id, &status.name)));
+        return Err(exit::UNSUPPORTED);
+    }
     let process = LinuxProcess::open(context.facts, id)
         .map_err(|error| refuse(&context.out, id, Some(&status), doing, error))?;
     Ok(Opened { process, status })

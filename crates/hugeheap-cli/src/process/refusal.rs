@@ -33,6 +33,23 @@ fn effective() -> u64 {
 pub(crate) const REFUSED: &str =
     "a security module, or a user namespace that is not this one's; try from the host";
 
+/// Why a process that /proc shows cannot be opened where that is another namespace's. Said to have ended, it would be looked for in vain;
+/// and where there is one of that number here, it would be the wrong one.
+pub(crate) const FOREIGN: &str = "/proc is here that of another PID namespace, where numbers mean other processes; run this where \
+     /proc is from, or mount one of this namespace (unshare --mount-proc)";
+
+/// Whether /proc is that of another PID namespace.
+pub(crate) fn proc_is_foreign() -> bool {
+    // A file of every /proc, also of one in which this process is not.
+    let is_mounted = || Path::new("/proc/meminfo").exists();
+    is_foreign(std::fs::read_link("/proc/self").ok().as_deref(), std::process::id(), is_mounted)
+}
+
+/// The same by `/proc/self`: it leads to this process's number there, or nowhere.
+fn is_foreign(own: Option<&Path>, id: u32, is_mounted: impl Fn() -> bool) -> bool {
+    own.map_or_else(is_mounted, |own| own != Path::new(&id.to_string()))
+}
+
 /// Whether this process has the capability to look at other users' processes.
 pub(crate) fn may_look_at_others() -> bool {
     effective() & 1 << CAP_SYS_PTRACE != 0
@@ -168,6 +185,15 @@ mod tests {
             assert!(of(doing, 1 << CAP_SYS_NICE).contains("security module"));
         }
         assert!(of(Doing::Look, 0).contains("needs CAP_SYS_PTRACE, which"));
+    }
+
+    #[test]
+    fn a_foreign_proc_shows_another_number_or_none() {
+        assert!(!is_foreign(Some(Path::new("7")), 7, || true));
+        assert!(is_foreign(Some(Path::new("70")), 7, || true));
+        assert!(is_foreign(None, 7, || true));
+        assert!(!is_foreign(None, 7, || false), "there is none: another message");
+        assert!(!proc_is_foreign());
     }
 
     #[test]

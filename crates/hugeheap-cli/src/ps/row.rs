@@ -202,6 +202,7 @@ pub(crate) mod tests {
             thp_disabled: thp,
             has_memory: true,
             ended: false,
+            main_thread_ended: false,
             user: 0,
             parent,
         }

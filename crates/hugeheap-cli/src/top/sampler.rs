@@ -12,7 +12,7 @@ use super::heap::Heap;
 use super::host::Host;
 use super::schedule::{Credit, Due, Turn, order};
 use crate::map::view::View;
-use crate::process::{REFUSED, may_look_at_others, named};
+use crate::process::{FOREIGN, REFUSED, may_look_at_others, named, proc_is_foreign};
 use crate::ps::gather;
 use crate::ps::row::{self, Row, Source, Thp, Unread};
 use core::time::Duration;
@@ -332,6 +332,7 @@ fn why(id: u32, status: &ProcessStatus, error: hugeheap_os::Error) -> String {
         ErrorKind::Permission => {
             format!("{who} is user {}'s: looking at its memory needs CAP_SYS_PTRACE (sudo)", status.user)
         }
+        _ if error.code == libc::ESRCH && proc_is_foreign() => format!("{who}: {FOREIGN}"),
         _ if error.code == libc::ESRCH => format!("{who} has ended"),
         _ => format!("{who}: {error}"),
     }

@@ -135,6 +135,8 @@ pub struct ProcessStatus {
     pub has_memory: bool,
     /// Whether it has ended and was not waited for (`Z`, `X`).
     pub ended: bool,
+    /// Whether its main thread has ended while others run: it lives, and what /proc shows of its memory is empty.
+    pub main_thread_ended: bool,
     /// The user it runs as (effective).
     pub user: u32,
     /// The process that started it, or took it over; 0 for none.

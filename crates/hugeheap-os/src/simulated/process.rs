@@ -139,6 +139,7 @@ impl Process for RemoteProcess<'_> {
             thp_disabled: self.kernel.thp_disabled().ok(),
             has_memory: !self.is_left(),
             ended: self.is_left(),
+            main_thread_ended: false,
             user: 0,
             parent: 0,
         })

@@ -40,9 +40,11 @@ fn status_in(text: &[u8]) -> ProcessStatus {
         thp_disabled: None,
         has_memory: false,
         ended: false,
+        main_thread_ended: false,
         user: 0,
         parent: 0,
     };
+    let mut threads = 0;
     for line in lines(text) {
         let bytes = |key: &[u8]| read::bytes_of(line, key);
         if let Some(name) = line.strip_prefix(b"Name:") {
@@ -56,6 +58,8 @@ fn status_in(text: &[u8]) -> ProcessStatus {
                 effective.and_then(read::decimal).and_then(|user| u32::try_from(user).ok()).unwrap_or(0);
         } else if let Some(parent) = read::number_of(line, b"PPid") {
             status.parent = u32::try_from(parent).unwrap_or(0);
+        } else if let Some(count) = read::number_of(line, b"Threads") {
+            threads = count;
         } else if let Some(count) = bytes(b"VmRSS") {
             status.resident = count;
             status.has_memory = true;
@@ -70,6 +74,10 @@ fn status_in(text: &[u8]) -> ProcessStatus {
         } else if let Some(enabled) = read::number_of(line, b"THP_enabled") {
             status.thp_disabled = Some(if enabled == 0 { ThpDisabled::Completely } else { ThpDisabled::No });
         }
+    }
+    // The state is the main thread's, which counts as one until all have ended.
+    if status.ended && threads > 1 {
+        (status.ended, status.main_thread_ended) = (false, true);
     }
     status
 }
@@ -168,6 +176,13 @@ mod tests {
         let zombie = status_in(b"Name:\tsh\nState:\tZ (zombie)\n");
         assert!(zombie.ended && !zombie.has_memory);
         assert_eq!(zombie.thp_disabled, None);
+    }
+
+    #[test]
+    fn a_process_without_its_main_thread_lives() {
+        let of = |threads| status_in(format!("Name:\ta\nState:\tZ (zombie)\nThreads:\t{threads}\n").as_bytes());
+        assert!(of(2).main_thread_ended && !of(2).ended);
+        assert!(of(1).ended && !of(1).main_thread_ended);
     }
 
     #[test]
