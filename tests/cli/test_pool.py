@@ -184,6 +184,14 @@ def test_release_keeps_what_is_used_or_reserved(pool, host, program):
     assert host.read(POOL) == "100"
 
 
+def test_the_guide_shows_the_undo_line_of_a_release(pool, host):
+    host.pool("2048kB", total=256, free=256)
+    printed = pool("release").stdout
+    assert printed.endswith("pool set 256 --keep-free 0\n"), printed
+    guide = Path(__file__).parents[2] / "docs/guides/operator.md"
+    assert "pages of 2M  256 → 0\nundo: hugeheap pool set 256 --keep-free 0\n" in guide.read_text()
+
+
 # --- bad input ---
 
 

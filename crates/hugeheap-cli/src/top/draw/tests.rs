@@ -204,6 +204,16 @@ fn what_cannot_be_seen_is_said_with_the_way_to_it() {
     assert!(text.contains("stranded per process does not show with --root"), "{text}");
 }
 
+/// It said that `q` quits, which goes back from a process, and nothing of Esc, which quits the list.
+#[test]
+fn help_says_what_esc_and_q_do_where() {
+    let mut state = state(three());
+    press(&mut state, &[KeyCode::Char('?')]);
+    let text = lines(&mut state, 80, 24).join("\n");
+    assert!(text.contains("back: from a process, from a filter; else quit"), "{text}");
+    assert!(text.contains("quit; from a process: back"), "{text}");
+}
+
 #[test]
 fn the_filter_shows_while_it_is_typed_and_after() {
     let mut state = state(three());
