@@ -33,3 +33,9 @@ def test_that_no_process_can_be_seen_is_not_that_there_is_none(without_proc):
     result = without_proc("map", "1")
     assert result.returncode == 3
     assert "/proc is not mounted" in result.stderr and "no process 1" not in result.stderr
+
+
+def test_a_command_is_not_said_to_have_ended_too_soon_to_be_recorded(without_proc, tmp_path):
+    result = without_proc("record", "-o", tmp_path / "a.tsv", "--", "sleep", "0.3")
+    assert result.returncode == 0
+    assert "nothing was recorded: /proc is not mounted here" in result.stderr and "before it could" not in result.stderr

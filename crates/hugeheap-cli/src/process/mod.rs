@@ -9,7 +9,9 @@
 mod refusal;
 pub(crate) mod words;
 
-pub(crate) use refusal::{Doing, FOREIGN, REFUSED, may_look_at_others, proc_is_foreign, refuse_opened};
+pub(crate) use refusal::{
+    Doing, FOREIGN, NO_PROC, REFUSED, may_look_at_others, proc_is_foreign, proc_is_mounted, refuse_opened,
+};
 
 use crate::bench::interrupt;
 use crate::output::{Output, shown};

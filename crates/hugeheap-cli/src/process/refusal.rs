@@ -33,6 +33,14 @@ fn effective() -> u64 {
 pub(crate) const REFUSED: &str =
     "a security module, or a user namespace that is not this one's; try from the host";
 
+/// Why nothing can be seen without /proc.
+pub(crate) const NO_PROC: &str = "/proc is not mounted here, so that no process can be seen";
+
+/// Whether this process is in the /proc that is mounted here, if one is.
+pub(crate) fn proc_is_mounted() -> bool {
+    Path::new("/proc/self").exists()
+}
+
 /// Why a process that /proc shows cannot be opened where that is another namespace's. Said to have ended, it would be looked for in vain;
 /// and where there is one of that number here, it would be the wrong one.
 pub(crate) const FOREIGN: &str = "/proc is here that of another PID namespace, where numbers mean other processes; run this where \
@@ -58,8 +66,7 @@ pub(crate) fn may_look_at_others() -> bool {
 /// The capabilities of those that are needed which `have` lacks. `opened`: the process could be.
 fn missing(doing: Doing, opened: bool, have: u64) -> Vec<&'static str> {
     let changes = doing != Doing::Look;
-    let needed =
-        [(CAP_SYS_NICE, "SYS_NICE", changes), (CAP_SYS_PTRACE, "SYS_PTRACE", !(changes && opened))];
+    let needed = [(CAP_SYS_NICE, "SYS_NICE", changes), (CAP_SYS_PTRACE, "SYS_PTRACE", !(changes && opened))];
     let lacks = |number: u32| have & 1 << number == 0;
     needed
         .into_iter()
@@ -77,9 +84,7 @@ fn denied(who: &str, user: Option<u32>, doing: Doing, opened: bool, have: u64) -
     let owner = user.map(|user| format!(" (user {user})")).unwrap_or_default();
     let missing = missing(doing, opened, have);
     if missing.is_empty() {
-        return format!(
-            "{who}{owner}: {what} is refused although no capability is missing: {REFUSED}"
-        );
+        return format!("{who}{owner}: {what} is refused although no capability is missing: {REFUSED}");
     }
     let capabilities: Vec<String> = missing.iter().map(|name| format!("CAP_{name}")).collect();
     format!(
@@ -104,9 +109,7 @@ fn explained(
     match (error.kind(), error.code) {
         (_, libc::ESRCH) => match status {
             Some(_) => (format!("{who} has ended"), exit::GONE),
-            None if !Path::new("/proc/self").exists() => {
-                ("/proc is not mounted here, so that no process can be seen".to_owned(), exit::UNSUPPORTED)
-            }
+            None if !proc_is_mounted() => (NO_PROC.to_owned(), exit::UNSUPPORTED),
             None => (format!("there is no process {id}"), exit::GONE),
         },
         (ErrorKind::Permission, _) => {

@@ -323,7 +323,9 @@ impl Session {
         for failure in &self.files.failures {
             out.error(failure);
         }
-        if self.looks == 0 {
+        if self.looks == 0 && !process::proc_is_mounted() {
+            out.warning(&format!("nothing was recorded: {}", process::NO_PROC));
+        } else if self.looks == 0 {
             out.warning("it ended before it could be looked at; 'hugeheap stat' measures short commands");
         } else {
             out.progress(
