@@ -191,7 +191,9 @@ impl View {
             );
         }
         if !self.broken_known {
-            missing.push("parts of huge pages do not show: that needs CAP_SYS_ADMIN, time, and no --root".to_owned());
+            missing.push(
+                "parts of huge pages do not show: that needs CAP_SYS_ADMIN, time, and no --root".to_owned(),
+            );
         }
         missing
     }

@@ -40,7 +40,11 @@ pub(crate) fn release(context: &Context, arguments: &ReleaseArguments, json: boo
         Err(error) => return process::refuse_opened(out, id, &opened, doing, error),
     };
     let name = &opened.status.name;
-    out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report, context.root) });
+    out.data(&if json {
+        data(id, name, &options, &report)
+    } else {
+        text(id, name, &options, &report, context.root)
+    });
     process::ended(out, id, &opened, doing, report.stop, report.left)
 }
 

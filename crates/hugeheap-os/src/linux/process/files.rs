@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn a_process_without_its_main_thread_lives() {
-        let of = |threads| status_in(format!("Name:\ta\nState:\tZ (zombie)\nThreads:\t{threads}\n").as_bytes());
+        let of =
+            |threads| status_in(format!("Name:\ta\nState:\tZ (zombie)\nThreads:\t{threads}\n").as_bytes());
         assert!(of(2).main_thread_ended && !of(2).ended);
         assert!(of(1).ended && !of(1).main_thread_ended);
     }
