@@ -4,7 +4,25 @@ import ctypes
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
+
+
+# Ends its main thread at the first line of its input, and itself at the second.
+HEADLESS = """
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static void *run(void *nothing) { pthread_join(*(pthread_t *)nothing, 0); puts("alone"); fflush(stdout); getchar(); _exit(0); }
+int main(void) {
+    static pthread_t self, thread;
+    self = pthread_self();
+    pthread_create(&thread, 0, run, &self);
+    puts("ready"); fflush(stdout);
+    getchar();
+    pthread_exit(0);
+}
+"""
 
 
 class Target:
@@ -16,6 +34,16 @@ class Target:
         )
         self.first = self.process.stdout.readline().strip()
         self.pid = self.process.pid
+
+    def behead(self):
+        """Ends the main thread of a program that does it at a line of its input."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "alone\n"
+        # The others are told a moment before the kernel's state says so.
+        until = time.monotonic() + 60
+        while "State:\tZ" not in Path(f"/proc/{self.pid}/status").read_text():
+            assert time.monotonic() < until
 
     def end(self):
         """What it says about itself."""

@@ -3,13 +3,12 @@
 import json
 import os
 import subprocess
-import time
 import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
 import testbed
-from targets import Target, drop, ended
+from targets import HEADLESS, Target, drop, ended
 
 TARGETS = Path(__file__).parent
 NOBODY = 65534
@@ -138,23 +137,8 @@ def test_another_user_s_process(hugeheap):
 @root
 @pytest.mark.parametrize("command", [["map"], ["collapse"], ["doctor", "--pid"], ["ps"]])
 def test_a_process_without_its_main_thread_is_not_said_to_have_ended(hugeheap, compiled, command):
-    source = """
-#include <pthread.h>
-#include <stdio.h>
-#include <unistd.h>
-static void *run(void *nothing) { getchar(); _exit(0); return nothing; }
-int main(void) {
-    pthread_t thread;
-    pthread_create(&thread, 0, run, 0);
-    puts("ready"); fflush(stdout);
-    pthread_exit(0);
-}
-"""
-    process = Target(compiled("headless", "-pthread", source=source))
-    until = time.monotonic() + 60
-    while "State:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    process = Target(compiled("headless", "-pthread", source=HEADLESS))
+    process.behead()
     result = hugeheap(*command, process.pid)
     process.process.communicate("\n", timeout=60)
     assert result.returncode == 3, result.stderr

@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import pytest
+from targets import HEADLESS, Target
 
 # Memory of a known size, held until the file `go` is there.
 HOLD = """
@@ -154,6 +155,17 @@ def test_a_daemon_is_told_and_not_waited_for(hugeheap, tmp_path):
     result = hugeheap("record", "--children", "-o", tmp_path / "a.tsv", "--", "sh", "-c", leave)
     os.kill(int(result.stdout), signal.SIGKILL)
     assert result.returncode == 0 and "still there: 1 process" in result.stderr, result.stderr
+
+
+def test_a_process_whose_main_thread_ends_is_not_said_to_have_ended(begin, compiled, tmp_path):
+    table, target = tmp_path / "a.tsv", Target(compiled("headless", "-pthread", source=HEADLESS))
+    process = begin("-o", table, "--pid", target.pid)
+    until(lambda: table.exists() and rows(table))
+    target.behead()
+    _, stderr = process.communicate(timeout=60)
+    target.process.communicate("\n", timeout=60)
+    assert process.returncode == 0, stderr
+    assert "its main thread has ended, others run" in stderr and "has ended\n" not in stderr
 
 
 def test_a_full_disk_keeps_what_was_recorded(program, environment, tmp_path):

@@ -15,7 +15,7 @@ import termios
 import time
 
 import pytest
-from targets import Target, ended
+from targets import HEADLESS, Target, ended
 from terminal import PATIENCE, Terminal
 
 UTF8 = {"LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
@@ -88,6 +88,21 @@ def test_a_process_that_ends_is_said_so(top, python):
     view.sees(f"process {process.pid} has ended (Esc: back to the list)")
     view.type(ESCAPE)
     view.sees("no such process (any more)")
+    view.type("\x03")
+    assert view.ended() == 0
+
+
+def test_a_process_whose_main_thread_ends_is_not_said_to_have_ended(top, compiled):
+    process = Target(compiled("headless", "-pthread", source=HEADLESS))
+    view = top("--interval", "0.2", process.pid)
+    view.sees("headless")
+    view.type(ENTER)
+    view.sees("page tables")
+    process.behead()
+    view.sees(f"headless ({process.pid}): its main thread has ended, others run")
+    view.misses("has ended (Esc")
+    process.process.communicate("\n", timeout=60)
+    view.sees(f"process {process.pid} has ended (Esc: back to the list)")
     view.type("\x03")
     assert view.ended() == 0
 

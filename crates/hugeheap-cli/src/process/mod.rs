@@ -21,6 +21,9 @@ use hugeheap_os::process::{ProcessStatus, Stop};
 use hugeheap_os::{ErrorKind, Facts};
 use refusal::refuse;
 
+/// Why there is nothing to be seen of a process that lives.
+pub(crate) const HEADLESS: &str = "its main thread has ended, others run; it cannot be looked at";
+
 /// A process that is there and has memory.
 pub(crate) struct Opened {
     pub(crate) process: LinuxProcess,
@@ -47,10 +50,7 @@ pub(crate) fn status(context: &Context, id: u32, doing: Doing) -> Result<Process
         return Err(exit::GONE);
     }
     if status.main_thread_ended {
-        out.error(&format!(
-            "{}: its main thread has ended, others run; it cannot be looked at",
-            named(id, &status.name)
-        ));
+        out.error(&format!("{}: {HEADLESS}", named(id, &status.name)));
         return Err(exit::UNSUPPORTED);
     }
     if !status.has_memory {

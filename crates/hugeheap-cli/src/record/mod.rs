@@ -27,7 +27,7 @@ use crate::{Context, exit, host, reproduce};
 use arguments::RecordArguments;
 use data::{Kept, Recording};
 use file::Files;
-use hugeheap_os::linux::Linux;
+use hugeheap_os::linux::{Linux, LinuxProcess};
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -201,7 +201,12 @@ fn attached(context: &Context, arguments: &RecordArguments, pid: u32) -> u8 {
         Some(signal) => json!({"by": "request", "signal": signal}),
         None if until.is_some_and(|until| Instant::now() >= until) => json!({"by": "duration"}),
         None => {
-            out.progress(&format!("{named} has ended"), true);
+            let status = LinuxProcess::status_of(context.facts, pid);
+            if status.is_ok_and(|status| status.main_thread_ended) {
+                out.warning(&format!("{named}: {}", process::HEADLESS));
+            } else {
+                out.progress(&format!("{named} has ended"), true);
+            }
             json!({"by": "process"})
         }
     };

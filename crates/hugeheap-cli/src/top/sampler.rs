@@ -12,7 +12,7 @@ use super::heap::Heap;
 use super::host::Host;
 use super::schedule::{Credit, Due, Turn, order};
 use crate::map::view::View;
-use crate::process::{FOREIGN, REFUSED, may_look_at_others, named, proc_is_foreign};
+use crate::process::{FOREIGN, HEADLESS, REFUSED, may_look_at_others, named, proc_is_foreign};
 use crate::ps::gather;
 use crate::ps::row::{self, Row, Source, Thp, Unread};
 use core::time::Duration;
@@ -267,7 +267,11 @@ impl Sampler {
             return;
         }
         let Some(known) = self.known.get(&watch.id) else {
-            watch.found = None;
+            let status = LinuxProcess::status_of(self.linux, watch.id).ok();
+            watch.found = status.filter(|status| status.main_thread_ended).map(|status| {
+                let why = format!("{}: {HEADLESS}", named(watch.id, &status.name));
+                Arc::new(Watched { id: watch.id, view: Err(why), limits: None, heap: None })
+            });
             return;
         };
         let status = &known.row.status;

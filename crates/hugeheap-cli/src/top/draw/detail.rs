@@ -60,6 +60,10 @@ fn facts(
 ) -> u16 {
     let write = |count| state.units.write(count);
     let Some(row) = state.row(id) else {
+        // Why it is not in the list though it lives is said below.
+        if watched.is_some_and(|watched| watched.view.is_err()) {
+            return 0;
+        }
         let text = format!("process {id} has ended (Esc: back to the list)");
         frame.render_widget(Line::styled(text, look.bad()), area);
         return 1;
