@@ -208,9 +208,15 @@ impl Bin {
         }
     }
 
-    /// The bins of a new heap.
-    pub(crate) const fn all() -> [Self; CLASSES] {
-        [const { Self::empty() }; CLASSES]
+    /// Makes the bins of a new heap, one after the other: see [`Own::make_at`](super::heap::Own::make_at).
+    ///
+    /// # Safety
+    /// Memory that nobody else knows.
+    pub(super) unsafe fn make_all_at(bins: *mut [Self; CLASSES]) {
+        for class in 0..CLASSES {
+            // SAFETY: by the contract; within the bins.
+            unsafe { bins.cast::<Self>().add(class).write(Self::empty()) };
+        }
     }
 
     /// A block was freed away from the current window.
@@ -441,7 +447,7 @@ mod tests {
     fn what_a_missing_thread_left_behind_is_not_reached_behind_what_is_gathered() {
         for freed in 1..=2 * RECENT {
             for gathered in 0..=GATHERED {
-                let [mut bin, ..] = Bin::all();
+                let mut bin = Bin::empty();
                 (0..freed).for_each(|granule| bin.note_free(granule));
                 // In the middle of taking the latest one: its place is empty, and the end where it was.
                 let top = bin.end().wrapping_sub(1) % RECENT;
@@ -469,7 +475,7 @@ mod tests {
         struct Owner(UnsafeCell<Bin>);
         // SAFETY: one thread changes it; the other one reads as another thread may.
         unsafe impl Sync for Owner {}
-        let [bin, ..] = Bin::all();
+        let bin = Bin::empty();
         let (owner, ends) = (Owner(UnsafeCell::new(bin)), AtomicBool::new(false));
         // Apart, because one block is remembered from before until after all this.
         let (owner, ends) = (&owner, &ends);
@@ -515,7 +521,7 @@ mod tests {
         fn what_is_forgotten_is_all_of_its_kind_and_nothing_else(
             frees in prop::collection::vec(0u32..8, 0..40), recalled in 0usize..20, kind in 0u32..4
         ) {
-            let [mut bin, ..] = Bin::all();
+            let mut bin = Bin::empty();
             frees.iter().for_each(|&granule| bin.note_free(granule as usize));
             let mut latest: Vec<_> = frees.iter().rev().take(RECENT).copied().collect();
             for _ in 0..recalled.min(latest.len()) {

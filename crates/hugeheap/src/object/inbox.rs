@@ -38,7 +38,14 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    pub(crate) const EMPTY: Self = Self { queues: [List::EMPTY; CLASSES], pages: 0, patience: SELDOM };
+    /// Makes those of a new heap: see [`Own::make_at`](super::heap::Own::make_at).
+    ///
+    /// # Safety
+    /// Zeroed memory that nobody else knows.
+    pub(super) unsafe fn make_at(queues: *mut Self) {
+        // SAFETY: by the contract.
+        unsafe { (&raw mut (*queues).patience).write(SELDOM) };
+    }
 }
 
 /// How far an owner is, as others see it.

@@ -19,15 +19,11 @@ pub(super) enum Listed {
     Sparse = 2,
 }
 
-/// A list of pages through their links, by addresses; 0: none.
+/// A list of pages through their links, by addresses; 0: none. All zero where it has no page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     pub(crate) first: usize,
     pub(crate) last: usize,
-}
-
-impl List {
-    pub(crate) const EMPTY: Self = Self { first: 0, last: 0 };
 }
 
 /// The lists of a bin.
@@ -36,10 +32,6 @@ pub(crate) struct Lists {
     pub(crate) partial: List,
     /// Mostly free when they were last looked at, left to drain.
     pub(crate) sparse: List,
-}
-
-impl Lists {
-    pub(crate) const EMPTY: Self = Self { partial: List::EMPTY, sparse: List::EMPTY };
 }
 
 /// Pages with free blocks of which the arenas are told at a time: 4 MiB, so that their lock and clock are paid once for so many.

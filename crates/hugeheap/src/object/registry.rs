@@ -256,6 +256,8 @@ impl<S: Source> Space<S> {
         Some(Heap { core })
     }
 
+    /// A new heap. Apart, so that taking one over that waits needs no stack for it.
+    #[inline(never)]
     fn make_heap(&'static self, hardened: bool, state: u32) -> Option<Heap<S>> {
         self.reserve_beside();
         let mut making = self.registry.making.lock();
@@ -275,10 +277,10 @@ impl<S: Source> Space<S> {
         let preset = if hardened { Some(self.make_preset()?) } else { None };
         let core = making.0 as *mut Core<S>;
         *making = (making.0 + bytes, making.1 - bytes);
-        // SAFETY: fresh memory of the chunk, aligned (chunks begin at 64 KiB and cores follow each other), given to nobody else.
+        // SAFETY: fresh memory of the chunk, zero and aligned (chunks begin at 64 KiB and cores follow each other), given to nobody else.
         unsafe {
-            let own = Own { preset, ..Own::new(self, number as u32) };
-            core.write(Core { own, shared: Shared::new(state, hardened) });
+            Own::make_at(&raw mut (*core).own, self, number as u32, preset);
+            (&raw mut (*core).shared).write(Shared::new(state, hardened));
         }
         self.add_metadata(bytes);
         let slot = self.registry.slot(number as u32)?;
