@@ -31,7 +31,8 @@ const CHARGE: &str = "read(memory charge)";
 /// Window for /proc/self/cgroup and mountinfo. Overlay mounts have longer lines; a cut line is never a cgroup's.
 const WINDOW: usize = 2048;
 
-/// Where a group's files are.
+/// Where a group's files are. More than a kibibyte: it is filled and used where it is, and a path to a file is made in it ([`at`](Self::at)). With copies and paths of their own these facts took 11 KiB of
+/// stack, in the first request of a thread that had no more.
 struct Place {
     version: CgroupVersion,
     /// Directory of the group, with the root.
@@ -47,10 +48,11 @@ pub(super) fn limits(root: &Root) -> Result<MemoryLimits> {
 
 /// Limits and charge of the group of `process`, a name in /proc, as far as this process sees it. Does not allocate.
 pub(super) fn limits_of(root: &Root, process: &[u8]) -> Result<MemoryLimits> {
-    let place = find(root, process)?;
+    let mut place = Place::nowhere();
+    place.find(root, process)?;
     match place.version {
-        CgroupVersion::V1 => limits_v1(place),
-        CgroupVersion::V2 => limits_v2(place),
+        CgroupVersion::V1 => limits_v1(&mut place),
+        CgroupVersion::V2 => limits_v2(&mut place),
     }
 }
 
@@ -79,17 +81,18 @@ enum Limits {
 
 /// Tells of the levels that limit the group of `process`, the group first. Does not allocate.
 fn each_level(root: &Root, process: &[u8], limits: Limits, mut tell: impl FnMut(MemoryLevel)) -> Result<()> {
-    let mut place = find(root, process)?;
+    let mut place = Place::nowhere();
+    place.find(root, process)?;
     // Of v1, the least limit of all levels, also of those that cannot be seen.
     let above = match place.version {
-        CgroupVersion::V1 => stat(&place, [b"hierarchical_memory_limit"]).unwrap_or_default()[0],
+        CgroupVersion::V1 => stat(&mut place, [b"hierarchical_memory_limit"]).unwrap_or_default()[0],
         CgroupVersion::V2 => None,
     };
     let above = above.filter(|&limit| is_limit_v1(limit));
     let (mut top, mut seen) = (None, false);
     loop {
         // A level below the one where the controller ends has no files; what is charged is its parent's.
-        match level(&place, limits) {
+        match level(&mut place, limits) {
             Ok(level) => {
                 top = Some(level);
                 seen |= above.is_some_and(|above| level.limit == above);
@@ -113,19 +116,19 @@ fn each_level(root: &Root, process: &[u8], limits: Limits, mut tell: impl FnMut(
 }
 
 /// One level; a limit of `u64::MAX` is none.
-fn level(place: &Place, limits: Limits) -> Result<MemoryLevel> {
+fn level(place: &mut Place, limits: Limits) -> Result<MemoryLevel> {
     let (limit, charge, keys): (_, &[u8], [&[u8]; 2]) = match place.version {
         CgroupVersion::V1 => {
-            let limit = limit(&place.file(b"memory.limit_in_bytes")?)?.filter(|&limit| is_limit_v1(limit));
+            let limit = place.at(b"memory.limit_in_bytes", limit)?.filter(|&limit| is_limit_v1(limit));
             (limit, b"memory.usage_in_bytes", [b"total_rss", b"total_shmem"])
         }
         CgroupVersion::V2 => {
-            let max = limit(&place.file(b"memory.max")?)?;
-            let high = if limits == Limits::All { limit(&place.file(b"memory.high")?)? } else { None };
+            let max = place.at(b"memory.max", limit)?;
+            let high = if limits == Limits::All { place.at(b"memory.high", limit)? } else { None };
             (least(max, high), b"memory.current", [b"anon", b"shmem"])
         }
     };
-    let charge = read::number(&place.file(charge)?, CHARGE)?;
+    let charge = place.at(charge, |path| read::number(path, CHARGE))?;
     let [anonymous, shared] = stat(place, keys).unwrap_or_default();
     let kept = anonymous.map(|anonymous| anonymous + shared.unwrap_or(0));
     Ok(MemoryLevel { limit: limit.unwrap_or(u64::MAX), charge, kept })
@@ -133,39 +136,24 @@ fn level(place: &Place, limits: Limits) -> Result<MemoryLevel> {
 
 /// The group of `process` as the kernel names it.
 pub(super) fn name_of(root: &Root, process: &[u8]) -> Result<PathBuffer> {
-    group_path(root, process).map(|(_, path)| path)
+    let mut group = PathBuffer::new();
+    group_path(root, process, &mut group)?;
+    Ok(group)
 }
 
 /// The version that the memory controller is on, and the directory of the group of `process`.
 pub(super) fn directory_of(root: &Root, process: &[u8]) -> Result<(CgroupVersion, PathBuffer)> {
-    let place = find(root, process)?;
+    let mut place = Place::nowhere();
+    place.find(root, process)?;
     Ok((place.version, place.directory))
 }
 
-fn find(root: &Root, process: &[u8]) -> Result<Place> {
-    let (version, group) = group_path(root, process)?;
-    let mut lines = Lines::<_, WINDOW>::new(File::open(&root.path(b"/proc/self/mountinfo")?, MOUNTS)?);
-    while let Some(line) = lines.next()? {
-        let Some(mount) = mount_of(&line, version) else { continue };
-        let mut mount_root = PathBuffer::new();
-        push_unescaped(&mut mount_root, mount.root)?;
-        let Some(below) = below(group.as_bytes(), mount_root.as_bytes()) else { continue };
-        let mut directory = root.path(b"")?;
-        push_unescaped(&mut directory, mount.point)?;
-        let top = directory.as_bytes().len();
-        directory.push(below)?;
-        return Ok(Place { version, directory, top });
-    }
-    Err(Error::new(MOUNTS, libc::ENOENT))
-}
-
-/// The group of the memory controller, and the version it is on.
-fn group_path(root: &Root, process: &[u8]) -> Result<(CgroupVersion, PathBuffer)> {
-    let mut unified = None;
-    let mut path = root.path(b"/proc/")?;
-    path.push(process)?;
-    path.push(b"/cgroup")?;
-    let mut lines = Lines::<_, WINDOW>::new(File::open(&path, GROUP)?);
+/// Finds the group of the memory controller, and the version it is on.
+#[inline(never)]
+fn group_path(root: &Root, process: &[u8], group: &mut PathBuffer) -> Result<CgroupVersion> {
+    let mut unified = false;
+    let mut lines =
+        Lines::<_, WINDOW>::new(root.at(&[b"/proc/", process, b"/cgroup"], |path| File::open(path, GROUP))?);
     while let Some(line) = lines.next()? {
         // "4:cpu,memory:/path" and "0::/path"; the path may hold colons.
         let mut fields = line.bytes.splitn(3, |&byte| byte == b':');
@@ -181,14 +169,14 @@ fn group_path(root: &Root, process: &[u8]) -> Result<(CgroupVersion, PathBuffer)
         if line.cut {
             return Err(Error::new(GROUP, libc::ENAMETOOLONG));
         }
-        let mut group = PathBuffer::new();
+        group.truncate(0);
         group.push(path)?;
         if v1 {
-            return Ok((CgroupVersion::V1, group));
+            return Ok(CgroupVersion::V1);
         }
-        unified = Some(group);
+        unified = true;
     }
-    unified.map(|group| (CgroupVersion::V2, group)).ok_or(Error::new(GROUP, libc::ENOENT))
+    if unified { Ok(CgroupVersion::V2) } else { Err(Error::new(GROUP, libc::ENOENT)) }
 }
 
 /// A mount of the hierarchy that is looked for; both paths with the kernel's escapes.
@@ -241,12 +229,45 @@ fn below<'a>(group: &'a [u8], mount_root: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl Place {
-    /// The path of a file of the group.
-    fn file(&self, name: &[u8]) -> Result<PathBuffer> {
-        let mut path = self.directory;
-        path.push(b"/")?;
-        path.push(name)?;
-        Ok(path)
+    /// One to be filled by [`find`](Self::find).
+    const fn nowhere() -> Self {
+        Self { version: CgroupVersion::V2, directory: PathBuffer::new(), top: 0 }
+    }
+
+    /// Becomes the place of the group of `process`.
+    #[inline(never)]
+    fn find(&mut self, root: &Root, process: &[u8]) -> Result<()> {
+        let mut group = PathBuffer::new();
+        self.version = group_path(root, process, &mut group)?;
+        self.find_mounted(root, group.as_bytes())
+    }
+
+    /// The same for a group and version that are known.
+    #[inline(never)]
+    fn find_mounted(&mut self, root: &Root, group: &[u8]) -> Result<()> {
+        let mut lines =
+            Lines::<_, WINDOW>::new(root.at(&[b"/proc/self/mountinfo"], |path| File::open(path, MOUNTS))?);
+        while let Some(line) = lines.next()? {
+            let Some(mount) = mount_of(&line, self.version) else { continue };
+            self.directory.truncate(0);
+            push_unescaped(&mut self.directory, mount.root)?;
+            let Some(below) = below(group, self.directory.as_bytes()) else { continue };
+            self.directory.truncate(0);
+            self.directory.push(root.as_bytes())?;
+            push_unescaped(&mut self.directory, mount.point)?;
+            self.top = self.directory.as_bytes().len();
+            return self.directory.push(below);
+        }
+        Err(Error::new(MOUNTS, libc::ENOENT))
+    }
+
+    /// Does something with the path of a file of the group: the directory's, which is longer by the file's name meanwhile.
+    fn at<R>(&mut self, name: &[u8], work: impl FnOnce(&PathBuffer) -> Result<R>) -> Result<R> {
+        let length = self.directory.as_bytes().len();
+        let path = &mut self.directory;
+        let result = path.push(b"/").and_then(|()| path.push(name)).and_then(|()| work(path));
+        path.truncate(length);
+        result
     }
 
     /// Goes to the parent. False at the mount point.
@@ -282,16 +303,16 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     }
 }
 
-fn limits_v2(mut place: Place) -> Result<MemoryLimits> {
+fn limits_v2(place: &mut Place) -> Result<MemoryLimits> {
     let (mut max, mut high, mut charged) = (None, None, None);
     loop {
-        max = least(max, limit(&place.file(b"memory.max")?)?);
-        high = least(high, limit(&place.file(b"memory.high")?)?);
+        max = least(max, place.at(b"memory.max", limit)?);
+        high = least(high, place.at(b"memory.high", limit)?);
         // Where the controller ends above the process's group, the nearest parent that has it is what is charged.
         if charged.is_none() {
-            charged = match read::number(&place.file(b"memory.current")?, CHARGE) {
+            charged = match place.at(b"memory.current", |path| read::number(path, CHARGE)) {
                 Err(error) if error.code == libc::ENOENT => None,
-                charge => Some((charge?, stat(&place, [b"anon"]).map_or(None, |[anonymous]| anonymous))),
+                charge => Some((charge?, stat(place, [b"anon"]).map_or(None, |[anonymous]| anonymous))),
             };
         }
         if !place.ascend() {
@@ -302,14 +323,14 @@ fn limits_v2(mut place: Place) -> Result<MemoryLimits> {
     Ok(MemoryLimits { version: CgroupVersion::V2, max, high, charge, anonymous })
 }
 
-fn limits_v1(mut place: Place) -> Result<MemoryLimits> {
-    let charge = read::number(&place.file(b"memory.usage_in_bytes")?, CHARGE)?;
+fn limits_v1(place: &mut Place) -> Result<MemoryLimits> {
+    let charge = place.at(b"memory.usage_in_bytes", |path| read::number(path, CHARGE))?;
     // The charge includes the groups below, so the statistics that do count.
     let keys: [&[u8]; 2] = [b"hierarchical_memory_limit", b"total_rss"];
-    let [hierarchical, anonymous] = stat(&place, keys).unwrap_or_default();
+    let [hierarchical, anonymous] = stat(place, keys).unwrap_or_default();
     let mut max = hierarchical.filter(|&limit| is_limit_v1(limit));
     loop {
-        let own = limit(&place.file(b"memory.limit_in_bytes")?)?;
+        let own = place.at(b"memory.limit_in_bytes", limit)?;
         max = least(max, own.filter(|&limit| is_limit_v1(limit)));
         // The statistics already are the least of all parents.
         if hierarchical.is_some() || !place.ascend() {
@@ -326,9 +347,9 @@ const fn is_limit_v1(limit: u64) -> bool {
 }
 
 /// Values of memory.stat.
-fn stat<const N: usize>(place: &Place, keys: [&[u8]; N]) -> Result<[Option<u64>; N]> {
+fn stat<const N: usize>(place: &mut Place, keys: [&[u8]; N]) -> Result<[Option<u64>; N]> {
     let mut values = [None; N];
-    let mut lines = Lines::<_, 256>::new(File::open(&place.file(b"memory.stat")?, STAT)?);
+    let mut lines = Lines::<_, 256>::new(place.at(b"memory.stat", |path| File::open(path, STAT))?);
     while let Some(line) = lines.next()? {
         for (value, key) in values.iter_mut().zip(keys) {
             *value = value.or_else(|| read::number_of(line.bytes, key));

@@ -85,6 +85,7 @@ fn open() -> Result<File> {
 ///
 /// # Errors
 /// `ENOTTY` on kernels before 6.7.
+#[inline(never)]
 pub(super) fn scan(range: AddressRange) -> Result<Residency> {
     let file = open()?;
     let mut total = Residency::default();

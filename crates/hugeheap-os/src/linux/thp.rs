@@ -16,26 +16,20 @@ const SIZE_ENABLED: &str = "read(transparent_hugepage/hugepages-*kB/enabled)";
 const DEFRAG: &str = "read(transparent_hugepage/defrag)";
 const KHUGEPAGED: &str = "read(transparent_hugepage/khugepaged)";
 
-fn path(root: &Root, rest: &[u8]) -> Result<PathBuffer> {
-    let mut path = root.path(DIR)?;
-    path.push(rest)?;
-    Ok(path)
-}
-
 /// Size of the huge page in bytes.
 pub(super) fn huge_page(root: &Root) -> Result<usize> {
-    let size = read::number(&path(root, b"/hpage_pmd_size")?, PMD_SIZE)?;
+    let size = root.at(&[DIR, b"/hpage_pmd_size"], |path| read::number(path, PMD_SIZE))?;
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).ok_or(read::malformed(PMD_SIZE))
 }
 
 /// The knobs.
 pub(super) fn knobs(root: &Root) -> Result<Thp> {
-    let global = choice(&path(root, b"/enabled")?, ENABLED, global_mode)?;
+    let global = root.at(&[DIR, b"/enabled"], |path| choice(path, ENABLED, global_mode))?;
     let mode = match size_mode(root)? {
         SizeMode::Own(mode) => mode,
         SizeMode::Inherit => global,
     };
-    let defrag = choice(&path(root, b"/defrag")?, DEFRAG, defrag)?;
+    let defrag = root.at(&[DIR, b"/defrag"], |path| choice(path, DEFRAG, defrag))?;
     Ok(Thp { mode, defrag, khugepaged: khugepaged(root).ok() })
 }
 
@@ -49,10 +43,12 @@ enum SizeMode {
 fn size_mode(root: &Root) -> Result<SizeMode> {
     // Without the size there is no telling which file is meant; such a kernel is older than these files.
     let Ok(size) = huge_page(root) else { return Ok(SizeMode::Inherit) };
-    let mut path = path(root, b"/hugepages-")?;
-    path.push_decimal(size / 1024)?;
-    path.push(b"kB/enabled")?;
-    match choice(&path, SIZE_ENABLED, own_mode) {
+    let mode = root.at(&[DIR, b"/hugepages-"], |path| {
+        path.push_decimal(size / 1024)?;
+        path.push(b"kB/enabled")?;
+        choice(path, SIZE_ENABLED, own_mode)
+    });
+    match mode {
         Err(error) if error.code == libc::ENOENT => Ok(SizeMode::Inherit),
         result => result,
     }
@@ -83,11 +79,7 @@ fn defrag(word: &[u8]) -> Option<ThpDefrag> {
 }
 
 fn khugepaged(root: &Root) -> Result<Khugepaged> {
-    let number = |name: &[u8]| {
-        let mut path = path(root, b"/khugepaged/")?;
-        path.push(name)?;
-        read::number(&path, KHUGEPAGED)
-    };
+    let number = |name: &[u8]| root.at(&[DIR, b"/khugepaged/", name], |path| read::number(path, KHUGEPAGED));
     Ok(Khugepaged {
         defrag: number(b"defrag")? != 0,
         pages_to_scan: number(b"pages_to_scan")?,

@@ -200,6 +200,11 @@ impl<O: Os> Arenas<O> {
 
     /// Takes the results of a plan over and says when the next pass is due.
     pub fn complete(&mut self, plan: Plan) -> Wait {
+        self.complete_once(&plan)
+    }
+
+    /// The same for who does it once and has the plan, two kibibytes, where it was made.
+    pub(crate) fn complete_once(&mut self, plan: &Plan) -> Wait {
         let now = self.now();
         let mut achieved = plan.shed;
         let (mut due, mut offered, mut refused) = (plan.due, false, false);

@@ -265,12 +265,12 @@ impl Runtime {
         let mut waits = WAITS;
         let mut after = Some(0);
         loop {
-            let plan = heap.plan();
+            let mut plan = heap.plan();
             if !plan.is_empty() {
-                heap = self.perform(heap, plan).0;
+                heap = self.perform(heap, &mut plan).0;
                 continue;
             }
-            let _ = heap.complete(plan);
+            let _ = heap.complete_once(&plan);
             if let Some(start) = after {
                 drop(heap);
                 after = self.look(DueLook { after: start, quiet: false, asked: true });
@@ -335,7 +335,8 @@ impl Runtime {
         }
     }
 
-    /// Where no thread can be started: one short pass on the caller's thread, without the lock over system calls.
+    /// Where no thread can be started: one short pass on the caller's thread, without the lock over system calls. Apart: plans are kibibytes, which no other event needs of its stack.
+    #[inline(never)]
     fn maintain_inline(&self) {
         let mut heap = self.heap.lock();
         // What follows a pass may be an event itself. Where each led to the next pass, a heap of gigabytes that was given back had a stack of hundreds.
@@ -344,8 +345,8 @@ impl Runtime {
         }
         heap.count(crate::telemetry::Fallback::NoThread);
         heap.leave_ahead();
-        let plan = heap.plan();
-        let _ = self.perform(heap, plan);
+        let mut plan = heap.plan();
+        let _ = self.perform(heap, &mut plan);
     }
 
     /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.
@@ -371,17 +372,17 @@ impl Runtime {
         look.next
     }
 
-    /// Performs a plan without the lock.
+    /// Performs a plan without the lock, and completes it.
     fn perform<'a>(
         &'a self,
         heap: Guard<'a, Arenas<Linux>>,
-        mut plan: Plan,
+        plan: &mut Plan,
     ) -> (Guard<'a, Arenas<Linux>>, Wait) {
         self.performing.fetch_add(1, Ordering::Relaxed);
         drop(heap);
-        object::space().perform(&mut plan);
+        object::space().perform(plan);
         let mut heap = self.heap.lock();
-        let wait = heap.complete(plan);
+        let wait = heap.complete_once(plan);
         self.performing.fetch_sub(1, Ordering::Relaxed);
         (heap, wait)
     }

@@ -307,8 +307,8 @@ fn pass(runtime: &Runtime) -> Wait {
     }
     let mut heap = runtime.heap.lock();
     heap.host = host;
-    let plan = heap.plan();
-    let (mut heap, wait) = runtime.perform(heap, plan);
+    let mut plan = heap.plan();
+    let (mut heap, wait) = runtime.perform(heap, &mut plan);
     let wakes_at = match wait {
         Wait::For(0) | Wait::Idle => 0,
         Wait::For(time) => heap.now().saturating_add(time),
