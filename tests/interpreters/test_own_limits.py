@@ -188,3 +188,68 @@ def test_other_limits_and_errors_are_those_of_stock():
     stock, found = testbed.run(command), testbed.run(command, env=testbed.preloaded())
     assert (stock.returncode, stock.stdout) == (found.returncode, found.stdout)
     assert found.stdout.endswith("True 64\n65\n")
+
+
+POINTERS = """
+import ctypes, mmap, os, resource, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+function, name, where = sys.argv[1:]
+kind = getattr(resource, name, 99)
+limits = resource.getrlimit(kind if kind != 99 else resource.RLIMIT_AS)
+wanted = struct.pack("qq", 900 << 30 if name == "RLIMIT_AS" else 64, limits[1])
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+pages = libc.mmap(None, 2 * mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+libc.mprotect(ctypes.c_void_p(pages + mmap.PAGESIZE), mmap.PAGESIZE, 0)
+address = {"null": None, "low": 8, "high": 2**64 - 8, "inaccessible": pages + mmap.PAGESIZE, "half": pages + mmap.PAGESIZE - 8,
+           "odd": pages + 3, "good": pages}[where.split()[0]]
+if where.split()[0] in ("odd", "good"):
+    ctypes.memmove(address, wanted, len(wanted))
+ctypes.set_errno(0)
+if function.startswith("set"):
+    answer = libc[function](kind, ctypes.c_void_p(address))
+else:
+    pid = {"self": os.getpid(), "zero": 0, "nobody": -1}[where.split()[1]]
+    old = {"none": None, "bad": 8, "room": pages + 512}[where.split()[2]]
+    answer = libc[function](pid, kind, ctypes.c_void_p(address), ctypes.c_void_p(old))
+print(answer, os.strerror(ctypes.get_errno()))
+print(*(resource.getrlimit(kind) if kind != 99 else ()))
+"""
+PLACES = ["null", "low", "high", "inaccessible", "half", "odd", "good"]
+CALLS = [(function, place) for function in ("setrlimit", "setrlimit64") for place in PLACES]
+CALLS += [("prlimit", f"{place} self none") for place in PLACES] + [("prlimit64", f"{place} zero room") for place in PLACES]
+CALLS += [("prlimit", f"{place} {rest}") for place in ("low", "good") for rest in ("nobody none", "self bad")]
+
+
+@pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_NOFILE", "none"])
+@pytest.mark.parametrize(("function", "place"), CALLS)
+def test_a_pointer_to_nothing_is_answered_as_on_stock(function, place, name):
+    """`setrlimit(RLIMIT_NOFILE, (void *)8)` ended the process with SIGSEGV where the C library answers EFAULT."""
+    command = [INTERPRETERS[MAIN], "-c", POINTERS, function, name, place]
+    stock, found = testbed.run(command), testbed.run(command, env=testbed.preloaded())
+    assert (stock.returncode, stock.stderr) == (0, ""), stock
+    assert (found.returncode, found.stdout, found.stderr) == (0, stock.stdout, "")
+
+
+CAUGHT = """
+import ctypes, resource, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.setrlimit(resource.RLIMIT_AS, ctypes.c_void_p(8)) == -1 and ctypes.get_errno() == 14
+kept = [str(number) for number in range(100_000)]
+room = (ctypes.c_char * 64)()
+wanted = (ctypes.c_uint64 * 2).from_buffer(room, 8)
+wanted[:] = 400 << 20, 400 << 20
+assert libc.setrlimit(resource.RLIMIT_AS, ctypes.byref(room, 8)) == 0
+thread = threading.Thread(target=sys.stdout.write, args=("a thread, ",))
+thread.start()
+thread.join()
+try:
+    rows = [bytes(1000) for _ in range(1_000_000)]
+except MemoryError:
+    print(kept[-1])
+"""
+
+
+def test_a_limit_that_follows_one_that_could_not_be_read_leaves_room_for_threads():
+    result = testbed.run([INTERPRETERS[MAIN], "-c", CAUGHT], env=testbed.preloaded(MALLOC_ARENA_MAX="1"))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "a thread, 99999\n", "")
