@@ -60,7 +60,7 @@ pub enum HookState {
     Idle = 0,
     /// Installed.
     Hooked = 1,
-    /// The process is not CPython: it has no symbol `PyObject_SetArenaAllocator`.
+    /// The process is not CPython, or Python is loaded later: it had no symbol `PyObject_SetArenaAllocator` when it started.
     NotPython = 2,
     /// A free-threaded CPython: its objects come from its own mimalloc, not from arenas.
     FreeThreaded = 3,
@@ -124,7 +124,7 @@ impl HookState {
             Self::Idle => "not enabled",
             Self::Hooked => "CPython's arenas come from hugeheap",
             Self::NotPython => {
-                "nothing was hooked: the process is not CPython (no symbol PyObject_SetArenaAllocator)"
+                "nothing was hooked: the process is not CPython, or Python is loaded later (no symbol PyObject_SetArenaAllocator)"
             }
             Self::FreeThreaded => {
                 "nothing was hooked: free-threaded CPython keeps its objects in its own mimalloc, not in arenas"
