@@ -121,9 +121,9 @@ impl Plan {
         }
     }
 
-    /// Whether there is nothing to do.
+    /// Whether there is nothing to do, and nothing was done when it was made.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.count == 0 && !self.shed
     }
 
     /// Carries the plan out. Without the heap's lock.

@@ -69,7 +69,8 @@ impl<O: Os> Arenas<O> {
         before.take(LONG).all(|id| self.table.arena(id).state == State::LargeRest)
     }
 
-    /// Drops what is resident of a tail and not used. Says when that may be tried again, if the system refused.
+    /// Drops what is resident of a tail and not used. Says when that may be tried again, if the system refused. Apart: a plan is two kibibytes of the stack of who allocates.
+    #[inline(never)]
     pub(super) fn shed(&mut self, id: ArenaId, action: Action, now: u64) -> Option<u64> {
         // It did not come true.
         self.guesses -= u64::from(core::mem::take(&mut self.table.arena_mut(id).guess));
