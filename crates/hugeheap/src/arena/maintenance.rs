@@ -80,6 +80,7 @@ impl<O: Os> Arenas<O> {
         self.sweep.is_pending()
             || retains
             || self.kept_too_much()
+            || self.tails_due()
             || self.ahead_due()
             || self.has_look_ahead()
             || self.offers_due()
@@ -98,6 +99,7 @@ impl<O: Os> Arenas<O> {
     pub(crate) fn oversleeps(&mut self, look: u64) -> bool {
         self.counters.retained > SLACK && self.demand.may_fall_before(look)
             || self.kept_too_much()
+            || self.tails_due()
             || self.looks_before(look)
             || self.offers_before(look)
     }
@@ -130,9 +132,10 @@ impl<O: Os> Arenas<O> {
         self.plan_vacating(&mut plan, now, tight);
         self.claim(&plan, claimed);
         let claimed = plan.len();
-        let sheds = excess >= HEAP_PAGE_BYTES as u64;
+        let scarce = self.is_scarce();
+        let sheds = scarce || excess >= HEAP_PAGE_BYTES as u64;
         self.sweep.news |= sheds && core::mem::take(&mut self.tails);
-        self.plan_sweep(&mut plan, now, tight, sheds);
+        self.plan_sweep(&mut plan, now, tight, sheds.then_some(scarce));
         self.claim(&plan, claimed);
         plan.more |= plan.is_full();
         plan

@@ -1,7 +1,7 @@
 //! Tails: the last arena of a large block, where the block uses a part of it and more is resident.
 //!
 //! ```text
-//!   made of what was kept ──┐                    memory is scarce ──────────────────────▶ shed at once
+//!   made of what was kept ──┐                    memory is or becomes scarce ───────────▶ shed at once
 //!   the block became shorter┼─▶ resident tail ──┤
 //!   expected to be filled ──┘                    too much is kept, and unchanged for ──▶ shed in a pass
 //!                                                the decay time
@@ -21,9 +21,9 @@ use super::record::{Made, State};
 use super::sweep::DENSE;
 use hugeheap_os::Os;
 
-/// Part of a memory limit from which on memory is scarce, as a divisor. What the heap has mapped is compared with it, which is known at any moment. The charge is not, and of
-/// what was offered to the kernel it says nothing before that is used again.
-const SCARCE: u64 = 2;
+/// Parts of a memory limit from which on memory is scarce, as divisors: what the heap has mapped, and what lives of it. Both are known at any moment. The charge is not: of what was offered to the kernel it says nothing before that is
+/// used again. And both, because a program that keeps much and uses little of it would have its tails dropped and brought back for nothing.
+const SCARCE: (u64, u64) = (2, 4);
 
 /// Arenas of a block from which on its tail may be a huge page however little of it is used: the waste is at most an eighth.
 pub(crate) const LONG: usize = 8;
@@ -43,14 +43,21 @@ impl<O: Os> Arenas<O> {
         self.tails |= self.to_shed(id, true).is_some();
     }
 
+    /// Whether a pass is due for tails, because memory has become scarce since they were made.
+    pub(super) fn tails_due(&self) -> bool {
+        self.tails && self.is_scarce()
+    }
+
     /// Whether memory is so scarce that no tail is more than it has to be.
     pub(crate) fn is_scarce(&self) -> bool {
         let limit = self.host.limit();
-        limit.is_some_and(|limit| self.mapped_bytes() > limit / SCARCE) || self.is_tight()
+        let (mapped, live) = SCARCE;
+        let is_much = |limit| self.mapped_bytes() > limit / mapped && self.counters.live > limit / live;
+        limit.is_some_and(is_much) || self.is_tight()
     }
 
     /// What is to be done with a tail, if so much of it is free that it is worth it.
-    pub(super) fn to_shed(&self, id: ArenaId, tight: bool) -> Option<Action> {
+    pub(super) fn to_shed(&self, id: ArenaId, scarce: bool) -> Option<Action> {
         let arena = self.table.arena(id);
         let is_tail = matches!(arena.state, State::Large | State::LargeRest);
         // One that is dense would be collapsed again.
@@ -59,7 +66,7 @@ impl<O: Os> Arenas<O> {
         }
         let whole = is_whole(arena, self.host.thp);
         // Of other arenas half has to be free: that is there for others, and this for nobody.
-        let least = least_to_break(whole, tight || !self.ends_long_block(id));
+        let least = least_to_break(whole, scarce || !self.ends_long_block(id));
         (arena.retained_pages() >= least).then(|| break_of(arena, whole, false))
     }
 
