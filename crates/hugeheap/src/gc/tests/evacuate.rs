@@ -24,7 +24,7 @@ fn lives(index: usize) -> bool {
     index.wrapping_mul(0x9e37_79b9) >> 7 & 1023 < 102
 }
 
-pub(super) fn drop_most(scope: &mut Scope<'_, World>, table: Local<'_>) -> usize {
+fn drop_most(scope: &mut Scope<'_, World>, table: Local<'_>) -> usize {
     let count = scope.length(table);
     for index in (0..count).filter(|&index| !lives(index)) {
         let offset = scope.item(table, index);
@@ -33,7 +33,7 @@ pub(super) fn drop_most(scope: &mut Scope<'_, World>, table: Local<'_>) -> usize
     (0..count).filter(|&index| lives(index)).count()
 }
 
-pub(super) fn check(scope: &mut Scope<'_, World>, table: Local<'_>) {
+fn check(scope: &mut Scope<'_, World>, table: Local<'_>) {
     for index in 0..scope.length(table) {
         scope.scope(|scope| {
             let offset = scope.item(table, index);

@@ -130,6 +130,43 @@ fn where_a_limit_makes_memory_scarce_the_rest_of_a_tail_goes_at_once() {
     }
 }
 
+/// A tail that is made then, without a pass; and one that was made before.
+#[test]
+fn a_tail_goes_when_memory_becomes_scarce_and_nothing_is_tight_yet() {
+    let mut world = World::new(Policy::Thp, Config::default().with_cgroup_max(200 * MIB));
+    used(&mut world, 2);
+    let before = take(&mut world, ARENA_BYTES + SHORT, false);
+    assert_eq!(world.heap.snapshot().breaks, 0, "nothing is scarce");
+    let arenas = world.take_arenas(52);
+    assert!(world.heap.maintenance_due() && !world.heap.is_tight());
+    world.run(0.000_1);
+    assert_eq!(world.heap.snapshot().breaks, 1);
+    used(&mut world, 5);
+    let block = take(&mut world, ARENA_BYTES + SHORT, false);
+    assert_eq!(world.heap.snapshot().breaks, 2, "at once");
+    [before, block].map(|block| world.check_contents(block, ARENA_BYTES + SHORT));
+    // With little that lives there is room for what is kept.
+    world.free_arenas(&arenas);
+    world.heap.free_large(block).expect("it is live");
+    used(&mut world, 3);
+    take(&mut world, 2 * ARENA_BYTES + SHORT, false);
+    assert_eq!(world.heap.snapshot().breaks, 2);
+    world.check();
+}
+
+/// Nothing else tells of it.
+#[test]
+fn a_block_that_becomes_shorter_within_its_last_arena_is_looked_at() {
+    let mut world = world(Policy::Thp);
+    let block = take(&mut world, 2 * ARENA_BYTES, false);
+    world.run(5.0);
+    assert_eq!(resize(&mut world, block, ARENA_BYTES + SHORT), block);
+    world.heap.forget_demand();
+    world.run(5.0);
+    assert_eq!((world.heap.snapshot().breaks, world.heap.snapshot().retained), (1, 0));
+    world.check();
+}
+
 /// It would be collapsed as soon as there is room.
 #[test]
 fn a_tail_that_is_dense_stays_whole_where_memory_is_scarce() {
