@@ -144,7 +144,7 @@ fn a_tail_goes_when_memory_becomes_scarce_and_nothing_is_tight_yet() {
     used(&mut world, 5);
     let block = take(&mut world, ARENA_BYTES + SHORT, false);
     assert_eq!(world.heap.snapshot().breaks, 2, "at once");
-    [before, block].map(|block| world.check_contents(block, ARENA_BYTES + SHORT));
+    [before, block].iter().for_each(|&block| world.check_contents(block, ARENA_BYTES + SHORT));
     // With little that lives there is room for what is kept.
     world.free_arenas(&arenas);
     world.heap.free_large(block).expect("it is live");
