@@ -206,10 +206,10 @@ def test_a_program_that_only_grows_is_not_killed_for_what_is_free_between_its_bl
 
 # Blocks of which the last arena is used in part, by turns with small objects; never both at once.
 TAILS = """
-for k in range(4):
-    l = [bytes(3 * 2**20) and bytearray(b"x") * (3 * 2**20 - 100) for _ in range(25)]
+for k in range(8):
+    l = [b"x" * 2_400_000 for _ in range(32)]
     del l
-    l = [b"x" * 79 for _ in range(650_000)]
+    l = [b"%d" % n * 10 for n in range(650_000)]
     del l
 print("survived")
 """
@@ -218,7 +218,7 @@ print("survived")
 @pytest.mark.parametrize("policy", ["auto", "thp"])
 def test_the_rest_of_large_blocks_last_arenas_kills_no_program(policy, tmp_path):
     with testbed.memory_group("tails") as group:
-        group.limit(112 * MIB)
+        group.limit(104 * MIB)
         stock = testbed.run([PYTHON, "-c", TAILS], env=testbed.clean(), preexec_fn=group.enter)
         assert stock.stdout == "survived\n", "the limit is too low on stock"
         environment = {**testbed.preloaded(policy, tmp_path), "HUGEHEAP_LEVEL": "objects"}

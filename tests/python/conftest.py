@@ -121,3 +121,9 @@ def fill_and_fill_again(ask):
         return stats
 
     return fill_and_fill_again
+
+
+@pytest.fixture
+def objects():
+    """Variables that preload the library at level `objects`, as `hugeheap run --level objects` sets them."""
+    return {"LD_PRELOAD": str(testbed.find_library()), "HUGEHEAP_LEVEL": "objects"}

@@ -12,12 +12,6 @@ import pytest
 import testbed
 
 
-@pytest.fixture
-def objects():
-    """Variables that preload the library at level `objects`, as `hugeheap run --level objects` sets them."""
-    return {"LD_PRELOAD": str(testbed.find_library()), "HUGEHEAP_LEVEL": "objects"}
-
-
 # The interpreter's allocator functions, and patterns to fill their blocks with.
 BLOCKS = """
 import ctypes, hugeheap, json
@@ -534,65 +528,6 @@ print(json.dumps([hugeheap.status().level, count]))
         **objects,
     )
     assert level == "objects" and count > 8_000
-
-
-@pytest.mark.every_version
-def test_objects_between_half_a_kilobyte_and_a_hundred(ask, objects):
-    """Sizes that pymalloc leaves to malloc are blocks and page runs here, but for those that heap pages would waste an eighth of: in random order, each with its own contents."""
-    large, live, peak, after = ask(
-        """
-        import hugeheap, json, random
-        def is_served(size):
-            gets = 16384 // (16384 // size) if size <= 16384 else -(-size // 16384) * 16384
-            return not 4096 < size < 131072 or gets - size <= size // 8
-        random.seed(11)
-        # Bytes of the objects themselves: 33 and 57 more with their headers.
-        held, floor = {}, hugeheap.stats().live
-        for step in range(60_000):
-            key = random.randrange(4_000)
-            if key in held and random.random() < 0.5:
-                size, data = held.pop(key)
-                assert len(data) == size and data[0] == data[-1] == data[size // 2] == key % 256, key
-            else:
-                size = random.randrange(480, 8_200) if random.random() < 0.9 else random.randrange(8_200, 102_400)
-                held[key] = size, bytes([key % 256]) * size
-        for key, (size, data) in held.items():
-            assert data.count(key % 256) == size
-        stats = hugeheap.stats()
-        live = sum(size for size, _ in held.values() if is_served(size + 33))
-        held.clear()
-        print(json.dumps([stats.live - floor, live, stats.live_peak, hugeheap.stats().live]))
-        """,
-        **objects,
-    )
-    assert live > 4 << 20
-    assert large >= live * 0.9, "they did not come from the heap"
-    # The small objects of the program are in it as well.
-    assert large <= live * 1.2 + (4 << 20), "others came from it, too"
-    assert after < peak
-
-
-BUFFERS = """
-import json
-def resident():
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
-taken = []
-for length in (4096, 8192, 12288, 16384, 32768, 65536):
-    before = resident()
-    held = [b"x" * length for _ in range(60_000_000 // length)]
-    taken.append(resident() - before)
-    # Kept, so that the next ones are not made of their memory.
-    globals()[f"held_{length}"] = held
-print(json.dumps(taken))
-"""
-
-
-@pytest.mark.every_version
-def test_buffers_of_powers_of_two_are_no_larger_than_on_stock(ask, objects):
-    """Reads return `bytes` of 33 bytes more than they asked for: rounded to heap pages they took up to twice their size."""
-    stock, taken = ask(BUFFERS), ask(BUFFERS, **objects)
-    assert all(mib < on_stock * 1.05 + 4 for mib, on_stock in zip(taken, stock, strict=True)), (stock, taken)
 
 
 @pytest.mark.every_version

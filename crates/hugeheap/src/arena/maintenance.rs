@@ -132,10 +132,8 @@ impl<O: Os> Arenas<O> {
         self.plan_vacating(&mut plan, now, tight);
         self.claim(&plan, claimed);
         let claimed = plan.len();
-        let scarce = self.is_scarce();
-        let sheds = scarce || excess >= HEAP_PAGE_BYTES as u64;
-        self.sweep.news |= sheds && core::mem::take(&mut self.tails);
-        self.plan_sweep(&mut plan, now, tight, sheds.then_some(scarce));
+        let shedding = self.begin_shedding(excess);
+        self.plan_sweep(&mut plan, now, tight, shedding);
         self.claim(&plan, claimed);
         plan.more |= plan.is_full();
         plan

@@ -40,8 +40,7 @@ const WITHDRAWN: u32 = 8;
 /// Part of a limit on data that may be kept in empty arenas, as a divisor.
 const KEPT_OF_DATA: u64 = 8;
 
-/// Part of a limit on data that the records of a region's arenas may take, as a divisor: they can be written from the beginning, used or not. Those of four times the memory of a host with 256 GiB are 64 MiB: under `ulimit -d
-/// 100000` a list had 13 MiB, where stock CPython has 92. A sixty-fourth is enough for 256 times the limit in arenas.
+/// Part of a limit on data that the records of a region's arenas may take, as a divisor: they can be written from the beginning, used or not. Those of four times the memory of a host with 256 GiB are 64 MiB, two thirds of `ulimit -d 100000`. A sixty-fourth is enough for 256 times the limit in arenas.
 const RECORDS_OF_DATA: u64 = 64;
 
 /// An arena that was mapped or advised, and not touched yet.

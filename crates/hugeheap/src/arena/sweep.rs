@@ -18,6 +18,7 @@ use super::list::ArenaId;
 use super::maintenance::LOOK;
 use super::plan::{Action, Plan};
 use super::record::{Made, State};
+use super::tails::Shedding;
 use super::{Arenas, HEAP_PAGES, Policy};
 use hugeheap_os::Os;
 
@@ -57,7 +58,7 @@ impl<O: Os> Arenas<O> {
     }
 
     /// What is to be done with an arena, and when at the earliest.
-    fn wanted(&self, id: ArenaId, now: u64, tight: bool, scarce: bool) -> Option<(Action, u64)> {
+    fn wanted(&self, id: ArenaId, now: u64, tight: bool, shedding: Shedding) -> Option<(Action, u64)> {
         let arena = self.table.arena(id);
         if arena.busy {
             return None;
@@ -66,6 +67,7 @@ impl<O: Os> Arenas<O> {
         if arena.unsplit {
             return Some((Action::Split { pages: arena.touched }, arena.retry_at));
         }
+        let scarce = shedding == Shedding::All;
         if let Some(action) = self.to_shed(id, scarce) {
             let unchanged = if scarce { 0 } else { arena.changed_at.saturating_add(self.demand.decay()) };
             return Some((action, unchanged.max(arena.retry_at)));
@@ -86,8 +88,8 @@ impl<O: Os> Arenas<O> {
         Some((Action::Collapse { advise, ask, untold: arena.untold }, due))
     }
 
-    /// Goes on with the search, if there is one. `sheds`: tails are shed, because memory is scarce (true) or more is kept than has to be.
-    pub(super) fn plan_sweep(&mut self, plan: &mut Plan, now: u64, tight: bool, sheds: Option<bool>) {
+    /// Goes on with the search, if there is one.
+    pub(super) fn plan_sweep(&mut self, plan: &mut Plan, now: u64, tight: bool, shedding: Shedding) {
         if plan.is_full() {
             return;
         }
@@ -103,9 +105,9 @@ impl<O: Os> Arenas<O> {
                 more = Some(id);
                 break;
             }
-            match self.wanted(id, now, tight, sheds == Some(true)) {
+            match self.wanted(id, now, tight, shedding) {
                 // When more is kept than has to be it is looked for again.
-                Some((Action::Break { .. }, _)) if sheds.is_none() => tails = true,
+                Some((Action::Break { .. }, _)) if shedding == Shedding::None => tails = true,
                 // Looked at again, for others of it.
                 Some((action @ Action::Break { .. }, due)) if due <= now => {
                     (tail, more) = (Some((id, action)), Some(id));

@@ -8,12 +8,13 @@
 //! ```
 //!
 //! What is resident of a tail and not used counts as kept like other free memory, but nobody else can have it. It stayed as long as the block lived: a program that had used 80 MiB for small objects, and then
-//! made blocks of 1.1 MiB of that, had nearly twice of what lived resident, for good; and in a control group of 100 MiB one with 75 of them live was killed. So it is *shed*, as maintenance breaks other arenas, by the
-//! same bounds.
+//! made blocks of 1.1 MiB of that, had nearly twice of what lived resident, for good; and in a control group of 100 MiB one with 75 of them live was killed. So it is *shed*, as maintenance breaks other arenas, but sooner: what is
+//! free of those is there for others, and this for nobody.
 //!
 //! That is done with the heap locked, one tail in a pass, a quarter of a millisecond: without the lock the block could grow into what is being dropped.
 
 use super::Arenas;
+use super::layout::HEAP_PAGE_BYTES;
 use super::list::ArenaId;
 use super::maintenance::{break_of, is_whole, least_to_break};
 use super::plan::{Action, Plan};
@@ -25,10 +26,35 @@ use hugeheap_os::Os;
 /// used again. And both, because a program that keeps much and uses little of it would have its tails dropped and brought back for nothing.
 const SCARCE: (u64, u64) = (2, 4);
 
+/// The least that is shed, in bytes.
+const HEAP_PAGE: u64 = HEAP_PAGE_BYTES as u64;
+
 /// Arenas of a block from which on its tail may be a huge page however little of it is used: the waste is at most an eighth.
 pub(crate) const LONG: usize = 8;
 
+/// Whether a pass sheds tails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shedding {
+    /// No more is kept than has to be.
+    None,
+    /// Those that were not changed for the decay time.
+    Unchanged,
+    /// All: memory is scarce.
+    All,
+}
+
 impl<O: Os> Arenas<O> {
+    /// Whether tails are shed now, of which so many bytes more are kept than have to be. Those that were noted are looked for then.
+    pub(super) fn begin_shedding(&mut self, excess: u64) -> Shedding {
+        let shedding = match excess {
+            _ if self.is_scarce() => Shedding::All,
+            0..HEAP_PAGE => Shedding::None,
+            _ => Shedding::Unchanged,
+        };
+        self.sweep.news |= shedding != Shedding::None && core::mem::take(&mut self.tails);
+        shedding
+    }
+
     /// An arena has become the last one of a block, which uses a part of it.
     pub(crate) fn placed_tail(&mut self, id: ArenaId, now: u64) {
         if let Some(action) = self.to_shed(id, true).filter(|_| self.is_scarce()) {

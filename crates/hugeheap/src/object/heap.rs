@@ -289,8 +289,9 @@ impl<S: Source> Own<S> {
             (&raw mut (*own).preset).write(preset);
             (&raw mut (*own).space).write(space);
         }
-        // The fields for which zero is right, and those above: all are named, so that the compiler asks for a new one.
-        // SAFETY: all are valid now: zero is a count, no address, no page, or a list without pages.
+        // SAFETY: all fields are valid now: of those not written above zero is a count, no address, no page, or a list without pages.
+        let made = unsafe { &*own };
+        // All are named, so that the compiler asks for a new one.
         let Self {
             base: _,
             granules: _,
@@ -312,7 +313,7 @@ impl<S: Source> Own<S> {
             pending: _,
             preset: _,
             space: _,
-        } = unsafe { &*own };
+        } = made;
     }
 
     /// [`tag::way_of`], from the heap's own table.
