@@ -17,7 +17,7 @@ use super::heap::{Heap, Own, Shared};
 use super::mistake::Mistake;
 use super::registry::{OWNED, THREAD, WAITING};
 use super::remote;
-use super::run_cache::Spilled;
+use super::run_cache::{Kept, Spilled};
 use super::runs::{bytes_of, check_run};
 use super::space::{Page, Source, Space};
 use super::tag;
@@ -94,7 +94,7 @@ impl<S: Source> Space<S> {
     }
 
     /// Takes the runs out of a heap's list, one after the other.
-    pub(super) fn take_handed_runs(&self, shared: &Shared, mut taken: impl FnMut(usize)) {
+    pub(super) fn take_handed_runs(&self, shared: &Shared, mut taken: impl FnMut(Kept)) {
         let mut pages = 0;
         let mut next = remote::take_all(&shared.inbox.runs);
         while let Some(page) = self.page(next) {
@@ -102,7 +102,7 @@ impl<S: Source> Space<S> {
             pages += u32::from(page.mark().free());
             // Release: who frees it the next time sets it after that.
             page.remote()[0].store(0, Ordering::Release);
-            taken(page.address());
+            taken(Kept { address: page.address(), length: usize::from(page.mark().free()) - 1 });
         }
         shared.inbox.run_pages.fetch_sub(pages, Ordering::Relaxed);
     }

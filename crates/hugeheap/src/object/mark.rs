@@ -4,6 +4,7 @@
 //!   tag      see `tag`
 //!   links    next, previous: neighbours in a list; inbox: the next page with frees of other threads
 //!   looked, gone    states at the last looks for vacant OS pages (see `vacancy`)
+//!   idle            of a page of a span: blocks that do not live (see `spans`)
 //!   state    31     30      20   19    18    17  16  15            0
 //!            ├ full ┼ live ────┼ unused ┼ listed ┼ used ┼ free ─────┤
 //! ```
@@ -24,7 +25,7 @@
 //! has one left is not foreseen where it has few: with a look at the block's own window with each free `glibc-thread` took a sixth longer, and with one at four windows, of which one nearly always has a live block, 5 %.
 
 use super::class::WINDOWS;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// The page was in use once.
 const USED: u32 = 1 << 16;
@@ -53,6 +54,8 @@ pub(crate) struct Mark {
     /// The state at the last look for vacant OS pages, and when some were given back last; 0: never. See `vacancy`: written by who looks.
     looked: AtomicU32,
     gone: AtomicU32,
+    /// Of a page of a span: for each block that begins there, 1 if it does not live. Bytes, so that one that begins to live changes nothing of another's.
+    idle: [AtomicU8; 4],
 }
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
@@ -100,7 +103,7 @@ impl Mark {
         self.change(|state| state | FULL);
     }
 
-    /// Windows that may have a free block. (Of the first page of a run: its length in pages. Of a collected object with cards: their words with dirty ones.)
+    /// Windows that may have a free block. (Of the first page of a run: its length in pages. Of a page of a span: see [`spans`](super::spans). Of a collected object with cards: their words with dirty ones.)
     #[inline(always)]
     pub(crate) fn free(&self) -> u16 {
         self.state() as u16
@@ -214,6 +217,22 @@ impl Mark {
         }
     }
 
+    /// Of a page of a span: whether a block does not live, by its number among those that begin there.
+    #[inline(always)]
+    pub(super) fn idle(&self, number: usize) -> &AtomicU8 {
+        &self.idle[number % 4]
+    }
+
+    /// Of a page of a span: the link of a block, by its number among those that begin there.
+    #[inline(always)]
+    pub(super) fn span_link(&self, number: usize) -> &AtomicUsize {
+        match number {
+            0 => &self.links.next,
+            1 => &self.links.previous,
+            _ => &self.links.inbox,
+        }
+    }
+
     /// Whether the page was in use once.
     pub(super) fn is_used(&self) -> bool {
         self.state() & USED != 0
@@ -234,7 +253,7 @@ mod tests {
         let links =
             Links { next: AtomicUsize::new(0), previous: AtomicUsize::new(0), inbox: AtomicUsize::new(0) };
         let [tag, state, looked, gone] = [0; 4].map(AtomicU32::new);
-        let mark = Mark { tag, state, links, looked, gone };
+        let mark = Mark { tag, state, links, looked, gone, idle: [0; 4].map(AtomicU8::new) };
         mark.set_used();
         mark.begin_at_hand(0);
         mark.add_live(1024);

@@ -35,7 +35,10 @@
 //! | `vacate_model` | the steps of `vacate`, in the same way |
 //! | `handed_model` | those of `handed` and of what is kept |
 //! | `registry` | all heaps; ended threads and forked children |
-//! | `runs` | short page runs of a heap, kept for reuse |
+//! | `lengths` | what a request above a block of a heap page gets |
+//! | `spans` | page runs cut into blocks that do not end with a heap page |
+//! | `span_vacancy` | OS pages of these that can be given back |
+//! | `runs` | short page runs of a heap, and blocks of spans, kept for reuse |
 //! | `run_cache` | which of them, and how many |
 //! | `handed` | those that other threads freed |
 //! | `surplus` | those that their owner does not need |
@@ -72,6 +75,7 @@ mod inbox;
 mod instructions;
 #[cfg(all(test, loom))]
 mod leave_model;
+mod lengths;
 mod lists;
 pub(crate) mod mark;
 mod mistake;
@@ -89,6 +93,8 @@ mod runs;
 mod settle;
 mod shorten;
 pub(crate) mod space;
+mod span_vacancy;
+mod spans;
 mod surplus;
 mod tables;
 mod tag;

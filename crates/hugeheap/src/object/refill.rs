@@ -189,7 +189,7 @@ impl<S: Source> Own<S> {
 
     /// Whether it keeps pages or runs that nobody uses.
     pub(super) fn keeps_pages(&self) -> bool {
-        self.spare_count > 0 || self.runs.pages() > 0
+        self.spare_count > 0 || self.runs.kib() > 0
     }
 
     /// Gives the `count` oldest spare pages back to the arenas.

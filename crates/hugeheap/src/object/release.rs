@@ -19,7 +19,8 @@ use super::mistake::{self, Mistake};
 use super::remote;
 use super::runs::check_run;
 use super::space::{Page, Source, Space};
-use super::tag::{self, RUN, SPARE};
+use super::spans::SPANNED;
+use super::tag::{self, RUN, SPAN, SPARE};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -57,17 +58,20 @@ impl<S: Source> Heap<S> {
         let granule = heap.own().granule_of(address);
         match heap.own().way_to_any(granule) {
             // SAFETY: by the contract above; the way is that of the granule.
-            Some(way) => unsafe { heap.free_on_way_of_own(granule, way.way) },
+            Some(way) => unsafe { heap.free_on_way_of_own(granule, way) },
             None => false,
         }
     }
 
     /// # Safety
-    /// As for [`free`](Self::free); the granule lies in the first region, and `way` is the difference of its page's tag and the heap's.
+    /// As for [`free`](Self::free); the granule lies in the first region, and that is the way from it.
     #[inline(always)]
-    unsafe fn free_on_way_of_own(&mut self, granule: usize, way: usize) -> bool {
+    unsafe fn free_on_way_of_own(&mut self, granule: usize, Way { way, mark, .. }: Way) -> bool {
         if way == tag::tag(0, RUN) as usize {
             return Self::free_run(self.core, granule);
+        }
+        if way as u32 == self.own().tag ^ SPANNED {
+            return Self::free_in_span(self.core, granule, mark, None);
         }
         if way >= tag::tag(0, CLASSES) as usize || granule < self.own().granules() {
             return false;
@@ -114,7 +118,11 @@ impl<S: Source> Heap<S> {
     unsafe fn free_sized_run(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
         let granule = heap.own().granule_of(address.as_ptr() as usize);
+        let spanned = heap.own().tag ^ SPANNED;
         let freed = heap.own().way_to_any(granule).is_some_and(|Way { way, mark, .. }| {
+            if way as u32 == spanned {
+                return Self::free_in_span(core, granule, mark, Some(bytes));
+            }
             let fits = mark.free() as usize == bytes.div_ceil(HEAP_PAGE_BYTES);
             way == tag::tag(0, RUN) as usize && fits && Self::free_run(core, granule)
         });
@@ -282,6 +290,9 @@ impl<S: Source> Space<S> {
         if class == RUN {
             return self.free_run_remote(page, tag, address);
         }
+        if class == SPAN {
+            return self.free_to_pool(page, address);
+        }
         let bytes = SHAPES[class].bytes as usize;
         let place = Place::of(page, class, address)?;
         let words = (&page.vacant()[place.window], &page.remote()[place.window]);
@@ -376,6 +387,9 @@ impl<S: Source> Space<S> {
     /// # Errors
     /// When nothing live of this allocator begins there.
     pub fn usable_size(&self, address: usize) -> Result<usize, Mistake> {
+        if let Some(block) = self.span_block(address)? {
+            return Ok(block.bytes());
+        }
         let Some((page, class)) = self.block_page(address)? else {
             return self.bytes_before_guard(address);
         };
@@ -386,14 +400,14 @@ impl<S: Source> Space<S> {
         if gone & place.bits != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
     }
 
-    /// The page of a block and its class; `None` where no blocks are cut.
+    /// The page of a block and its class; `None` where heap pages are not cut into blocks.
     pub(super) fn block_page(&self, address: usize) -> Result<Option<(Page, Class)>, Mistake> {
         let Some(page) = self.page(address) else { return Ok(None) };
         match tag::class(page.tag()) {
             0 => Ok(None),
             SPARE => Err(Mistake::NotLive { bytes: 0 }),
             RUN if page.vacant()[0].load(Ordering::Relaxed) & 1 == 1 => Err(Mistake::NotLive { bytes: 0 }),
-            RUN => Ok(None),
+            RUN | SPAN => Ok(None),
             class => Ok(Some((page, class))),
         }
     }
@@ -410,6 +424,10 @@ impl<S: Source> Space<S> {
                 (SHAPES[class].bytes as usize, fits)
             }
             None => {
+                if let Some(block) = self.span_block(address)? {
+                    let bytes = block.bytes();
+                    return if block.fits(given) { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) };
+                }
                 let bytes = self.bytes_before_guard(address)?;
                 if let Some(fits) = self.fits_guarded(address, given) {
                     return if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) };

@@ -2,14 +2,24 @@
 
 use super::class::{MAX_BLOCK, SHAPES, aligned_class_of, class_of};
 use super::heap::Heap;
+use super::lengths;
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
 use super::space::Source;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
 
-/// Bytes up to which what grows gets a run like any other: it is copied for less than the lock costs. Longer ones have room behind them, for the next time.
+/// Bytes up to which what grows gets a run like any other: it is copied for less than the lock costs. Longer ones have room behind them, for the next time. Runs, and not blocks of spans: what grew is likely to grow on, into the rest of its
+/// last heap page or the one behind it.
 const COPIED: usize = 128 << 10;
+
+/// What came of resizing a block where it is.
+enum Resized {
+    /// It is there, or its pages were moved.
+    Here(NonNull<u8>),
+    /// It has so many bytes, and has to be copied.
+    Has(usize),
+}
 
 impl<S: Source> Heap<S> {
     /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None` for others.
@@ -25,7 +35,11 @@ impl<S: Source> Heap<S> {
         }
         if align <= HEAP_PAGE_BYTES {
             // A page run begins at a heap page. By the way of all of them, which finds those that are kept: a program that takes and frees buffers of 4 to 40 KB, aligned to 4096 bytes, took four times as long otherwise.
-            return self.allocate(bytes.max(MAX_BLOCK + 1));
+            let bytes = bytes.max(MAX_BLOCK + 1);
+            return match lengths::aligned_length_of(bytes, align) {
+                Some(length) => Self::allocate_length(self.core, length, bytes),
+                None => self.allocate(bytes),
+            };
         }
         self.allocate_fresh(bytes.max(1), true).map(|fresh| fresh.address)
     }
@@ -75,35 +89,16 @@ impl<S: Source> Heap<S> {
         address: NonNull<u8>,
         bytes: usize,
     ) -> Result<Option<NonNull<u8>>, Mistake> {
-        let start = address.as_ptr() as usize;
-        let space = self.own().space;
-        let have = match space.block_page(start)? {
-            Some((_, class)) => {
-                space.usable_size(start)?;
-                if bytes <= MAX_BLOCK && class_of(bytes) == class {
-                    return Ok(Some(address));
-                }
-                SHAPES[class].bytes as usize
-            }
-            None => {
-                let have = space.bytes_before_guard(start)?;
-                let fits = space.fits_guarded(start, bytes);
-                if fits == Some(true) {
-                    return Ok(Some(address));
-                }
-                if fits.is_none() && bytes > MAX_BLOCK {
-                    if let Some(resized) = space.resize_pages(start, bytes)? {
-                        return Ok(Some(resized));
-                    }
-                    // A run that shrinks to fewer pages, grows, or crosses the border to large blocks.
-                    debug_assert!(bytes != have || bytes <= MAX_RUN);
-                }
-                have
-            }
+        let have = match self.resize_here(address, bytes)? {
+            Resized::Here(resized) => return Ok(Some(resized)),
+            Resized::Has(have) => have,
         };
-        let grows = bytes > have && bytes > COPIED && self.own().preset.is_none();
-        let moved =
-            if grows { self.ask(|space| space.allocate_growing(bytes)) } else { self.allocate(bytes) };
+        let grows = bytes > have && bytes > MAX_BLOCK && self.own().preset.is_none();
+        let moved = match lengths::run_length(bytes.div_ceil(HEAP_PAGE_BYTES)) {
+            _ if !grows => self.allocate(bytes),
+            Some(run) if bytes <= COPIED => Self::allocate_length(self.core, run, bytes),
+            _ => self.ask(|space| space.allocate_growing(bytes)),
+        };
         let Some(moved) = moved else { return Ok(None) };
         // SAFETY: both are live and apart, and have at least the bytes copied; the caller gives the old one up.
         unsafe {
@@ -111,6 +106,37 @@ impl<S: Source> Heap<S> {
             self.try_free(address)?;
         }
         Ok(Some(moved))
+    }
+
+    /// The same without copying, where that is possible.
+    fn resize_here(&mut self, address: NonNull<u8>, bytes: usize) -> Result<Resized, Mistake> {
+        let start = address.as_ptr() as usize;
+        let space = self.own().space;
+        if let Some((_, class)) = space.block_page(start)? {
+            space.usable_size(start)?;
+            let stays = bytes <= MAX_BLOCK && class_of(bytes) == class;
+            return Ok(if stays {
+                Resized::Here(address)
+            } else {
+                Resized::Has(SHAPES[class].bytes as usize)
+            });
+        }
+        if let Some(block) = space.span_block(start)? {
+            return Ok(if block.fits(bytes) { Resized::Here(address) } else { Resized::Has(block.bytes()) });
+        }
+        let have = space.bytes_before_guard(start)?;
+        let fits = space.fits_guarded(start, bytes);
+        if fits == Some(true) {
+            return Ok(Resized::Here(address));
+        }
+        if fits.is_none() && bytes > MAX_BLOCK {
+            if let Some(resized) = space.resize_pages(start, bytes)? {
+                return Ok(Resized::Here(resized));
+            }
+            // A run that shrinks to fewer pages, grows, or crosses the border to large blocks.
+            debug_assert!(bytes != have || bytes <= MAX_RUN);
+        }
+        Ok(Resized::Has(have))
     }
 
     /// [`try_reallocate`](Self::try_reallocate), but a mistake ends the process with one line on standard error.
@@ -161,5 +187,5 @@ impl<S: Source> Heap<S> {
 
 /// Whether a request is aligned to that whether it is asked for or not: by the granule of all blocks, or because it gets heap pages of its own.
 const fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
-    align <= 16 || bytes > MAX_BLOCK && align <= HEAP_PAGE_BYTES
+    align <= 16 || align <= HEAP_PAGE_BYTES && lengths::is_whole(bytes)
 }

@@ -1,9 +1,9 @@
-//! The page runs that a heap keeps: lists by length, and how much may be in them.
+//! The page runs, and blocks of [spans](super::spans), that a heap keeps: lists by [length](super::lengths), and how much may be in them. What is said of runs here goes for both.
 //!
 //! ```text
 //!   kept[length]  ─▶ mark of the run's first page ── next ─▶ mark of the next ─▶ 0       what was kept last is first
-//!   pages         in all lists                    ≤ limit:  LEAST … MOST
-//!   low           the least that `pages` was since somebody looked: nobody needed these
+//!   kib           in all lists                    ≤ limit:  LEAST … MOST
+//!   low           the least that `kib` was since somebody looked: nobody needed these
 //!   spilled[length]   runs that found no room, and went to the arenas
 //! ```
 //!
@@ -14,19 +14,16 @@
 //! long as with mimalloc, and twenty of 100 kB eight times.
 //!
 //! A fork by another thread may come between any two instructions of the owner: the heap is not marked as busy here, for which a child would lose all of it. So what is kept changes with one store, that of a list's first run; a run that is being taken or kept at that moment is
-//! used by nobody in the child, and no more. `pages` may then be too high by that run, never too low; it is corrected when the lists are found empty.
+//! used by nobody in the child, and no more. `kib` may then be too high by that run, never too low; it is corrected when the lists are found empty.
 
-use super::mark::Mark;
-use core::sync::atomic::{Ordering, compiler_fence};
+use super::lengths::{CUTS, LENGTHS, Length};
+use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
-/// Longest run that is kept, in heap pages: 512 KiB. Longer ones are used for longer than the lock takes.
-pub(super) const LONGEST: usize = 32;
+/// KiB that may be kept in any heap.
+pub(super) const LEAST: u32 = 512;
 
-/// Heap pages that may be kept in any heap: 512 KiB.
-pub(super) const LEAST: u32 = 32;
-
-/// Heap pages that may be kept where the program shows that it needs them: 8 MiB. With 4 MiB the peers' workload `buffers`, stacks of up to a hundred buffers of 8 to 128 KiB, takes 0.96 s, with 8 0.55 and with 16 0.48.
-const MOST: u32 = 512;
+/// KiB that may be kept where the program shows that it needs them: 8 MiB. With 4 MiB the peers' workload `buffers`, stacks of up to a hundred buffers of 8 to 128 KiB, takes 0.96 s, with 8 0.55 and with 16 0.48.
+const MOST: u32 = 8 << 10;
 
 /// The part of the limit that a spill leaves free: the lock and the clock are paid once for some runs.
 const SLACK: u32 = 8;
@@ -34,20 +31,35 @@ const SLACK: u32 = 8;
 /// Runs that go to the arenas together, at most.
 pub(super) const TOGETHER: usize = 32;
 
-/// Runs that are taken out of a cache, by their addresses.
+/// A run, or a block of a span, that is kept or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) address: usize,
+    pub(super) length: Length,
+}
+
+impl Kept {
+    const NONE: Self = Self { address: 0, length: 0 };
+
+    fn kib(self) -> u32 {
+        CUTS[self.length].kib
+    }
+}
+
+/// What is taken out of a cache.
 ///
 /// With room for one more than are taken out together: the one that found no room.
 pub(super) struct Spilled {
-    runs: [usize; TOGETHER + 1],
+    runs: [Kept; TOGETHER + 1],
     count: usize,
 }
 
 impl Spilled {
     pub(super) const fn none() -> Self {
-        Self { runs: [0; TOGETHER + 1], count: 0 }
+        Self { runs: [Kept::NONE; TOGETHER + 1], count: 0 }
     }
 
-    pub(super) fn add(&mut self, run: usize) {
+    pub(super) fn add(&mut self, run: Kept) {
         self.runs[self.count] = run;
         self.count += 1;
     }
@@ -56,7 +68,7 @@ impl Spilled {
         self.count >= TOGETHER
     }
 
-    pub(super) fn runs(&self) -> &[usize] {
+    pub(super) fn runs(&self) -> &[Kept] {
         &self.runs[..self.count]
     }
 }
@@ -65,93 +77,107 @@ impl Spilled {
 #[derive(Debug)]
 pub(crate) struct RunCache {
     /// Address of the first run of each length; 0: none is kept.
-    kept: [usize; LONGEST],
-    pages: u32,
+    kept: [usize; LENGTHS],
+    kib: u32,
     limit: u32,
     low: u32,
-    spilled: [u8; LONGEST],
-    /// The length that is spilled next, less one.
+    spilled: [u8; LENGTHS],
+    /// The length that is spilled next.
     turn: u32,
 }
 
 impl RunCache {
     pub(crate) const EMPTY: Self =
-        Self { kept: [0; LONGEST], pages: 0, limit: LEAST, low: 0, spilled: [0; LONGEST], turn: 0 };
+        Self { kept: [0; LENGTHS], kib: 0, limit: LEAST, low: 0, spilled: [0; LENGTHS], turn: 0 };
 
-    /// Heap pages in all of them.
-    pub(super) fn pages(&self) -> u32 {
-        self.pages
+    /// KiB in all of them.
+    pub(super) fn kib(&self) -> u32 {
+        self.kib
     }
 
     /// The same of a heap of another thread.
     ///
     /// # Safety
     /// It is a heap's.
-    pub(super) unsafe fn pages_of(cache: *const Self) -> u32 {
+    pub(super) unsafe fn kib_of(cache: *const Self) -> u32 {
         // SAFETY: by the contract.
-        unsafe { (&raw const (*cache).pages).read_volatile() }
+        unsafe { (&raw const (*cache).kib).read_volatile() }
     }
 
     /// Whether more is kept than any heap may.
     pub(super) fn is_raised(&self) -> bool {
-        self.pages > LEAST
+        self.kib > LEAST
     }
 
-    /// Takes the run of `length` pages (1 to [`LONGEST`]) that was kept last. `mark`: finds the mark of a kept run.
+    /// Takes the run of a length that was kept last. `link`: finds the link of a kept run.
     #[inline(always)]
-    pub(super) fn take(&mut self, length: usize, mark: impl FnOnce(usize) -> &'static Mark) -> Option<usize> {
-        let run = self.kept[length - 1];
-        if run == 0 {
-            return None;
-        }
-        self.kept[length - 1] = mark(run).links.next.load(Ordering::Relaxed);
+    pub(super) fn take(
+        &mut self,
+        length: Length,
+        link: impl FnOnce(Kept) -> &'static AtomicUsize,
+    ) -> Option<usize> {
+        let run = self.first(length)?;
+        self.take_first(run, link(run));
+        Some(run.address)
+    }
+
+    /// The run of a length that was kept last.
+    #[inline(always)]
+    pub(super) fn first(&self, length: Length) -> Option<Kept> {
+        let address = self.kept[length];
+        if address == 0 { None } else { Some(Kept { address, length }) }
+    }
+
+    /// Takes it, which has that link.
+    #[inline(always)]
+    pub(super) fn take_first(&mut self, run: Kept, link: &AtomicUsize) {
+        self.kept[run.length] = link.load(Ordering::Relaxed);
         compiler_fence(Ordering::Release);
-        self.pages -= length as u32;
-        self.low = self.low.min(self.pages);
-        Some(run)
+        self.kib -= run.kib();
+        self.low = self.low.min(self.kib);
     }
 
-    /// Keeps the run of a mark. Says no where there is no room.
+    /// Keeps a run. Says no where there is no room.
     #[inline(always)]
-    pub(super) fn keep(&mut self, length: usize, run: usize, mark: &Mark) -> bool {
-        if self.pages + length as u32 > self.limit {
+    pub(super) fn keep(&mut self, run: Kept, link: impl FnOnce(Kept) -> &'static AtomicUsize) -> bool {
+        if self.kib + run.kib() > self.limit {
             return false;
         }
-        self.pages += length as u32;
-        mark.links.next.store(self.kept[length - 1], Ordering::Relaxed);
+        self.kib += run.kib();
+        link(run).store(self.kept[run.length], Ordering::Relaxed);
         // What is in a list is whole.
         compiler_fence(Ordering::Release);
-        self.kept[length - 1] = run;
+        self.kept[run.length] = run.address;
         true
     }
 
-    /// Makes room for a run of `length` pages. Says no where there can be none.
+    /// Makes room for a run of a length. Says no where there can be none.
     pub(super) fn make_room(
         &mut self,
-        length: usize,
+        length: Length,
         spilled: &mut Spilled,
-        mark: impl Fn(usize) -> &'static Mark,
+        link: impl Fn(Kept) -> &'static AtomicUsize,
     ) -> bool {
-        let before = spilled.runs().len();
-        let fits = length as u32 <= self.limit && {
-            let left = (self.limit - self.limit / SLACK).min(self.limit - length as u32);
-            self.reduce(left, spilled, &mark);
-            self.pages <= self.limit - length as u32
+        let (before, kib) = (spilled.runs().len(), CUTS[length].kib);
+        let fits = kib <= self.limit && {
+            let left = (self.limit - self.limit / SLACK).min(self.limit - kib);
+            self.reduce(left, spilled, &link);
+            self.kib <= self.limit - kib
         };
-        let gone = spilled.runs()[before..].iter().map(|&run| mark(run).free() as usize);
+        let gone = spilled.runs()[before..].iter().map(|run| run.length);
         for length in gone.chain((!fits).then_some(length)) {
-            let count = &mut self.spilled[length - 1];
+            let count = &mut self.spilled[length];
             *count = count.saturating_add(1);
         }
         fits
     }
 
-    /// A run of `length` pages was wanted and had to come from the arenas. Says whether the limit grew.
-    pub(super) fn missed(&mut self, length: usize) -> bool {
-        let (before, spilled) = (self.limit, &mut self.spilled[length - 1]);
+    /// A run of a length was wanted and had to come from the arenas. Says whether the limit grew.
+    pub(super) fn missed(&mut self, length: Length) -> bool {
+        let (before, spilled) = (self.limit, &mut self.spilled[length]);
         if *spilled > 0 {
             *spilled -= 1;
-            self.limit = (before + length as u32).min(MOST);
+            self.limit = (before + CUTS[length].kib).min(MOST);
         }
         self.limit > before
     }
@@ -161,32 +187,33 @@ impl RunCache {
         &mut self,
         all: bool,
         spilled: &mut Spilled,
-        mark: impl Fn(usize) -> &'static Mark,
+        link: impl Fn(Kept) -> &'static AtomicUsize,
     ) -> bool {
-        let surplus = if all { self.pages } else { self.low.min(self.pages) };
-        let before = self.pages;
-        self.reduce(before - surplus, spilled, mark);
-        let went = before - self.pages;
-        self.limit = self.limit.saturating_sub(went).max(LEAST).max(self.pages);
+        let surplus = if all { self.kib } else { self.low.min(self.kib) };
+        let before = self.kib;
+        self.reduce(before - surplus, spilled, link);
+        let went = before - self.kib;
+        self.limit = self.limit.saturating_sub(went).max(LEAST).max(self.kib);
         let more = spilled.is_full() && went < surplus;
-        self.low = if more { surplus - went } else { self.pages };
-        self.spilled = [0; LONGEST];
+        self.low = if more { surplus - went } else { self.kib };
+        self.spilled = [0; LENGTHS];
         more
     }
 
-    /// Takes runs out, of one length after the other, until at most so many pages are left, or there is no room for more.
-    fn reduce(&mut self, pages: u32, spilled: &mut Spilled, mark: impl Fn(usize) -> &'static Mark) {
+    /// Takes runs out, of one length after the other, until at most so many KiB are left, or there is no room for more.
+    fn reduce(&mut self, kib: u32, spilled: &mut Spilled, link: impl Fn(Kept) -> &'static AtomicUsize) {
         let mut passed = 0;
-        while self.pages > pages && !spilled.is_full() {
-            match self.take(self.turn as usize + 1, &mark) {
-                Some(run) => {
-                    spilled.add(run);
+        while self.kib > kib && !spilled.is_full() {
+            let length = self.turn as usize;
+            match self.take(length, &link) {
+                Some(address) => {
+                    spilled.add(Kept { address, length });
                     passed = 0;
                 }
                 // Counted, and in no list: see above.
-                None if passed == LONGEST => (self.pages, self.low) = (0, 0),
+                None if passed == LENGTHS => (self.kib, self.low) = (0, 0),
                 None => {
-                    self.turn = (self.turn + 1) % LONGEST as u32;
+                    self.turn = (self.turn + 1) % LENGTHS as u32;
                     passed += 1;
                 }
             }
@@ -196,18 +223,20 @@ impl RunCache {
     /// The runs that are kept: for the verifier.
     pub(super) fn runs(
         &self,
-        mark: impl Fn(usize) -> &'static Mark + Copy,
-    ) -> impl Iterator<Item = (usize, usize)> {
-        (1..).zip(self.kept).flat_map(move |(length, first)| {
-            let run = |run| Some(run).filter(|&run| run != 0);
-            let next = move |&kept: &usize| run(mark(kept).links.next.load(Ordering::Relaxed));
-            core::iter::successors(run(first), next).map(move |run| (length, run))
+        link: impl Fn(Kept) -> &'static AtomicUsize + Copy,
+    ) -> impl Iterator<Item = Kept> {
+        self.kept.into_iter().enumerate().flat_map(move |(length, first)| {
+            let run = move |address| Some(Kept { address, length }).filter(|run| run.address != 0);
+            let next = move |&kept: &Kept| run(link(kept).load(Ordering::Relaxed));
+            core::iter::successors(run(first), next)
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::lengths::{LONGEST, length_of};
+    use super::super::mark::Mark;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -236,17 +265,17 @@ mod tests {
             }
         }
 
-        fn mark(&self) -> impl Fn(usize) -> &'static Mark + Copy + use<> {
+        fn link(&self) -> impl Fn(Kept) -> &'static AtomicUsize + Copy + use<> {
             let marks = self.marks;
-            move |run| &marks[run]
+            move |run| &marks[run.address].links.next
         }
 
-        fn length(&self, run: usize) -> usize {
+        fn length(&self, run: usize) -> Length {
             self.marks[run].free().into()
         }
 
-        fn take(&mut self, length: usize) -> usize {
-            let run = self.cache.take(length, self.mark()).unwrap_or_else(|| {
+        fn take(&mut self, length: Length) -> usize {
+            let run = self.cache.take(length, self.link()).unwrap_or_else(|| {
                 self.cache.missed(length);
                 self.asked += 1;
                 let run = self.free.pop().expect("enough");
@@ -260,18 +289,19 @@ mod tests {
             run
         }
 
-        fn take_many(&mut self, count: usize, length: usize) {
+        fn take_many(&mut self, count: usize, length: Length) {
             (0..count).for_each(|_| _ = self.take(length));
         }
 
         /// As [`Own::keep_or_spill`](super::super::heap::Own).
         fn give(&mut self, run: usize) {
-            let (mark, length) = (self.mark(), self.length(run));
+            let (link, length) = (self.link(), self.length(run));
+            let run = Kept { address: run, length };
             let mut spilled = Spilled::none();
-            self.kept.insert(run);
+            self.kept.insert(run.address);
             let cache = &mut self.cache;
-            let kept = cache.keep(length, run, mark(run))
-                || cache.make_room(length, &mut spilled, mark) && cache.keep(length, run, mark(run));
+            let kept =
+                cache.keep(run, link) || cache.make_room(length, &mut spilled, link) && cache.keep(run, link);
             if !kept {
                 spilled.add(run);
             }
@@ -285,7 +315,8 @@ mod tests {
         }
 
         fn gone(&mut self, spilled: &Spilled) {
-            for &run in spilled.runs() {
+            for &Kept { address: run, length } in spilled.runs() {
+                assert_eq!(self.length(run), length);
                 assert!(self.kept.remove(&run), "{run} was not kept");
                 self.free.push(run);
             }
@@ -296,19 +327,18 @@ mod tests {
             let mut more = true;
             while more {
                 let mut spilled = Spilled::none();
-                more = self.cache.shed(all, &mut spilled, self.mark());
+                more = self.cache.shed(all, &mut spilled, self.link());
                 self.gone(&spilled);
             }
         }
 
         fn check(&self) {
-            let kept: Vec<_> = self.cache.runs(self.mark()).collect();
-            assert!(kept.iter().all(|&(length, run)| self.length(run) == length));
-            let runs: BTreeSet<_> = kept.iter().map(|&(_, run)| run).collect();
+            let kept: Vec<_> = self.cache.runs(self.link()).collect();
+            assert!(kept.iter().all(|run| self.length(run.address) == run.length));
+            let runs: BTreeSet<_> = kept.iter().map(|run| run.address).collect();
             assert_eq!((runs.len(), &runs), (kept.len(), &self.kept));
-            let pages: usize = kept.iter().map(|&(length, _)| length).sum();
-            assert_eq!(self.cache.pages() as usize, pages);
-            assert!(self.cache.pages <= self.cache.limit && self.cache.low <= self.cache.pages);
+            assert_eq!(self.cache.kib(), kept.iter().map(|run| run.kib()).sum());
+            assert!(self.cache.kib <= self.cache.limit && self.cache.low <= self.cache.kib);
             assert!((LEAST..=MOST).contains(&self.cache.limit));
         }
     }
@@ -316,7 +346,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_kept_is_what_was_freed_and_not_more_than_may_be(
-            steps in proptest::collection::vec((0..8u8, 0..1000usize, 1..=LONGEST), 1..600),
+            steps in proptest::collection::vec((0..8u8, 0..1000usize, 0..LENGTHS), 1..600),
         ) {
             let mut runs = Runs::new();
             for (step, which, length) in steps {
@@ -334,13 +364,14 @@ mod tests {
             runs.give_all();
             runs.shed(true);
             runs.check();
-            prop_assert_eq!(runs.cache.pages(), 0);
+            prop_assert_eq!(runs.cache.kib(), 0);
         }
     }
 
     #[test]
     fn a_program_that_takes_many_and_frees_them_by_turns_soon_asks_for_none() {
-        for (count, length) in [(100, 1), (20, 7), (8, 32)] {
+        for (count, kib) in [(100, 16), (20, 112), (8, 512), (200, 9), (90, 24)] {
+            let length = length_of(kib << 10).expect("one of them");
             let mut runs = Runs::new();
             for _ in 0..4 {
                 runs.take_many(count, length);
@@ -352,7 +383,7 @@ mod tests {
                 runs.take_many(count, length);
                 runs.give_all();
             }
-            assert_eq!(runs.asked, 0, "{count} runs of {length} pages");
+            assert_eq!(runs.asked, 0, "{count} of {kib} KiB");
             runs.check();
         }
     }
@@ -360,15 +391,15 @@ mod tests {
     #[test]
     fn one_that_needs_many_once_keeps_few() {
         let mut runs = Runs::new();
-        runs.take_many(1000, 1);
+        runs.take_many(1000, 0);
         runs.give_all();
-        assert!(runs.cache.pages() <= LEAST);
+        assert!(runs.cache.kib() <= LEAST);
     }
 
     #[test]
     fn what_a_program_does_no_longer_need_makes_room() {
         let mut runs = Runs::new();
-        for (length, count) in [(2, 250), (3, 160), (32, 16)] {
+        for (length, count) in [(1, 250), (2, 160), (31, 16), (LENGTHS - 1, 64)] {
             for _ in 0..6 {
                 runs.take_many(count, length);
                 runs.give_all();
@@ -376,7 +407,7 @@ mod tests {
             runs.asked = 0;
             runs.take_many(count, length);
             runs.give_all();
-            assert_eq!(runs.asked, 0, "{count} runs of {length} pages");
+            assert_eq!(runs.asked, 0, "{count} of length {length}");
         }
         runs.check();
     }
@@ -385,8 +416,8 @@ mod tests {
     #[test]
     fn lists_that_grow_by_turns_keep_no_more_than_any_heap_may() {
         let mut runs = Runs::new();
-        runs.take_many(60, 1);
-        for length in 2..=LONGEST {
+        runs.take_many(60, 0);
+        for length in 1..LONGEST {
             for _ in 0..60 {
                 let old = runs.live.remove(0);
                 runs.take(length);
@@ -401,19 +432,19 @@ mod tests {
     fn what_nobody_needed_between_two_looks_goes_and_the_limit_with_it() {
         let mut runs = Runs::new();
         for _ in 0..6 {
-            runs.take_many(200, 1);
+            runs.take_many(200, 0);
             runs.give_all();
         }
         runs.shed(false);
-        runs.take_many(50, 1);
+        runs.take_many(50, 0);
         runs.give_all();
-        assert_eq!(runs.cache.pages(), 200);
+        assert_eq!(runs.cache.kib(), 200 * 16);
         runs.shed(false);
-        assert_eq!((runs.cache.pages(), runs.cache.limit), (50, 50), "150 were never needed");
+        assert_eq!((runs.cache.kib(), runs.cache.limit), (50 * 16, 50 * 16), "150 were never needed");
         runs.check();
         // Nobody needs any.
         runs.shed(false);
-        assert_eq!((runs.cache.pages(), runs.cache.limit), (0, LEAST));
+        assert_eq!((runs.cache.kib(), runs.cache.limit), (0, LEAST));
         runs.check();
     }
 
@@ -421,11 +452,11 @@ mod tests {
     #[test]
     fn pages_that_are_in_no_list_are_not_counted_for_ever() {
         let mut runs = Runs::new();
-        runs.take_many(4, 4);
+        runs.take_many(4, 3);
         runs.give_all();
-        runs.cache.pages += 8;
+        runs.cache.kib += 128;
         runs.shed(true);
-        assert_eq!(runs.cache.pages(), 0);
+        assert_eq!(runs.cache.kib(), 0);
         runs.check();
     }
 }

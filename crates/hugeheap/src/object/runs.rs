@@ -1,4 +1,4 @@
-//! Short page runs of a heap: 8 KiB to 512 KiB, kept for reuse without the arenas' lock.
+//! Short page runs of a heap, up to 512 KiB, and blocks of [spans](super::spans): kept for reuse without the arenas' lock.
 //!
 //! ```text
 //!   allocate ─▶ kept by this heap? ─▶ freed in it by others? ─▶ arenas          others: see `handed`
@@ -14,27 +14,38 @@
 use super::class::{GRANULE_SHIFT, WINDOWS};
 use super::hardened::BYTES_WORD;
 use super::heap::{Core, Heap, Own};
+use super::lengths::{self, CUTS, LONGEST, Length};
 use super::mark::Mark;
 use super::mistake::Mistake;
-use super::run_cache::{LONGEST, Spilled};
+use super::run_cache::{Kept, Spilled, TOGETHER};
 use super::space::{Page, Source, Space};
+use super::spans::SpanPlace;
 use super::tag::{self, RUN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 impl<S: Source> Heap<S> {
     /// Requests above [`MAX_BLOCK`](super::MAX_BLOCK).
     #[inline(always)]
     pub(super) fn allocate_run(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
-        let pages = bytes.div_ceil(HEAP_PAGE_BYTES);
-        if pages > LONGEST {
-            return Self::allocate_long(core, bytes);
+        match lengths::length_of(bytes) {
+            Some(length) => Self::allocate_length(core, length, bytes),
+            None => Self::allocate_long(core, bytes),
         }
+    }
+
+    /// A request that has that length.
+    #[inline(always)]
+    pub(super) fn allocate_length(
+        core: NonNull<Core<S>>,
+        length: Length,
+        bytes: usize,
+    ) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
-        let taken = heap.try_keeping().and_then(|_keeping| heap.take_kept(pages));
+        let taken = heap.try_keeping().and_then(|_keeping| heap.take_kept(length));
         // Also where somebody holds the heap: it is waited for there.
-        taken.or_else(|| Self::new_run(core, pages, bytes))
+        taken.or_else(|| Self::new_run(core, length, bytes))
     }
 
     #[inline(never)]
@@ -44,17 +55,26 @@ impl<S: Source> Heap<S> {
 
     /// A run that the heap keeps, for who is keeping.
     #[inline(always)]
-    fn take_kept(&mut self, pages: usize) -> Option<NonNull<u8>> {
+    fn take_kept(&mut self, length: Length) -> Option<NonNull<u8>> {
         let own = self.own();
-        let marks = own.run_marks();
-        let run = own.runs.take(pages, marks)?;
-        // SAFETY: runs of the first region only are kept.
-        unsafe { own.live_word((run - own.base) / HEAP_PAGE_BYTES) }.store(0, Ordering::Relaxed);
-        NonNull::new(run as *mut u8)
+        let run = own.runs.first(length)?;
+        let page = (run.address - own.base) / HEAP_PAGE_BYTES;
+        // SAFETY: what is kept lies in the first region, which has a mark for each page.
+        let mark = unsafe { &*own.marks.add(page) };
+        if lengths::is_span(length) {
+            let place = SpanPlace::of_block(mark, run.address, length);
+            own.runs.take_first(run, place.link());
+            place.begin();
+        } else {
+            own.runs.take_first(run, &mark.links.next);
+            // SAFETY: what is kept lies in the first region.
+            unsafe { own.live_word(page) }.store(0, Ordering::Relaxed);
+        }
+        NonNull::new(run.address as *mut u8)
     }
 
     #[inline(never)]
-    fn new_run(core: NonNull<Core<S>>, pages: usize, bytes: usize) -> Option<NonNull<u8>> {
+    fn new_run(core: NonNull<Core<S>>, length: Length, bytes: usize) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         if heap.is_hardened() {
             return heap.allocate_fresh(bytes, false).map(|fresh| fresh.address);
@@ -62,11 +82,22 @@ impl<S: Source> Heap<S> {
         heap.take_handed();
         let raised = {
             let _keeping = heap.keeping();
-            if let Some(run) = heap.take_kept(pages) {
+            if let Some(run) = heap.take_kept(length) {
                 return Some(run);
             }
-            heap.own().runs.missed(pages)
+            heap.own().runs.missed(length)
         };
+        if lengths::is_span(length) {
+            if raised {
+                heap.own().space.source().with(|arenas| arenas.keeps_runs());
+            }
+            if let Some(block) = heap.ask(|space| space.take_block(length)) {
+                heap.own().learn();
+                return Some(block);
+            }
+        }
+        // There may be room for what is needed of a span, where there is none for all of it.
+        let pages = bytes.div_ceil(HEAP_PAGE_BYTES);
         let address = heap.ask(|space| space.allocate_run(pages, raised))?;
         let own = heap.own();
         let start = address.as_ptr() as usize;
@@ -95,7 +126,8 @@ impl<S: Source> Heap<S> {
         let run = own.base + (granule << GRANULE_SHIFT);
         word.store(1, Ordering::Relaxed);
         let keeping = heap.try_keeping();
-        let kept = keeping.is_some_and(|_keeping| heap.own().runs.keep(mark.free() as usize, run, mark));
+        let run = Kept { address: run, length: mark.free() as usize - 1 };
+        let kept = keeping.is_some_and(|_keeping| heap.own().keep(run));
         // Also where somebody holds the heap: it is waited for there.
         kept || Self::spill(core, run)
     }
@@ -104,7 +136,7 @@ impl<S: Source> Heap<S> {
     pub(super) fn ask<R>(&mut self, ask: impl Fn(&Space<S>) -> Option<R>) -> Option<R> {
         let space = self.own().space;
         ask(space).or_else(|| {
-            let given = space.give_shed(|spilled| {
+            let (given, _) = space.give_shed(|spilled| {
                 let _keeping = self.keeping();
                 self.own().shed_all(spilled)
             });
@@ -114,7 +146,7 @@ impl<S: Source> Heap<S> {
 
     /// Keeps a run for which there is no room, if others can make room for it. Says yes.
     #[inline(never)]
-    fn spill(core: NonNull<Core<S>>, run: usize) -> bool {
+    pub(super) fn spill(core: NonNull<Core<S>>, run: Kept) -> bool {
         let mut heap = Self::borrowed(core);
         let mut spilled = Spilled::none();
         {
@@ -159,12 +191,26 @@ pub(super) fn bytes_of(page: Page) -> usize {
 }
 
 impl<S: Source> Own<S> {
-    /// Finds the mark of a run that is kept.
+    /// Finds the link of what is kept.
     #[inline(always)]
-    pub(super) fn run_marks(&self) -> impl Fn(usize) -> &'static Mark + Copy + use<S> {
+    pub(super) fn run_links(&self) -> impl Fn(Kept) -> &'static AtomicUsize + Copy + use<S> {
         let (marks, base) = (self.marks, self.base);
-        // SAFETY: runs of the first region only are kept, which has a mark for each page.
-        move |run| unsafe { &*marks.add((run - base) / HEAP_PAGE_BYTES) }
+        move |Kept { address, length }| {
+            // SAFETY: what is kept lies in the first region, which has a mark for each page.
+            let mark: &'static Mark = unsafe { &*marks.add((address - base) / HEAP_PAGE_BYTES) };
+            if lengths::is_span(length) {
+                SpanPlace::of_block(mark, address, length).link()
+            } else {
+                &mark.links.next
+            }
+        }
+    }
+
+    /// Keeps what does not live, if there is room for it.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, run: Kept) -> bool {
+        let links = self.run_links();
+        self.runs.keep(run, links)
     }
 
     /// The word that says whether the run at a page lives.
@@ -190,37 +236,36 @@ impl<S: Source> Own<S> {
             return;
         }
         let mut spilled = Spilled::none();
-        self.keep_or_spill(page.address(), &mut spilled);
+        let run = Kept { address: page.address(), length: usize::from(page.mark().free()) - 1 };
+        self.keep_or_spill(run, &mut spilled);
         self.space.give_runs(&spilled);
     }
 
     /// Keeps a run that does not live, or adds it to what has to go.
-    pub(super) fn keep_or_spill(&mut self, run: usize, spilled: &mut Spilled) {
-        let marks = self.run_marks();
-        let (mark, length) = (marks(run), marks(run).free() as usize);
-        let fits = self.runs.keep(length, run, mark)
-            || self.runs.make_room(length, spilled, marks) && self.runs.keep(length, run, mark);
+    pub(super) fn keep_or_spill(&mut self, run: Kept, spilled: &mut Spilled) {
+        let links = self.run_links();
+        let fits = self.runs.keep(run, links)
+            || self.runs.make_room(run.length, spilled, links) && self.runs.keep(run, links);
         if !fits {
             spilled.add(run);
         }
     }
 
-    /// Gives all kept runs back to the arenas, where the owner is busy. Returns their pages.
+    /// Gives all kept runs back to the arenas, where the owner is busy. Returns how many heap pages these got.
     pub(super) fn give_runs(&mut self) -> usize {
-        let (space, kept) = (self.space, self.runs.pages() as usize);
-        space.give_shed(|spilled| self.shed_all(spilled));
-        kept
+        let space = self.space;
+        space.give_shed(|spilled| self.shed_all(spilled)).1
     }
 
     /// Takes out what is kept; says whether there is more.
     fn shed_all(&mut self, spilled: &mut Spilled) -> bool {
-        let marks = self.run_marks();
-        self.runs.shed(true, spilled, marks)
+        let links = self.run_links();
+        self.runs.shed(true, spilled, links)
     }
 
     /// Whether a page begins a run that this heap keeps: for the verifier.
     pub(super) fn keeps_run(&self, address: usize) -> bool {
-        self.runs.runs(self.run_marks()).any(|(_, run)| run == address)
+        self.runs.runs(self.run_links()).any(|run| run.address == address)
     }
 }
 
@@ -236,16 +281,16 @@ impl<S: Source> Space<S> {
         NonNull::new(address.get() as *mut u8)
     }
 
-    /// Gives back what is shed, as long as there is more. Says whether there was anything.
-    fn give_shed(&self, mut shed: impl FnMut(&mut Spilled) -> bool) -> bool {
-        let (mut some, mut more) = (false, true);
+    /// Gives back what is shed, as long as there is more. Says whether there was anything, and how many heap pages the arenas got.
+    fn give_shed(&self, mut shed: impl FnMut(&mut Spilled) -> bool) -> (bool, usize) {
+        let (mut some, mut pages, mut more) = (false, 0, true);
         while more {
             let mut spilled = Spilled::none();
             more = shed(&mut spilled);
             some |= !spilled.runs().is_empty();
-            self.give_runs(&spilled);
+            pages += self.give_runs(&spilled);
         }
-        some
+        (some, pages)
     }
 
     /// Makes room for more.
@@ -255,17 +300,29 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Gives runs that were kept back to the arenas.
-    pub(super) fn give_runs(&self, spilled: &Spilled) {
-        if spilled.runs().is_empty() {
-            return;
+    /// Gives what was kept back: blocks of spans to the pool, runs to the arenas. Returns how many heap pages these got.
+    pub(super) fn give_runs(&self, spilled: &Spilled) -> usize {
+        let (mut runs, mut count, mut pages) = ([0; TOGETHER + 1], 0, 0);
+        for &run in spilled.runs() {
+            if lengths::is_span(run.length) {
+                pages += self.give_block(run);
+                continue;
+            }
+            runs[count] = run.address;
+            count += 1;
+            pages += CUTS[run.length].pages as usize;
         }
+        if count == 0 {
+            return pages;
+        }
+        let runs = &runs[..count];
         self.source().before_free();
-        for page in spilled.runs().iter().filter_map(|&run| self.page(run)) {
+        for page in runs.iter().filter_map(|&run| self.page(run)) {
             page.mark().tag.store(0, Ordering::Release);
         }
-        let given = self.source().with(|arenas| arenas.free_runs(spilled.runs()));
+        let given = self.source().with(|arenas| arenas.free_runs(runs));
         debug_assert!(given.is_ok(), "kept runs are runs of the arenas");
+        pages
     }
 }
 

@@ -15,6 +15,7 @@
 
 use super::class::{Class, SHAPES, WINDOWS};
 use super::mark::{Links, Mark};
+use super::spans::Pool;
 use super::tables::{GROUP_BYTES, PAGE_METADATA, Tables};
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, HEAP_PAGES, MAX_REGIONS};
 use crate::lock::Lock;
@@ -125,6 +126,18 @@ impl Page {
         unsafe { &*self.region }
     }
 
+    /// The page so many before it, if its region has that.
+    pub(super) fn before(self, pages: usize) -> Option<Self> {
+        let index = self.index.checked_sub(pages)?;
+        Some(Self { region: self.region, index })
+    }
+
+    /// The page so many behind it, of which the caller knows that its region has it.
+    pub(super) fn behind(self, pages: usize) -> Self {
+        debug_assert!((self.index + pages) * HEAP_PAGE_BYTES < self.region().bytes());
+        Self { region: self.region, index: self.index + pages }
+    }
+
     pub(crate) fn address(self) -> usize {
         self.region().start + self.index * HEAP_PAGE_BYTES
     }
@@ -189,6 +202,8 @@ pub struct Space<S: 'static> {
     pub(super) adding: Lock<()>,
     metadata: AtomicUsize,
     pub(super) registry: super::registry::Registry,
+    /// Of blocks that no heap keeps. Taken alone, and nothing else is locked under it.
+    pub(super) spans: Lock<Pool>,
 }
 
 // SAFETY: `regions` is written under `adding` beyond `count`, and read below it; everything behind its pointers is atomic.
@@ -206,6 +221,7 @@ impl<S: Source> Space<S> {
             adding: Lock::new(()),
             metadata: AtomicUsize::new(0),
             registry: super::registry::Registry::new(),
+            spans: Lock::new(Pool::NONE),
         }
     }
 
@@ -327,16 +343,20 @@ impl<S: Source> Space<S> {
         self.source.with(|arenas| arenas.reserve_beside(Tables::bytes));
     }
 
-    /// Keeps regions from being added during a fork.
+    /// Keeps regions from being added, and blocks of spans from being taken and given, during a fork.
     pub(super) fn lock_regions(&self) {
         self.adding.lock().keep_over_fork();
+        self.spans.lock().keep_over_fork();
     }
 
     /// # Safety
     /// [`lock_regions`](Self::lock_regions) was called by this thread, or by the one that forked this process.
     pub(super) unsafe fn unlock_regions(&self) {
         // SAFETY: by the contract above.
-        unsafe { self.adding.unlock_leaked() };
+        unsafe {
+            self.spans.unlock_leaked();
+            self.adding.unlock_leaked();
+        }
     }
 
     /// Adds the region of an address, unless it is known by now.

@@ -43,8 +43,8 @@ impl<S: Source> Space<S> {
             self.give_handed(shared);
         }
         // SAFETY: cores are never unmapped. The owner changes it with plain stores of whole words: read once, as what it was or is.
-        let pages = unsafe { RunCache::pages_of(&raw const (*core.as_ptr()).own.runs) };
-        if pages == 0 {
+        let kib = unsafe { RunCache::kib_of(&raw const (*core.as_ptr()).own.runs) };
+        if kib == 0 {
             return false;
         }
         loop {
@@ -52,7 +52,7 @@ impl<S: Source> Space<S> {
                 Some(Seen::More) => {}
                 Some(Seen::All { later }) => return later,
                 // Who takes and keeps runs all the time may be met at that each time.
-                None => return pages > LEAST && is_owned(shared),
+                None => return kib > LEAST && is_owned(shared),
             }
         }
     }
@@ -89,12 +89,12 @@ impl<S: Source> Space<S> {
 
 impl<S: Source> Own<S> {
     fn shed_held(&mut self, _: &Held, quiet: bool, spilled: &mut Spilled) -> Seen {
-        let marks = self.run_marks();
-        if self.runs.shed(!quiet, spilled, marks) {
+        let links = self.run_links();
+        if self.runs.shed(!quiet, spilled, links) {
             return Seen::More;
         }
         // What went was perhaps not all that is not needed: who just stopped needed some of it since the last time.
         let went = !spilled.runs().is_empty();
-        Seen::All { later: self.runs.is_raised() || went && self.runs.pages() > 0 }
+        Seen::All { later: self.runs.is_raised() || went && self.runs.kib() > 0 }
     }
 }

@@ -26,7 +26,10 @@ pub(crate) const SPARE: Class = 63;
 /// Class of the first page of a page run that belongs to a heap.
 pub(crate) const RUN: Class = 62;
 
-const _: () = assert!(size_of::<Bin>().is_power_of_two() && CLASSES < RUN);
+/// Class of all pages of spans, which are of no heap: its number is 0 there. See [`spans`](super::spans).
+pub(crate) const SPAN: Class = 61;
+
+const _: () = assert!(size_of::<Bin>().is_power_of_two() && CLASSES < SPAN);
 
 /// The tag of a page of `class` in heap number `heap`; with class 0 what all tags of the heap have in common.
 pub(crate) const fn tag(heap: u32, class: Class) -> u32 {

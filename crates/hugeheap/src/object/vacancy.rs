@@ -139,6 +139,16 @@ impl<S: Source> Space<S> {
             let page = region.page(start + number * HEAP_PAGE_BYTES);
             let (tag, mark) = (page.tag(), page.mark());
             let class = tag::class(tag);
+            if let Some(span) = self.look_at_span(page, os_page) {
+                vacancy.blocks |= (u128::MAX >> (HEAP_PAGES as usize - span.pages)) << number;
+                vacancy.live += span.live;
+                vacancy.gone |= span.gone;
+                if span.quiet || !quiet {
+                    vacancy.bytes += span.bytes;
+                } else {
+                    changed |= span.bytes > 0;
+                }
+            }
             if class == 0 || class >= CLASSES {
                 continue;
             }
@@ -170,7 +180,11 @@ impl<S: Source> Space<S> {
     pub(crate) fn forget_vacancy(&self, start: usize) {
         for number in 0..HEAP_PAGES as usize {
             if let Some(page) = self.page(start + number * HEAP_PAGE_BYTES) {
-                page.mark().forget_gone();
+                if tag::class(page.tag()) == tag::SPAN {
+                    self.forget_vacancy_of_span(page);
+                } else {
+                    page.mark().forget_gone();
+                }
             }
         }
     }

@@ -85,6 +85,11 @@ impl<S: Source> Tenant for Space<S> {
             }
         }
         let (mut bytes, mut result) = (0, self.source().os().barrier());
+        for (_, page) in self.pages_of(arena, u128::MAX) {
+            if result.is_ok() {
+                result = self.drop_vacant_of_span(page, os_page, drop, &mut bytes);
+            }
+        }
         for (_, page) in self.pages_of(arena, claimed | pending) {
             if result.is_ok() {
                 result = self.drop_vacant(page, os_page, drop, &mut bytes);

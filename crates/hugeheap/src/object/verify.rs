@@ -65,6 +65,9 @@ impl<S: Source> Heap<S> {
         for (address, place) in found {
             let _ = writeln!(problems, "page {address:#x} {place:?} is not this heap's");
         }
+        if let Err(problem) = own.space.verify_spans(own.space.pages()) {
+            let _ = writeln!(problems, "{problem}");
+        }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 

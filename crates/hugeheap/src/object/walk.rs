@@ -16,8 +16,10 @@
 //! Page runs without a tag and large blocks belong to no heap; the arenas' snapshot counts them.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
+use super::lengths::{CUTS, Cut, LONGEST, SPANS};
 use super::space::{Page, Source, Space};
-use super::tag::{self, RUN, SPARE};
+use super::spans::Span;
+use super::tag::{self, RUN, SPAN, SPARE};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
@@ -39,18 +41,19 @@ pub enum Walk {
 pub struct WalkedPage {
     /// Its first byte.
     pub address: usize,
-    /// The number of its heap.
+    /// The number of its heap; 0: of a span, whose blocks are any heap's.
     pub heap: u32,
     /// What it is used for.
     pub content: Content,
-    class: Class,
+    /// Its place in [`Statistics::classes`].
+    kind: usize,
     live: [u64; WINDOWS],
 }
 
 /// What a heap page is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Cut into blocks of that many bytes.
+    /// Cut into blocks of that many bytes. Those of a span may be longer than the page: they are told of where they begin.
     Blocks(usize),
     /// Kept without blocks.
     Spare,
@@ -61,7 +64,7 @@ pub enum Content {
 }
 
 impl WalkedPage {
-    /// Number of live blocks.
+    /// Number of live blocks that begin there.
     pub fn live_blocks(&self) -> u32 {
         self.live.iter().map(|word| word.count_ones()).sum()
     }
@@ -117,7 +120,7 @@ impl<S: Source> Space<S> {
                 return None;
             }
             let (class, address) = (tag::class(seen), page.address());
-            let mut live = [0; WINDOWS];
+            let (mut kind, mut live) = (class, [0; WINDOWS]);
             let content = match class {
                 SPARE => Content::Spare,
                 RUN => {
@@ -126,6 +129,18 @@ impl<S: Source> Space<S> {
                     let bytes = self.bytes_before_guard(address).unwrap_or(0);
                     if kept { Content::KeptRun(bytes) } else { Content::Run(bytes) }
                 }
+                SPAN => match Span::of(page) {
+                    Some(span) => {
+                        kind = CLASSES + span.length - LONGEST;
+                        for (block, _) in span.blocks_in(page).filter(|(_, idle)| !idle) {
+                            let granule = (block - address) >> GRANULE_SHIFT;
+                            live[granule / 64] |= 1 << (granule % 64);
+                        }
+                        Content::Blocks(span.cut().bytes())
+                    }
+                    // It is being made, or given back: of no moment at which it is a span.
+                    None => return None,
+                },
                 _ => {
                     live = live_words(page, class, tag::is_pending(seen));
                     Content::Blocks(SHAPES[class].bytes as usize)
@@ -134,19 +149,24 @@ impl<S: Source> Space<S> {
             fence(Ordering::Acquire);
             // Pending may come and go: the bitmap is of this class all the same.
             if page.tag() & !tag::PENDING == seen & !tag::PENDING {
-                let class = if class < CLASSES { class } else { 0 };
-                return Some(WalkedPage { address, heap: tag::heap(seen), content, class, live });
+                return Some(WalkedPage { address, heap: tag::heap(seen), content, kind, live });
             }
         }
     }
 
     /// What the heaps of this space have, by class.
     pub fn statistics(&self) -> Statistics {
-        let mut sum = Statistics { classes: [ClassStatistics::NONE; CLASSES], ..Statistics::NONE };
-        for (class, shape) in sum.classes.iter_mut().zip(&SHAPES) {
-            class.block_bytes = shape.bytes as usize;
+        let mut sum = Statistics::NONE;
+        let blocks = SHAPES.iter().map(|shape| shape.bytes as usize);
+        let bytes = blocks.chain(CUTS[LONGEST..].iter().map(Cut::bytes));
+        for (class, bytes) in sum.classes.iter_mut().zip(bytes) {
+            class.block_bytes = bytes;
         }
         self.walk(&mut |step| sum.add(&step));
+        for class in &mut sum.classes {
+            // A span may have begun or ended between two of its pages.
+            class.free_bytes = (class.pages * HEAP_PAGE_BYTES).saturating_sub(class.live_bytes);
+        }
         sum
     }
 }
@@ -183,8 +203,8 @@ impl ClassStatistics {
 /// What the heaps of a space have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// By class, from small blocks to large ones. The first has none.
-    pub classes: [ClassStatistics; CLASSES],
+    /// By class, from small blocks to large ones: those of heap pages, of which the first has none, and those of spans.
+    pub classes: [ClassStatistics; CLASSES + SPANS],
     /// Regions in which there are heap pages.
     pub regions: usize,
     /// Arenas in which a heap has a page.
@@ -195,13 +215,13 @@ pub struct Statistics {
     pub runs: usize,
     /// Bytes of those.
     pub run_bytes: usize,
-    /// Bytes of page runs that heaps keep for later.
+    /// Bytes of page runs that heaps keep for later. (Blocks of spans that are kept count as free.)
     pub kept_run_bytes: usize,
 }
 
 impl Statistics {
     const NONE: Self = Self {
-        classes: [ClassStatistics::NONE; CLASSES],
+        classes: [ClassStatistics::NONE; CLASSES + SPANS],
         regions: 0,
         arenas: 0,
         spare_pages: 0,
@@ -218,11 +238,10 @@ impl Statistics {
         };
         match page.content {
             Content::Blocks(bytes) => {
-                let (class, live) = (&mut self.classes[page.class], page.live_blocks() as usize);
+                let (class, live) = (&mut self.classes[page.kind], page.live_blocks() as usize);
                 class.pages += 1;
                 class.live_blocks += live;
                 class.live_bytes += live * bytes;
-                class.free_bytes += HEAP_PAGE_BYTES - live * bytes;
             }
             Content::Spare => self.spare_pages += 1,
             Content::Run(bytes) => {

@@ -18,7 +18,7 @@ fn hardened() -> (&'static Space<World>, Heap<World>) {
 const SIZES: [usize; 6] = [16, 48, 576, 640, 5440, 8192];
 
 /// A short run, a long one, and a large block.
-const RUNS: [usize; 3] = [20_000, 300_000, 3_000_000];
+const RUNS: [usize; 3] = [42_000, 300_000, 3_000_000];
 
 #[test]
 fn a_freed_block_is_zero() {

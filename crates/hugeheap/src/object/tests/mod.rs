@@ -14,6 +14,7 @@ mod order;
 mod regions;
 mod resizing;
 mod runs;
+mod spans;
 mod split_units;
 mod threads;
 mod turns;
@@ -86,7 +87,7 @@ pub(crate) fn space() -> &'static Space<World> {
 }
 
 /// A space and a heap in it.
-fn heap() -> (&'static Space<World>, Heap<World>) {
+pub(super) fn heap() -> (&'static Space<World>, Heap<World>) {
     let space = space();
     (space, space.acquire().expect("memory"))
 }

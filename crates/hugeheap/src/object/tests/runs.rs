@@ -47,8 +47,11 @@ fn buffers_that_come_and_go_are_had_without_the_arenas() {
 #[test]
 fn a_program_that_needs_many_once_keeps_few() {
     let (space, mut heap) = heap();
-    heap.up_and_down(1000, 20_000);
-    assert!(pages(space) <= ANY, "{}", pages(space));
+    for bytes in [30_000, 20_000] {
+        heap.up_and_down(1000, bytes);
+        // Of a span all pages stay where one of its blocks does.
+        assert!(pages(space) <= ANY + 4, "{}", pages(space));
+    }
     heap.check_empty();
 }
 
@@ -97,7 +100,7 @@ fn who_does_not_come_is_handed_no_more_than_two_mebibytes() {
 fn a_heap_that_nobody_owns_is_handed_nothing() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
-    let buffers = heap.take_many(40, 40_000);
+    let buffers = heap.take_many(40, 48_000);
     other.give_all(buffers[..10].iter().copied());
     drop(heap);
     assert_eq!(pages(space), 30 * 3, "what was handed over goes with its owner");
@@ -111,7 +114,7 @@ fn a_heap_that_nobody_owns_is_handed_nothing() {
 fn what_is_handed_over_while_the_owner_leaves_is_collected() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
-    let buffer = heap.take(40_000);
+    let buffer = heap.take(48_000);
     // The first that is handed over is told to the arenas: then the owner goes.
     space.source().when_asked(move || drop(heap));
     other.give(buffer).expect("live");
@@ -185,7 +188,7 @@ fn who_keeps_more_than_before_is_looked_at_however_little_lives() {
     assert!(due(space));
     let (space, mut owner) = heap();
     let mut other = space.acquire().expect("memory");
-    let buffer = owner.take(50_000);
+    let buffer = owner.take(48_000);
     assert!(!due(space));
     other.give(buffer).expect("live");
     assert!(due(space), "handed over, and nobody may come for it");
@@ -237,7 +240,7 @@ fn a_list_grows_where_only_what_is_kept_is_left() {
 fn what_is_handed_over_just_before_the_owner_leaves_is_collected() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
-    let buffer = heap.take(40_000);
+    let buffer = heap.take(48_000);
     heap.trim();
     other.give(buffer).expect("live");
     assert_eq!(pages(space), 3);

@@ -327,7 +327,7 @@ fn a_thread_without_a_heap_can_free() {
 fn page_runs_change_hands() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
-    for bytes in [8193, 16_385, 40_000, 131_072, 131_073, 1 << 20] {
+    for bytes in [15_000, 30_000, 48_000, 131_072, 131_073, 1 << 20] {
         let runs = heap.take_many(10, bytes);
         // Kept by their heap, and used again.
         heap.give(runs[0]).expect("live");

@@ -63,8 +63,8 @@ fn blocks_freed_by_another_thread_are_free_before_their_owner_collects_them() {
 fn pages_are_told_with_their_heap_and_content_in_their_arena() {
     let (space, mut heap) = heap();
     let mut hardened = space.acquire_hardened().expect("memory");
-    let (small, medium, run) = (heap.take(48), heap.take(3000), heap.take(20_000));
-    let kept = heap.take(40_000);
+    let (small, medium, run) = (heap.take(48), heap.take(3000), heap.take(30_000));
+    let kept = heap.take(48_000);
     heap.give(kept).expect("live");
     let guarded = hardened.take(20_000);
     let (mut regions, mut arenas, mut found) = (Vec::new(), Vec::new(), Vec::new());
@@ -105,7 +105,10 @@ fn statistics_are_the_sum_of_what_is_live() {
     let (space, mut heap) = heap();
     let blocks = heap.take_many(1000, 48);
     let _medium = heap.take_many(7, 5440);
-    let _run = heap.take(20_000);
+    let _run = heap.take(30_000);
+    // Of two spans of three heap pages one is left.
+    let spanned = heap.take_many(6, 12_000);
+    heap.give_all(spanned[3..].iter().copied());
     heap.give_all(blocks.into_iter().skip(400));
     heap.trim();
     let statistics = space.statistics();
@@ -117,7 +120,9 @@ fn statistics_are_the_sum_of_what_is_live() {
         assert_eq!(class.live_bytes + class.free_bytes, class.pages * HEAP_PAGE_BYTES);
     }
     assert_eq!((statistics.runs, statistics.run_bytes, statistics.spare_pages), (1, 32_768, 0));
-    assert_eq!(statistics.live_bytes(), 19_200 + 38_080);
+    let spans = of(12 << 10);
+    assert_eq!((spans.pages, spans.live_blocks, spans.live_bytes), (3, 3, 36 << 10));
+    assert_eq!(statistics.live_bytes(), 19_200 + 38_080 + (36 << 10));
     // Everything the arenas count is told, and nothing twice.
     let pages: usize = statistics.classes.iter().map(|class| class.pages).sum();
     assert_eq!((pages * HEAP_PAGE_BYTES + statistics.run_bytes) as u64, live(space));

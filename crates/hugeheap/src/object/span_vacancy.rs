@@ -1,0 +1,169 @@
+//! OS pages of spans in which no live or kept block lies: looking for them, and giving them back.
+//!
+//! ```text
+//!   span of 3 heap pages     ├ 0 ────────┼ 1 ────────┼ 2 ────────┼ 3 ────────┤       0, 1, 3 pooled
+//!   OS pages                 x  x  x  x  x  x  -  -  -  x  x  x                      x: vacant
+//!
+//!   pooled  ─▶ looked: the same at the look before? quiet ─▶ dropped ─▶ gone, until they are taken out of the pool
+//! ```
+//!
+//! As for [pages of blocks](super::vacancy), with one thing that is simpler: nobody takes a block out of the pool without its lock, so who holds that drops what is vacant, and no owner has to be asked. A thread that wants a block of a span of any length, and keeps none, waits for that:
+//! the calls for one span, of a few microseconds each.
+
+use super::lengths::Length;
+use super::space::{Page, Source, Space};
+use super::spans::{GONE, LOOKED, Span};
+use crate::arena::HEAP_PAGE_BYTES;
+use hugeheap_os::{AddressRange, Result as OsResult};
+
+/// What a look at a span has found.
+pub(super) struct SpanVacancy {
+    /// Its heap pages.
+    pub(super) pages: usize,
+    /// Bytes of blocks that are live or kept.
+    pub(super) live: usize,
+    /// Bytes that can be given back.
+    pub(super) bytes: usize,
+    /// Whether it is as it was at the look before.
+    pub(super) quiet: bool,
+    /// Some OS pages were given back.
+    pub(super) gone: bool,
+}
+
+impl Span {
+    /// The OS pages that lie within blocks of a set, a bit each from the first one on.
+    fn os_pages_within(self, blocks: u64, os_page: usize) -> u64 {
+        let (bytes, mut within, mut number) = (self.cut().bytes(), 0, 0);
+        while blocks >> number != 0 {
+            number += (blocks >> number).trailing_zeros();
+            let count = (blocks >> number).trailing_ones();
+            let first = (number as usize * bytes).div_ceil(os_page);
+            // What is behind the last block is nobody's.
+            let last = number + count == self.cut().blocks;
+            let end = if last { self.bytes() } else { (number + count) as usize * bytes } / os_page;
+            if first < end {
+                within |= (u64::MAX >> (64 - (end - first))) << first;
+            }
+            number += count;
+        }
+        within
+    }
+
+    fn bytes(self) -> usize {
+        self.cut().pages as usize * HEAP_PAGE_BYTES
+    }
+
+    /// OS pages in which nothing lies that is live or kept, and which were not given back.
+    fn vacant(self, os_page: usize) -> u64 {
+        self.os_pages_within(self.pooled(), os_page) & !self.os_pages_within(self.word(GONE), os_page)
+    }
+}
+
+// The longest span has 60 OS pages of 4 KiB.
+const _: () = {
+    let mut length: Length = 0;
+    while length < super::lengths::LENGTHS {
+        let cut = super::lengths::CUTS[length];
+        assert!(cut.blocks == 1 || cut.pages as usize * HEAP_PAGE_BYTES / 4096 < 64);
+        length += 1;
+    }
+};
+
+impl<S: Source> Space<S> {
+    /// Looks at the span that begins at a page. `None`: none does.
+    pub(super) fn look_at_span(&self, head: Page, os_page: usize) -> Option<SpanVacancy> {
+        Span::at(head)?;
+        let _pool = self.spans.lock();
+        // Again: it may have been given back.
+        let span = Span::at(head)?;
+        let (pooled, gone) = (span.pooled(), span.word(GONE));
+        let looked = span.word(LOOKED);
+        // As a whole it is about to go to the arenas.
+        if pooled == span.all() {
+            return None;
+        }
+        if looked != pooled {
+            span.set_word(LOOKED, pooled);
+        }
+        Some(SpanVacancy {
+            pages: span.cut().pages as usize,
+            live: (span.all() & !pooled).count_ones() as usize * span.cut().bytes(),
+            bytes: span.vacant(os_page).count_ones() as usize * os_page,
+            quiet: looked == pooled,
+            gone: gone != 0,
+        })
+    }
+
+    /// Drops the OS pages of the span that begins at a page, if one does, in which nothing lies that is live or kept.
+    pub(super) fn drop_vacant_of_span(
+        &self,
+        head: Page,
+        os_page: usize,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+        bytes: &mut usize,
+    ) -> OsResult<()> {
+        if Span::at(head).is_none() {
+            return Ok(());
+        }
+        let _pool = self.spans.lock();
+        let Some(span) = Span::at(head) else { return Ok(()) };
+        if span.pooled() == span.all() {
+            return Ok(());
+        }
+        let (vacant, mut number) = (span.vacant(os_page), 0);
+        while vacant.checked_shr(number).is_some_and(|rest| rest != 0) {
+            number += (vacant >> number).trailing_zeros();
+            let count = (vacant >> number).trailing_ones();
+            let range =
+                AddressRange::new(head.address() + number as usize * os_page, count as usize * os_page);
+            drop(range)?;
+            *bytes += range.len;
+            number += count;
+        }
+        span.set_word(GONE, span.pooled());
+        Ok(())
+    }
+
+    /// That some of a span was given back is of no meaning any more.
+    pub(super) fn forget_vacancy_of_span(&self, head: Page) {
+        let _pool = self.spans.lock();
+        if let Some(span) = Span::at(head) {
+            span.set_word(GONE, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::lengths::{CUTS, LENGTHS, LONGEST};
+
+    #[test]
+    fn vacant_os_pages_of_a_span_are_those_that_no_byte_of_another_block_lies_in() {
+        let (space, mut heap) = crate::object::tests::heap();
+        for length in LONGEST..LENGTHS {
+            let cut = CUTS[length];
+            let block = heap.allocate(cut.bytes()).expect("memory").as_ptr() as usize;
+            let span = Span { head: space.page(block).expect("known"), length };
+            for os_page in [4096, 8192, 16 << 10] {
+                for pooled in 0..1u64 << cut.blocks {
+                    let lives = |byte: usize| {
+                        let number = byte / cut.bytes();
+                        number < cut.blocks as usize && pooled >> number & 1 == 0
+                    };
+                    let ends = |os: usize| (os * os_page, (os + 1) * os_page - 1);
+                    let vacant = (0..span.bytes() / os_page).filter(|&os| {
+                        let (first, last) = ends(os);
+                        // The rest behind the last block goes with that.
+                        let rest =
+                            first >= cut.bytes() * cut.blocks as usize && pooled >> (cut.blocks - 1) & 1 == 0;
+                        !rest && (first..=last).step_by(1024).all(|byte| !lives(byte)) && !lives(last)
+                    });
+                    let counted = vacant.fold(0, |pages, os| pages | 1u64 << os);
+                    let within = span.os_pages_within(pooled, os_page);
+                    assert_eq!(within, counted, "length {length}, pooled {pooled:#b}, {os_page}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Spans: page runs that are cut into blocks of one [length](super::lengths), for requests of which whole heap pages would waste much.
+//!
+//! ```text
+//!   heap pages    ├ head ─────────┼───────────────┼───────────────┤       3 pages, 4 blocks of 12 KiB
+//!   blocks        ├ 0 ────────┼ 1 ────────┼ 2 ────────┼ 3 ────────┤
+//!   begin there     0, 1            2               3
+//!
+//!   mark of each page    tag: of a span, and of no heap       free: its place in the span
+//!                        idle, links: one for each block that begins there
+//!   words of the head    pooled: blocks that nobody keeps     gone: those of them whose OS pages were given back
+//!
+//!   live ── free ─▶ kept, by the heap of whoever frees it ── spilled, surplus ─▶ pooled ── all of a span are ─▶ the arenas
+//!    ▲                 │                                                          │
+//!    └─────────────────┴──────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A span belongs to no heap: its blocks are taken and freed by any thread, and each heap keeps some, by the same rules as page runs (see [`run_cache`](super::run_cache)). So nothing has to be handed to an owner, and the
+//! pooled blocks of all threads fill the same spans. Of several that have pooled blocks the one with the fewest is used first, so that others drain.
+//!
+//! That a block does not live is noted in the mark of the page in which it begins, where a free finds it with the tag. Freeing sets it by an atomic exchange: who finds it set has met a second free, of whatever thread. A block
+//! that is kept or pooled has it set.
+//!
+//! The lock of the pool is taken alone, and nothing else is locked under it. Who holds it may read and change the words of all heads, and no block is taken out of the pool meanwhile.
+//!
+//! A thread that is stopped between the pool and its heap, and is missing in a forked child, takes that block with it there.
+
+use super::class::{GRANULE_SHIFT, WINDOWS};
+use super::heap::{Core, Heap};
+use super::lengths::{CUTS, Cut, LONGEST, Length, MOST_BLOCKS, SPANS, is_span, length_of};
+use super::mark::Mark;
+use super::mistake::Mistake;
+use super::run_cache::Kept;
+use super::space::{Page, Source, Space};
+use super::tag::{self, SPAN};
+use crate::arena::HEAP_PAGE_BYTES;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// The tag of all pages of spans.
+pub(super) const SPANNED: u32 = tag::tag(0, SPAN);
+
+/// Words of a head's bitmap, by what they are for. Read and written under the lock of the pool.
+const POOLED: usize = 0;
+/// See [`span_vacancy`](super::span_vacancy).
+pub(super) const GONE: usize = 1;
+pub(super) const LOOKED: usize = 2;
+const NEXT: usize = 3;
+const PREVIOUS: usize = 4;
+
+const _: () = assert!(PREVIOUS < WINDOWS && MOST_BLOCKS <= 8);
+
+/// KiB of pooled blocks that are news for the arenas: as much as in heap pages that heaps have in lists.
+const TOLD: u32 = 1 << 10;
+
+/// Spans with pooled blocks.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// Heads, as addresses, by length and by how many of the blocks are pooled, less one. Spans without a pooled block are in no list.
+    first: [[usize; MOST_BLOCKS]; SPANS],
+    /// KiB that came since the arenas were told.
+    news: u32,
+}
+
+/// A span, by its first page.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) head: Page,
+    pub(super) length: Length,
+}
+
+/// A block of a span.
+#[derive(Clone, Copy)]
+pub(super) struct SpanBlock {
+    span: Span,
+    /// Its number in the span.
+    number: usize,
+    place: SpanPlace,
+}
+
+/// Where the state of a block is.
+#[derive(Clone, Copy)]
+pub(super) struct SpanPlace {
+    /// Of the page in which it begins.
+    mark: &'static Mark,
+    /// Its number among those that begin there.
+    index: usize,
+}
+
+/// What the mark of a page says of its place in a span.
+///
+/// ```text
+///     15   11 10     6 5         0
+///   ├ number ┼ length ┼ first ────┤     first: KiB to the first block that begins in the page; as many as a page has, if none does
+/// ```
+///
+/// So whether a block begins at an address is a comparison or two. With a division for it, and one by the length for its number, a stack of buffers (the peers' workload `buffers`) took a third longer than with page runs.
+#[derive(Clone, Copy)]
+struct SpanPage(u16);
+
+impl SpanPage {
+    fn new(number: usize, length: Length) -> Self {
+        let (start, kib) = (number * PAGE_KIB, CUTS[length].kib as usize);
+        let first = (start.next_multiple_of(kib) - start).min(PAGE_KIB);
+        Self((number << 11 | (length - LONGEST) << 6 | first) as u16)
+    }
+
+    #[inline(always)]
+    fn of(mark: &Mark) -> Self {
+        Self(mark.free())
+    }
+
+    fn number(self) -> usize {
+        usize::from(self.0 >> 11)
+    }
+
+    /// What is no length can be read where somebody else has the page by now.
+    #[inline(always)]
+    fn length(self) -> Option<Length> {
+        let span = usize::from(self.0 >> 6 & 31);
+        if span < SPANS { Some(LONGEST + span) } else { None }
+    }
+
+    /// Bytes to the first block that begins there.
+    #[inline(always)]
+    fn first(self) -> usize {
+        usize::from(self.0 & 63) << 10
+    }
+}
+
+/// KiB of a heap page.
+const PAGE_KIB: usize = HEAP_PAGE_BYTES >> 10;
+
+const _: () = assert!(SPANS <= 32 && PAGE_KIB < 64);
+
+impl SpanPlace {
+    /// The place of a block of a length that begins in a page.
+    #[inline(always)]
+    pub(super) fn of_block(mark: &'static Mark, address: usize, length: Length) -> Self {
+        let behind = address % HEAP_PAGE_BYTES - SpanPage::of(mark).first();
+        let bytes = CUTS[length].bytes();
+        Self { mark, index: usize::from(behind >= bytes) + usize::from(behind >= 2 * bytes) }
+    }
+
+    /// The place of the block that begins so many bytes into a page, with its length. `None`: none does.
+    #[inline(always)]
+    fn find(mark: &'static Mark, offset: usize) -> Option<(Self, Length)> {
+        let page = SpanPage::of(mark);
+        let length = page.length()?;
+        let (behind, bytes) = (offset.wrapping_sub(page.first()), CUTS[length].bytes());
+        let index = match behind {
+            0 => 0,
+            _ if behind == bytes => 1,
+            _ if behind == 2 * bytes => 2,
+            _ => return None,
+        };
+        Some((Self { mark, index }, length))
+    }
+
+    #[inline(always)]
+    pub(super) fn link(self) -> &'static AtomicUsize {
+        self.mark.span_link(self.index)
+    }
+
+    pub(super) fn is_idle(self) -> bool {
+        self.mark.idle(self.index).load(Ordering::Relaxed) != 0
+    }
+
+    /// It lives from now on: by who has taken it.
+    #[inline(always)]
+    pub(super) fn begin(self) {
+        self.mark.idle(self.index).store(0, Ordering::Relaxed);
+    }
+
+    /// It does not live any more. Says no where it did not.
+    #[inline(always)]
+    fn end(self) -> bool {
+        self.mark.idle(self.index).swap(1, Ordering::AcqRel) == 0
+    }
+}
+
+impl Span {
+    /// The span that a page belongs to, which has the tag of one. `None`: it is being made, or given back.
+    pub(super) fn of(page: Page) -> Option<Self> {
+        let place = SpanPage::of(page.mark());
+        let length = place.length()?;
+        let head = page.before(place.number()).filter(|head| head.tag() == SPANNED)?;
+        (SpanPage::of(head.mark()).0 == SpanPage::new(0, length).0).then_some(Self { head, length })
+    }
+
+    /// The span that begins at a page, if one does.
+    pub(super) fn at(page: Page) -> Option<Self> {
+        if page.tag() == SPANNED {
+            Self::of(page).filter(|span| span.head.address() == page.address())
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn cut(self) -> &'static Cut {
+        &CUTS[self.length]
+    }
+
+    pub(super) fn all(self) -> u64 {
+        (1 << self.cut().blocks) - 1
+    }
+
+    /// A word of the head.
+    pub(super) fn word(self, word: usize) -> u64 {
+        self.head.vacant()[word].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_word(self, word: usize, value: u64) {
+        self.head.vacant()[word].store(value, Ordering::Relaxed);
+    }
+
+    pub(super) fn pooled(self) -> u64 {
+        self.word(POOLED)
+    }
+
+    fn address_of(self, number: usize) -> usize {
+        self.head.address() + number * self.cut().bytes()
+    }
+
+    /// The place of a block.
+    fn place_of(self, number: usize) -> SpanPlace {
+        let address = self.address_of(number);
+        let page = self.head.behind((address - self.head.address()) / HEAP_PAGE_BYTES);
+        SpanPlace::of_block(page.mark(), address, self.length)
+    }
+
+    /// Its pages.
+    pub(super) fn pages(self) -> impl Iterator<Item = Page> {
+        (0..self.cut().pages as usize).map(move |number| self.head.behind(number))
+    }
+
+    /// The blocks that begin in one of its pages, as addresses, and which of them do not live.
+    pub(super) fn blocks_in(self, page: Page) -> impl Iterator<Item = (usize, bool)> {
+        let bytes = self.cut().bytes();
+        let first = (page.address() - self.head.address()).div_ceil(bytes);
+        let numbers = first..self.cut().blocks as usize;
+        let within = numbers.map(move |number| (number, self.address_of(number)));
+        within
+            .take_while(move |&(_, address)| address < page.address() + HEAP_PAGE_BYTES)
+            .map(move |(number, address)| (address, self.place_of(number).is_idle()))
+    }
+}
+
+impl SpanBlock {
+    /// The block that begins at an address in a page with the tag of a span.
+    pub(super) fn at(page: Page, address: usize) -> Result<Self, Mistake> {
+        let Some(span) = Span::of(page) else { return Err(Mistake::NotLive { bytes: 0 }) };
+        let (offset, bytes) = (address.wrapping_sub(span.head.address()), span.cut().bytes());
+        let number = offset / bytes;
+        match SpanPlace::find(page.mark(), address % HEAP_PAGE_BYTES) {
+            Some((place, _)) if number < span.cut().blocks as usize => Ok(Self { span, number, place }),
+            _ => Err(Mistake::Interior { bytes }),
+        }
+    }
+
+    pub(super) fn length(&self) -> Length {
+        self.span.length
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.span.cut().bytes()
+    }
+
+    pub(super) fn check_live(&self) -> Result<(), Mistake> {
+        if self.place.is_idle() { Err(Mistake::NotLive { bytes: self.bytes() }) } else { Ok(()) }
+    }
+
+    /// Whether a request of so many bytes can have got it.
+    pub(super) fn fits(&self, bytes: usize) -> bool {
+        bytes > super::MAX_BLOCK && length_of(bytes) == Some(self.length())
+    }
+
+    fn kept(&self) -> Kept {
+        Kept { address: self.span.address_of(self.number), length: self.length() }
+    }
+}
+
+impl Pool {
+    pub(super) const NONE: Self = Self { first: [[0; MOST_BLOCKS]; SPANS], news: 0 };
+
+    /// The list of the spans of a length of which so many blocks are pooled.
+    fn list(&mut self, length: Length, pooled: u64) -> Option<&mut usize> {
+        self.first[length - LONGEST].get_mut((pooled.count_ones() as usize).wrapping_sub(1))
+    }
+
+    /// Notes which blocks of a span are pooled, and puts it where it belongs. `find`: the page at an address.
+    fn set_pooled(&mut self, span: Span, pooled: u64, find: impl Fn(usize) -> Option<Page>) {
+        let was = span.pooled();
+        if let Some(first) = self.list(span.length, was) {
+            let (next, previous) = (span.word(NEXT), span.word(PREVIOUS));
+            match find(previous as usize) {
+                Some(previous) => previous.vacant()[NEXT].store(next, Ordering::Relaxed),
+                None => *first = next as usize,
+            }
+            if let Some(next) = find(next as usize) {
+                next.vacant()[PREVIOUS].store(previous, Ordering::Relaxed);
+            }
+        }
+        span.set_word(POOLED, pooled);
+        // One that is in the pool as a whole goes to the arenas.
+        if pooled == span.all() {
+            return;
+        }
+        if let Some(first) = self.list(span.length, pooled) {
+            let (next, start) = (*first, span.head.address());
+            *first = start;
+            span.set_word(NEXT, next as u64);
+            span.set_word(PREVIOUS, 0);
+            if let Some(next) = find(next) {
+                next.vacant()[PREVIOUS].store(start as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The head of the span of a length with the fewest pooled blocks.
+    fn fullest(&self, length: Length) -> Option<usize> {
+        self.first[length - LONGEST].iter().copied().find(|&head| head != 0)
+    }
+}
+
+impl<S: Source> Heap<S> {
+    /// Frees the block of a span at a granule of the first region, in a page with the tag of one and that mark. `sized`: if a request of so many bytes can have got it. Says no, with nothing changed, when none is live there.
+    #[inline(never)]
+    pub(super) fn free_in_span(
+        core: NonNull<Core<S>>,
+        granule: usize,
+        mark: &'static Mark,
+        sized: Option<usize>,
+    ) -> bool {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        let address = own.base + (granule << GRANULE_SHIFT);
+        let Some((place, length)) = SpanPlace::find(mark, address % HEAP_PAGE_BYTES) else { return false };
+        if sized.is_some_and(|bytes| length_of(bytes) != Some(length)) || !place.end() {
+            return false;
+        }
+        let block = Kept { address, length };
+        let keeping = heap.try_keeping();
+        let kept = keeping.is_some_and(|_keeping| heap.own().runs.keep(block, |_| place.link()));
+        // Also where somebody holds the heap: it is waited for there.
+        kept || Self::spill(core, block)
+    }
+}
+
+impl<S: Source> Space<S> {
+    /// The block of a span that an address lies in, if the page there is one of a span.
+    ///
+    /// # Errors
+    /// When no live one begins there.
+    pub(super) fn span_block(&self, address: usize) -> Result<Option<SpanBlock>, Mistake> {
+        let Some(page) = self.page(address).filter(|page| page.tag() == SPANNED) else { return Ok(None) };
+        let block = SpanBlock::at(page, address)?;
+        block.check_live()?;
+        Ok(Some(block))
+    }
+
+    /// Frees the block of a span at an address in a page with the tag of one, for who keeps none.
+    pub(super) fn free_to_pool(&self, page: Page, address: usize) -> Result<(), Mistake> {
+        let block = SpanBlock::at(page, address)?;
+        if !block.place.end() {
+            return Err(Mistake::NotLive { bytes: block.bytes() });
+        }
+        self.give_block(block.kept());
+        Ok(())
+    }
+
+    /// A live block of a length, of a span that has one pooled, or of a new one.
+    pub(super) fn take_block(&self, length: Length) -> Option<NonNull<u8>> {
+        self.take_pooled(length)
+            .or_else(|| self.new_span(length))
+            .and_then(|start| NonNull::new(start as *mut u8))
+    }
+
+    fn take_pooled(&self, length: Length) -> Option<usize> {
+        let mut pool = self.spans.lock();
+        let span = Span { head: self.page(pool.fullest(length)?)?, length };
+        let (pooled, gone) = (span.pooled(), span.word(GONE));
+        // Of those that are resident, if there are.
+        let from = if pooled & !gone != 0 { pooled & !gone } else { pooled };
+        let number = from.trailing_zeros() as usize;
+        span.set_word(GONE, gone & !(1 << number));
+        pool.set_pooled(span, pooled & !(1 << number), |address| self.page(address));
+        span.place_of(number).begin();
+        Some(span.address_of(number))
+    }
+
+    /// Takes a page run from the arenas, cuts it, and takes its first block.
+    fn new_span(&self, length: Length) -> Option<usize> {
+        let cut = CUTS[length];
+        let start = self.source().with(|arenas| arenas.allocate(cut.pages))?.get();
+        let ready = |page: usize| self.page_or_add(start + page * HEAP_PAGE_BYTES).is_some();
+        if !(0..cut.pages as usize).all(ready) {
+            let freed = self.free_pages(start);
+            debug_assert!(freed.is_ok(), "just allocated");
+            return None;
+        }
+        let span = Span { head: self.page(start)?, length };
+        for word in [POOLED, GONE, NEXT, PREVIOUS] {
+            span.set_word(word, 0);
+        }
+        // No state that a look can have seen.
+        span.set_word(LOOKED, u64::MAX);
+        // Afterwards, and the head first: who finds a page of a span looks there.
+        for (number, page) in span.pages().enumerate() {
+            page.mark().set_free(SpanPage::new(number, length).0);
+            (0..4).for_each(|number| page.mark().idle(number).store(1, Ordering::Relaxed));
+            page.mark().tag.store(SPANNED, Ordering::Release);
+        }
+        span.place_of(0).begin();
+        self.spans.lock().set_pooled(span, span.all() & !1, |address| self.page(address));
+        Some(start)
+    }
+
+    /// Puts a block that does not live into the pool. A span of which all are there goes to the arenas: returns its heap pages.
+    pub(super) fn give_block(&self, block: Kept) -> usize {
+        let found = self.page(block.address).map(|page| SpanBlock::at(page, block.address));
+        let Some(Ok(SpanBlock { span, number, .. })) = found else { return 0 };
+        let (pooled, news) = {
+            let mut pool = self.spans.lock();
+            let pooled = span.pooled() | 1 << number;
+            pool.set_pooled(span, pooled, |address| self.page(address));
+            pool.news += span.cut().kib;
+            (pooled, if pool.news < TOLD { 0 } else { core::mem::take(&mut pool.news) })
+        };
+        if news > 0 {
+            let pages = (news as usize).div_ceil(HEAP_PAGE_BYTES >> 10);
+            self.source().with(|arenas| arenas.became_partial(pages as u64));
+        }
+        if pooled != span.all() {
+            return 0;
+        }
+        // Nobody finds it any more: it is in no list, and none of its blocks lives or is kept.
+        self.end_span(span);
+        span.cut().pages as usize
+    }
+
+    fn end_span(&self, span: Span) {
+        self.source().before_free();
+        for page in span.pages() {
+            page.mark().tag.store(0, Ordering::Release);
+        }
+        let freed = self.free_pages(span.head.address());
+        debug_assert!(freed.is_ok(), "a span is a run of the arenas");
+    }
+
+    /// Compares the lists of the pool with what the heads of all spans say. `pages`: all pages of the space.
+    pub(super) fn verify_spans(&self, pages: impl Iterator<Item = Page>) -> Result<(), String> {
+        let pool = self.spans.lock();
+        let mut listed = 0;
+        for page in pages.filter(|page| page.tag() == SPANNED) {
+            let span = Span::of(page).ok_or("a page of no span")?;
+            let number = (page.address() - span.head.address()) / HEAP_PAGE_BYTES;
+            if SpanPage::of(page.mark()).0 != SpanPage::new(number, span.length).0 {
+                return Err(format!("page {:#x} has no place in its span", page.address()));
+            }
+            if number != 0 {
+                continue;
+            }
+            let start = page.address();
+            let run = self.source().with(|arenas| arenas.run_bytes(start));
+            if run != Ok(span.cut().pages as usize * HEAP_PAGE_BYTES) {
+                return Err(format!("span {start:#x} is {run:?} for the arenas"));
+            }
+            let idle = (0..span.cut().blocks as usize).filter(|&number| span.place_of(number).is_idle());
+            let idle = idle.fold(0, |idle, number| idle | 1u64 << number);
+            if span.pooled() & !idle != 0 || span.word(GONE) & !span.pooled() != 0 {
+                return Err(format!(
+                    "span {start:#x}: idle {idle:#x}, pooled {:#x}, gone {:#x}",
+                    span.pooled(),
+                    span.word(GONE)
+                ));
+            }
+            listed += usize::from(span.pooled() != 0);
+        }
+        for (number, lists) in pool.first.iter().enumerate() {
+            for (count, &first) in (1..).zip(lists) {
+                let (mut next, mut previous) = (first, 0);
+                while next != 0 {
+                    let page = self
+                        .page(next)
+                        .filter(|page| page.tag() == SPANNED)
+                        .ok_or("no span in a list of the pool")?;
+                    let span = Span::of(page).ok_or("a span of no length in a list of the pool")?;
+                    let right = span.length == LONGEST + number && span.pooled().count_ones() == count;
+                    if !right || span.word(PREVIOUS) as usize != previous || listed == 0 {
+                        return Err(format!("span {next:#x} in the wrong list, or a broken link"));
+                    }
+                    listed -= 1;
+                    (previous, next) = (next, span.word(NEXT) as usize);
+                }
+            }
+        }
+        if listed == 0 { Ok(()) } else { Err(format!("{listed} spans with pooled blocks are in no list")) }
+    }
+}
+
+const _: () = assert!(is_span(LONGEST) && !is_span(LONGEST - 1));
