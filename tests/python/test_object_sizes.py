@@ -5,13 +5,15 @@ import pytest
 
 @pytest.mark.every_version
 def test_objects_between_half_a_kilobyte_and_a_hundred(ask, objects):
-    """Sizes that pymalloc leaves to malloc are blocks and page runs here, but for those that heap pages would waste an eighth of: in random order, each with its own contents."""
+    """Sizes that pymalloc leaves to malloc are blocks and page runs here, but for those of which rounding would waste a sixteenth: in random order, each with its own contents."""
     large, live, peak, after = ask(
         """
         import hugeheap, json, random
         def is_served(size):
-            gets = 16384 // (16384 // size) if size <= 16384 else -(-size // 16384) * 16384
-            return not 4096 < size < 131072 or gets - size <= size // 8
+            if size <= 4096:
+                return True
+            kib = 5440 / 1024, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 56, 64, 72, 80, 96, 112
+            return next(gets * 1024 for gets in kib if gets * 1024 >= size) - size <= size // 16
         random.seed(11)
         # Bytes of the objects themselves: 33 and 57 more with their headers.
         held, floor = {}, hugeheap.stats().live

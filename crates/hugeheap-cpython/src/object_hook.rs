@@ -15,7 +15,7 @@
 //! What a thread frees of another's waits until its owner needs blocks. A worker that handed out what it built and now waits needs none: as long as there is one
 //! interpreter, whoever holds its lock [visits](visit_due) the worker's heap. Nothing else in a process uses the heaps of threads in this library.
 //!
-//! Requests that [whole heap pages would waste much of](wastes) go on to the allocator that was there before, which for all above 512 bytes is malloc.
+//! Requests of which [rounding would waste much](wastes) go on to the allocator that was there before, which for all above 512 bytes is malloc.
 //!
 //! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew since. A block of
 //! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
@@ -29,7 +29,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hugeheap::arena::HEAP_PAGE_BYTES;
 use hugeheap::complain;
-use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap, thread_heap_at_hand};
+use hugeheap::object::{Mistake, ProcessHeap, block_bytes, space, thread_heap, thread_heap_at_hand};
 
 /// What the hook needs: written once, before the hook is visible.
 struct State {
@@ -162,23 +162,17 @@ unsafe extern "C" fn malloc_shared<const DOMAIN: Domain>(bytes: usize) -> *mut c
     unsafe { malloc_far::<true, DOMAIN>(bytes) }
 }
 
-/// Bytes above which a request may go on to malloc: a heap page has four blocks of so many, and room for three or two of more, or for one. Below, less than an eighth is wasted on the average of each class.
+/// Bytes above which a request may go on to malloc: a heap page has four blocks of so many, and room for three or two of more. Below, less than an eighth is wasted on the average of each class.
 const EXACT: usize = HEAP_PAGE_BYTES / 4;
 
-/// Part of a request, as a divisor, that may be wasted.
-const WASTE: usize = 8;
+/// Part of a request, as a divisor, that may be wasted: with an eighth the `bytes` of reads of 8, 16 and 64 KiB would take 12 % more than on stock CPython.
+const WASTE: usize = 16;
 
-/// Whether a request is better served by malloc, which rounds to 16 bytes. Here it gets a third or half of a heap page, or whole ones, and all of those is resident on a huge page.
+/// Whether a request is better served by malloc, which rounds to 16 bytes. Here all of a block is resident on a huge page.
 ///
-/// A buffer for a read of 4, 8 or 16 KiB is 33 bytes longer than that as a `bytes` object: 200 MB of them were 275, 399 and 399 MiB resident, with stock CPython 206 (`docs/measurements/buffers.py`).
+/// A buffer for a read of 4 KiB is 33 bytes longer than that as a `bytes` object, and would get a third of a heap page: 200 MB of them were 275 MiB resident, with stock CPython 206 (`docs/measurements/buffers.py`).
 fn wastes(bytes: usize) -> bool {
-    // Of more heap pages than that it is never so much.
-    let some = bytes > EXACT && bytes < WASTE * HEAP_PAGE_BYTES;
-    let gets = |bytes: usize| match HEAP_PAGE_BYTES / bytes {
-        0 => bytes.next_multiple_of(HEAP_PAGE_BYTES),
-        blocks => HEAP_PAGE_BYTES / blocks,
-    };
-    some && gets(bytes) - bytes > bytes / WASTE
+    bytes > EXACT && block_bytes(bytes) - bytes > bytes / WASTE
 }
 
 #[inline(never)]

@@ -6,7 +6,7 @@
 //! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random, `global-random` as Rust's global allocator; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
 //! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
 //! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it, `medium-sized` with its size; `others` takes 1,000 blocks of 64 bytes, and
-//! another heap frees them; `pages` takes and frees a page run of 20,000 bytes. `hardened`,
+//! another heap frees them; `pages` takes and frees a page run, of 30,000 bytes, `span` a block of a span, of 20,000. `hardened`,
 //! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
@@ -31,11 +31,11 @@ fn medium(heap: &mut ProcessHeap, count: u32) {
     }
 }
 
-fn pages(heap: &mut ProcessHeap, count: u32) {
+fn pages(heap: &mut ProcessHeap, bytes: usize, count: u32) {
     // Keeps the arena from becoming empty.
-    let _neighbour = heap.allocate(20_000).expect("memory");
+    let _neighbour = heap.allocate(bytes).expect("memory");
     for _ in 0..count {
-        let run = black_box(heap.allocate(20_000).expect("memory"));
+        let run = black_box(heap.allocate(black_box(bytes)).expect("memory"));
         // SAFETY: just allocated and used by nobody.
         unsafe { heap.free(run) };
     }
@@ -171,12 +171,12 @@ fn main() {
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|global[-random]|[hardened-]random|[hardened-]pages|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|global[-random]|[hardened-]random|[hardened-]pages|span|hardened COUNT"
         );
         std::process::exit(2);
     };
     if let "block" | "sized" | "order" | "streams" | "gaps" | "medium" | "medium-sized" | "others"
-    | "random" | "pages" | "hardened" | "hardened-random" | "hardened-pages" = kind.as_str()
+    | "random" | "pages" | "span" | "hardened" | "hardened-random" | "hardened-pages" = kind.as_str()
     {
         let hardened = kind.starts_with("hardened");
         let heap = if hardened { space().acquire_hardened() } else { space().acquire() };
@@ -190,7 +190,8 @@ fn main() {
             "medium" => medium(&mut heap, count),
             "medium-sized" => medium_sized(&mut heap, count),
             "others" => for_others(&mut heap, count),
-            "pages" => pages(&mut heap, count),
+            "pages" => pages(&mut heap, 30_000, count),
+            "span" => pages(&mut heap, 20_000, count),
             _ => replace(&mut heap, count),
         };
     } else if kind == "loop" {

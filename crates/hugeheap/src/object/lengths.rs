@@ -12,7 +12,8 @@
 //! All are multiples of a kibibyte, and all but two (9 and 7 KiB would not cut a span of few pages without rest) cut theirs exactly, by a power of two: so blocks are aligned as their length is, which buffers for direct
 //! input and output want.
 
-use super::class::MAX_BLOCK;
+use super::class::{MAX_BLOCK, SHAPES, class_of};
+use super::pages::MAX_RUN;
 use crate::arena::HEAP_PAGE_BYTES;
 
 /// The number of a length: page runs first, the shortest one is 0; then spans.
@@ -72,6 +73,17 @@ pub(super) const CUTS: [Cut; LENGTHS] = {
     cuts
 };
 
+/// KiB of each, for who needs no more.
+pub(super) const KIB: [u32; LENGTHS] = {
+    let mut kib = [0; LENGTHS];
+    let mut length = 0;
+    while length < LENGTHS {
+        kib[length] = CUTS[length].kib;
+        length += 1;
+    }
+    kib
+};
+
 /// KiB of the longest request that may get a block of a span: above it a heap page is an eighth at most.
 const TABLE_KIB: usize = 128;
 
@@ -104,6 +116,20 @@ pub(super) const fn length_of(bytes: usize) -> Option<Length> {
 /// The length of a page run.
 pub(super) const fn run_length(pages: usize) -> Option<Length> {
     if pages.wrapping_sub(1) < LONGEST { Some(pages - 1) } else { None }
+}
+
+/// Bytes of what a heap hands out for a request of so many: of a block, a page run or a large block, as [`Heap::usable_size`](super::Heap::usable_size) says afterwards. Hardened heaps hand out more, of their guards.
+///
+/// For who has another allocator as well, and gives each what it serves best.
+pub const fn block_bytes(bytes: usize) -> usize {
+    if bytes <= MAX_BLOCK {
+        return SHAPES[class_of(bytes)].bytes as usize;
+    }
+    match length_of(bytes) {
+        Some(length) => CUTS[length].bytes(),
+        None if bytes <= MAX_RUN => bytes.next_multiple_of(HEAP_PAGE_BYTES),
+        None => bytes,
+    }
 }
 
 /// Whether a length is that of the blocks of a span.
@@ -152,8 +178,8 @@ mod tests {
             assert!(used <= all && (all - used) * 60 <= all, "length {length}");
             assert_eq!(is_span(length), cut.blocks > 1);
             assert!(cut.blocks as usize <= MOST_BLOCKS);
-            // One mark has a place for each block that begins in its page.
-            assert!(cut.bytes() * 3 >= HEAP_PAGE_BYTES, "length {length}");
+            // One mark has a place for two blocks that begin in its page.
+            assert!(cut.bytes() * 2 >= HEAP_PAGE_BYTES, "length {length}");
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) struct Mark {
     looked: AtomicU32,
     gone: AtomicU32,
     /// Of a page of a span: for each block that begins there, 1 if it does not live. Bytes, so that one that begins to live changes nothing of another's.
-    idle: [AtomicU8; 4],
+    idle: [AtomicU8; 2],
 }
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
@@ -217,20 +217,16 @@ impl Mark {
         }
     }
 
-    /// Of a page of a span: whether a block does not live, by its number among those that begin there.
+    /// Of a page of a span: whether the first or second block that begins there does not live.
     #[inline(always)]
-    pub(super) fn idle(&self, number: usize) -> &AtomicU8 {
-        &self.idle[number % 4]
+    pub(super) fn idle(&self, second: bool) -> &AtomicU8 {
+        &self.idle[usize::from(second)]
     }
 
-    /// Of a page of a span: the link of a block, by its number among those that begin there.
+    /// Of a page of a span: the link of that block.
     #[inline(always)]
-    pub(super) fn span_link(&self, number: usize) -> &AtomicUsize {
-        match number {
-            0 => &self.links.next,
-            1 => &self.links.previous,
-            _ => &self.links.inbox,
-        }
+    pub(super) fn span_link(&self, second: bool) -> &AtomicUsize {
+        if second { &self.links.previous } else { &self.links.next }
     }
 
     /// Whether the page was in use once.
@@ -253,7 +249,7 @@ mod tests {
         let links =
             Links { next: AtomicUsize::new(0), previous: AtomicUsize::new(0), inbox: AtomicUsize::new(0) };
         let [tag, state, looked, gone] = [0; 4].map(AtomicU32::new);
-        let mark = Mark { tag, state, links, looked, gone, idle: [0; 4].map(AtomicU8::new) };
+        let mark = Mark { tag, state, links, looked, gone, idle: [0; 2].map(AtomicU8::new) };
         mark.set_used();
         mark.begin_at_hand(0);
         mark.add_live(1024);

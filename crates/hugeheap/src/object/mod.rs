@@ -127,6 +127,7 @@ pub use class::{CLASSES, MAX_BLOCK, MAX_SMALL};
 pub use global::{GlobalHeap, ProcessHeap, space, thread_heap, thread_heap_at_hand, thread_heap_to_free};
 pub(crate) use global::{set_thread_heap, thread_number};
 pub use heap::Heap;
+pub use lengths::block_bytes;
 pub use mistake::Mistake;
 pub use space::{Source, Space};
 pub use walk::{ClassStatistics, Content, Statistics, Walk, WalkedPage};

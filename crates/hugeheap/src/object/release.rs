@@ -19,7 +19,7 @@ use super::mistake::{self, Mistake};
 use super::remote;
 use super::runs::check_run;
 use super::space::{Page, Source, Space};
-use super::spans::SPANNED;
+use super::spans::{SPANNED, is_of_length};
 use super::tag::{self, RUN, SPAN, SPARE};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
@@ -71,13 +71,20 @@ impl<S: Source> Heap<S> {
             return Self::free_run(self.core, granule);
         }
         if way as u32 == self.own().tag ^ SPANNED {
-            return Self::free_in_span(self.core, granule, mark, None);
+            return Self::free_in_span(self.core, granule, mark);
         }
         if way >= tag::tag(0, CLASSES) as usize || granule < self.own().granules() {
             return false;
         }
-        let _busy = self.busy();
-        let own = self.own();
+        Self::free_behind(self.core, granule)
+    }
+
+    /// A block of this heap that is not remembered. A function of its own: runs would save its registers.
+    #[inline(never)]
+    fn free_behind(core: NonNull<Core<S>>, granule: usize) -> bool {
+        let mut heap = Self::borrowed(core);
+        let _busy = heap.busy();
+        let own = heap.own();
         let address = own.base + (granule << GRANULE_SHIFT);
         own.space.page(address).is_some_and(|page| own.free_in(page, address).is_ok())
     }
@@ -121,7 +128,7 @@ impl<S: Source> Heap<S> {
         let spanned = heap.own().tag ^ SPANNED;
         let freed = heap.own().way_to_any(granule).is_some_and(|Way { way, mark, .. }| {
             if way as u32 == spanned {
-                return Self::free_in_span(core, granule, mark, Some(bytes));
+                return is_of_length(mark, bytes) && Self::free_in_span(core, granule, mark);
             }
             let fits = mark.free() as usize == bytes.div_ceil(HEAP_PAGE_BYTES);
             way == tag::tag(0, RUN) as usize && fits && Self::free_run(core, granule)

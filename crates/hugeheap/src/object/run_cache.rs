@@ -16,7 +16,7 @@
 //! A fork by another thread may come between any two instructions of the owner: the heap is not marked as busy here, for which a child would lose all of it. So what is kept changes with one store, that of a list's first run; a run that is being taken or kept at that moment is
 //! used by nobody in the child, and no more. `kib` may then be too high by that run, never too low; it is corrected when the lists are found empty.
 
-use super::lengths::{CUTS, LENGTHS, Length};
+use super::lengths::{KIB, LENGTHS, Length};
 use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 /// KiB that may be kept in any heap.
@@ -42,7 +42,7 @@ impl Kept {
     const NONE: Self = Self { address: 0, length: 0 };
 
     fn kib(self) -> u32 {
-        CUTS[self.length].kib
+        KIB[self.length]
     }
 }
 
@@ -158,7 +158,7 @@ impl RunCache {
         spilled: &mut Spilled,
         link: impl Fn(Kept) -> &'static AtomicUsize,
     ) -> bool {
-        let (before, kib) = (spilled.runs().len(), CUTS[length].kib);
+        let (before, kib) = (spilled.runs().len(), KIB[length]);
         let fits = kib <= self.limit && {
             let left = (self.limit - self.limit / SLACK).min(self.limit - kib);
             self.reduce(left, spilled, &link);
@@ -177,7 +177,7 @@ impl RunCache {
         let (before, spilled) = (self.limit, &mut self.spilled[length]);
         if *spilled > 0 {
             *spilled -= 1;
-            self.limit = (before + CUTS[length].kib).min(MOST);
+            self.limit = (before + KIB[length]).min(MOST);
         }
         self.limit > before
     }

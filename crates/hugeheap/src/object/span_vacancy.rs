@@ -136,13 +136,12 @@ impl<S: Source> Space<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::lengths::{CUTS, LENGTHS, LONGEST};
+    use crate::object::lengths::{CUTS, LONGEST};
 
     #[test]
     fn vacant_os_pages_of_a_span_are_those_that_no_byte_of_another_block_lies_in() {
         let (space, mut heap) = crate::object::tests::heap();
-        for length in LONGEST..LENGTHS {
-            let cut = CUTS[length];
+        for (length, cut) in CUTS.iter().enumerate().skip(LONGEST) {
             let block = heap.allocate(cut.bytes()).expect("memory").as_ptr() as usize;
             let span = Span { head: space.page(block).expect("known"), length };
             for os_page in [4096, 8192, 16 << 10] {

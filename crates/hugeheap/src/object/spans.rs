@@ -26,7 +26,7 @@
 
 use super::class::{GRANULE_SHIFT, WINDOWS};
 use super::heap::{Core, Heap};
-use super::lengths::{CUTS, Cut, LONGEST, Length, MOST_BLOCKS, SPANS, is_span, length_of};
+use super::lengths::{CUTS, Cut, KIB, LONGEST, Length, MOST_BLOCKS, SPANS, is_span, length_of};
 use super::mark::Mark;
 use super::mistake::Mistake;
 use super::run_cache::Kept;
@@ -82,8 +82,8 @@ pub(super) struct SpanBlock {
 pub(super) struct SpanPlace {
     /// Of the page in which it begins.
     mark: &'static Mark,
-    /// Its number among those that begin there.
-    index: usize,
+    /// Whether it is the second one that begins there: none is the third.
+    second: bool,
 }
 
 /// What the mark of a page says of its place in a span.
@@ -132,13 +132,18 @@ const PAGE_KIB: usize = HEAP_PAGE_BYTES >> 10;
 
 const _: () = assert!(SPANS <= 32 && PAGE_KIB < 64);
 
+/// Bytes of a block.
+#[inline(always)]
+fn bytes_of(length: Length) -> usize {
+    (KIB[length] as usize) << 10
+}
+
 impl SpanPlace {
     /// The place of a block of a length that begins in a page.
     #[inline(always)]
     pub(super) fn of_block(mark: &'static Mark, address: usize, length: Length) -> Self {
         let behind = address % HEAP_PAGE_BYTES - SpanPage::of(mark).first();
-        let bytes = CUTS[length].bytes();
-        Self { mark, index: usize::from(behind >= bytes) + usize::from(behind >= 2 * bytes) }
+        Self { mark, second: behind >= bytes_of(length) }
     }
 
     /// The place of the block that begins so many bytes into a page, with its length. `None`: none does.
@@ -146,35 +151,33 @@ impl SpanPlace {
     fn find(mark: &'static Mark, offset: usize) -> Option<(Self, Length)> {
         let page = SpanPage::of(mark);
         let length = page.length()?;
-        let (behind, bytes) = (offset.wrapping_sub(page.first()), CUTS[length].bytes());
-        let index = match behind {
-            0 => 0,
-            _ if behind == bytes => 1,
-            _ if behind == 2 * bytes => 2,
-            _ => return None,
-        };
-        Some((Self { mark, index }, length))
+        let behind = offset.wrapping_sub(page.first());
+        let second = behind != 0;
+        if second && behind != bytes_of(length) {
+            return None;
+        }
+        Some((Self { mark, second }, length))
     }
 
     #[inline(always)]
     pub(super) fn link(self) -> &'static AtomicUsize {
-        self.mark.span_link(self.index)
+        self.mark.span_link(self.second)
     }
 
     pub(super) fn is_idle(self) -> bool {
-        self.mark.idle(self.index).load(Ordering::Relaxed) != 0
+        self.mark.idle(self.second).load(Ordering::Relaxed) != 0
     }
 
     /// It lives from now on: by who has taken it.
     #[inline(always)]
     pub(super) fn begin(self) {
-        self.mark.idle(self.index).store(0, Ordering::Relaxed);
+        self.mark.idle(self.second).store(0, Ordering::Relaxed);
     }
 
     /// It does not live any more. Says no where it did not.
     #[inline(always)]
     fn end(self) -> bool {
-        self.mark.idle(self.index).swap(1, Ordering::AcqRel) == 0
+        self.mark.idle(self.second).swap(1, Ordering::AcqRel) == 0
     }
 }
 
@@ -322,20 +325,21 @@ impl Pool {
     }
 }
 
+/// Whether a request of so many bytes can have got a block of the span that a page with that mark is of.
+#[inline(always)]
+pub(super) fn is_of_length(mark: &Mark, bytes: usize) -> bool {
+    SpanPage::of(mark).length().is_some_and(|length| length_of(bytes) == Some(length))
+}
+
 impl<S: Source> Heap<S> {
-    /// Frees the block of a span at a granule of the first region, in a page with the tag of one and that mark. `sized`: if a request of so many bytes can have got it. Says no, with nothing changed, when none is live there.
+    /// Frees the block of a span at a granule of the first region, in a page with the tag of one and that mark. Says no, with nothing changed, when none is live there.
     #[inline(never)]
-    pub(super) fn free_in_span(
-        core: NonNull<Core<S>>,
-        granule: usize,
-        mark: &'static Mark,
-        sized: Option<usize>,
-    ) -> bool {
+    pub(super) fn free_in_span(core: NonNull<Core<S>>, granule: usize, mark: &'static Mark) -> bool {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
         let address = own.base + (granule << GRANULE_SHIFT);
         let Some((place, length)) = SpanPlace::find(mark, address % HEAP_PAGE_BYTES) else { return false };
-        if sized.is_some_and(|bytes| length_of(bytes) != Some(length)) || !place.end() {
+        if !place.end() {
             return false;
         }
         let block = Kept { address, length };
@@ -407,7 +411,9 @@ impl<S: Source> Space<S> {
         // Afterwards, and the head first: who finds a page of a span looks there.
         for (number, page) in span.pages().enumerate() {
             page.mark().set_free(SpanPage::new(number, length).0);
-            (0..4).for_each(|number| page.mark().idle(number).store(1, Ordering::Relaxed));
+            for second in [false, true] {
+                page.mark().idle(second).store(1, Ordering::Relaxed);
+            }
             page.mark().tag.store(SPANNED, Ordering::Release);
         }
         span.place_of(0).begin();

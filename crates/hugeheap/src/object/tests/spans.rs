@@ -1,6 +1,6 @@
 //! Blocks of spans: of every length, freed by whomever, in spans that others use up, and given back.
 
-use super::super::lengths::{CUTS, LENGTHS, LONGEST, length_of};
+use super::super::lengths::{CUTS, LONGEST, length_of};
 use super::super::spans::{SPANNED, Span};
 use super::threads::random;
 use super::*;
@@ -69,7 +69,8 @@ fn a_wrong_free_of_a_block_of_a_span_is_told() {
             }
         }
         // And after its span went.
-        (heap.trim(), other.trim());
+        heap.trim();
+        other.trim();
         assert_eq!(pages(space), 0);
         assert!(matches!(heap.give(blocks[0]), Err(Mistake::NotLive { bytes: 0 } | Mistake::Foreign)));
         heap.check_empty();
@@ -433,8 +434,7 @@ proptest! {
 #[test]
 fn every_page_of_a_span_knows_its_place() {
     let (space, mut heap) = heap();
-    for length in LONGEST..LENGTHS {
-        let cut = CUTS[length];
+    for (length, cut) in CUTS.iter().enumerate().skip(LONGEST) {
         let block = heap.take(cut.bytes());
         for number in 0..cut.pages as usize {
             let page = space.page(page_of(block) + number * HEAP_PAGE_BYTES).expect("known");
@@ -448,4 +448,17 @@ fn every_page_of_a_span_knows_its_place() {
             assert_eq!(begin, expected, "page {number} of length {length}");
         }
     }
+}
+
+#[test]
+fn what_a_request_gets_is_known_before() {
+    let (_, mut heap) = heap();
+    for bytes in
+        (0..MAX_BLOCK).step_by(37).chain((MAX_BLOCK..600 << 10).step_by(977)).chain([1 << 20, 3_000_000])
+    {
+        let block = heap.take(bytes);
+        assert_eq!(heap.usable_size(block), Ok(block_bytes(bytes)), "{bytes}");
+        heap.give(block).expect("live");
+    }
+    heap.check_empty();
 }
