@@ -91,7 +91,7 @@ unsafe fn place(
             at = scratch;
         }
         vm::move_over(at, range.start, false, CALL).map_err(|error| {
-            super::pages::restore_reservation(range);
+            super::pages::restore_reservation(range, super::pages::RESERVED);
             (error, at)
         })
     }

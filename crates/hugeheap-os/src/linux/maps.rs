@@ -23,6 +23,8 @@ pub(super) struct Mapping {
     pub(super) range: AddressRange,
     /// Whether its pages are a hugetlb pool's.
     pub(super) hugetlb: bool,
+    /// As the kernel writes it: `rw-p`.
+    pub(super) access: [u8; 4],
 }
 
 /// `struct procmap_query` of the kernel.
@@ -93,7 +95,10 @@ fn query(file: &File, address: usize) -> core::result::Result<Mapping, i32> {
         return Err(crate::Error::last(NAME).code);
     }
     let range = AddressRange::new(query.start as usize, (query.end - query.start) as usize);
-    Ok(Mapping { range, hugetlb: query.page_size != vm::os_page() as u64 })
+    // Readable, writable, executable, shared: the letters of the text in their order.
+    let letter = |bit: u64, set, unset| if query.mapping_flags & bit != 0 { set } else { unset };
+    let access = [letter(1, b'r', b'-'), letter(2, b'w', b'-'), letter(4, b'x', b'-'), letter(8, b's', b'p')];
+    Ok(Mapping { range, hugetlb: query.page_size != vm::os_page() as u64, access })
 }
 
 /// Finds the mapping in the text of a `maps` file. Cut lines keep their addresses; their names are too long to
@@ -103,7 +108,9 @@ fn search<S: Source, const N: usize>(mut lines: Lines<S, N>, address: usize) -> 
         let range = header(line.bytes).ok_or(read::malformed(NAME))?;
         if range.contains(address) {
             let hugetlb = line.bytes.ends_with(b" /anon_hugepage (deleted)");
-            return Ok(Some(Mapping { range, hugetlb }));
+            let access = line.bytes.split(|&byte| byte == b' ').nth(1);
+            let access = access.and_then(|word| word.try_into().ok()).ok_or(read::malformed(NAME))?;
+            return Ok(Some(Mapping { range, hugetlb, access }));
         }
         if range.start > address {
             break;
@@ -146,6 +153,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
         assert_eq!(find(0x55d0c8a02000), None);
         assert!(find(0x7f0000000000).unwrap().hugetlb);
         assert!(!find(0x7f0000200000).unwrap().hugetlb);
+        assert_eq!(&find(0x55d0c8a00000).unwrap().access, b"r--p");
         assert_eq!(find(0xffffffffff600000).unwrap().range.len, 0x1000);
     }
 
@@ -196,6 +204,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
         let asked = mapping_at(range.start).unwrap().unwrap();
         assert!(asked.range.encloses(range));
         assert!(!asked.hugetlb && !by_text.hugetlb);
+        assert_eq!((&asked.access, &by_text.access), (b"rw-p", b"rw-p"));
         assert_eq!(mapping_at(0).unwrap(), None);
         // SAFETY: the range was mapped above and is used nowhere else.
         unsafe { vm::unmap(range).unwrap() };

@@ -7,21 +7,28 @@
 //! | resident | pages in it |
 //!
 //! Invariant: address space of a reservation is never unmapped, only mapped over, and each such step is one atomic
-//! system call that checks its limits first. `MAP_NORESERVE` keeps terabytes of reservation
+//! system call that checks its limits first; where the kernel unmaps it and fails then, it is taken again ([`restore_reservation`]). `MAP_NORESERVE` keeps terabytes of reservation
 //! out of the kernel's overcommit account; under `vm.overcommit_memory=2` the kernel ignores it and charges a range when
 //! it becomes writable, so `map` can fail there and the reservation itself cannot.
 //!
 //! Everything here is system calls on the stack's data: no heap, no locks, safe in signal and fork handlers.
 
+use super::descriptors::write_to_stderr;
 use super::{Linux, hugetlb, maps, residency, vm};
 use crate::{AddressRange, Advice, Backing, Error, ErrorKind, Pages, Protection, Residency, Result};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::io::Write;
 
 /// Bytes of the smallest OS page that Linux has on processors with huge pages. Where pages are larger some are touched twice.
 const LEAST_PAGE: usize = 4 << 10;
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// The access of a reservation, as the kernel writes it.
+pub(super) const RESERVED: &[u8; 4] = b"---p";
+/// That of the target of a move.
+const WRITE_ONLY: &[u8; 4] = b"-w-p";
 
 impl Pages for Linux {
     fn reserve(&self, len: usize, align: usize) -> Result<AddressRange> {
@@ -243,16 +250,49 @@ unsafe fn undo(range: AddressRange) {
     }
 }
 
-/// After a move over the reserved `range` failed: makes sure that it is reserved.
+/// After a move over `range` failed: makes sure that it is there and reserved. Before the move it had the access `marked`.
 ///
-/// The kernel checks what it can before it removes the target of a move, so nearly always there is nothing to do. If the
-/// range was removed it is taken again, unless another thread has been quicker, which is never overwritten.
+/// The kernel checks what it can before it removes the target of a move, so nearly always the range is as it was. If it was removed
+/// (memory for the kernel's own records has run out, or a signal came while it un-shared pages that KSM had merged) it is taken
+/// again. Another thread may have been quicker. Its mapping is told by the access and left alone: once its access was taken away
+/// here, and that thread died. But the caller would map over it one day, so the process ends here and says why.
 ///
 /// # Safety
 /// The caller owns `range`, and nothing in it is in use.
-pub(super) unsafe fn restore_reservation(range: AddressRange) {
-    // `EEXIST` is the normal case: the reservation was never removed.
-    let _ = vm::reserve_at(range);
+pub(super) unsafe fn restore_reservation(range: AddressRange, marked: &[u8; 4]) {
+    // The normal case is that this fails: it was never removed.
+    if vm::reserve_at(range).is_ok() {
+        return;
+    }
+    let mut at = range.start;
+    while at < range.end() {
+        match maps::mapping_at(at) {
+            Ok(Some(mapping)) if &mapping.access == marked && !mapping.hugetlb => at = mapping.range.end(),
+            Ok(_) => lost(range),
+            // Nearly certainly it is as it was: fit for use, though it counts against limits.
+            Err(_) => return,
+        }
+    }
+    if marked != RESERVED {
+        // SAFETY: the range is the caller's, as the mark says, and nothing in it is in use.
+        let _ = unsafe { vm::protect(range, libc::PROT_NONE, "mprotect(PROT_NONE)") };
+    }
+}
+
+/// Ends the process: a part of a reservation may belong to somebody else.
+fn lost(range: AddressRange) -> ! {
+    let mut text = [0; 192];
+    let room = text.len();
+    let mut rest = &mut text[..];
+    let _ = writeln!(
+        rest,
+        "hugeheap: the heap has lost its address space {range}: the kernel removed it, did not move memory there, \
+         and another thread has mapped something"
+    );
+    let length = room - rest.len();
+    write_to_stderr(&text[..length]);
+    // SAFETY: no preconditions.
+    unsafe { libc::abort() }
 }
 
 /// # Safety
@@ -272,11 +312,10 @@ unsafe fn relocate(from: AddressRange, to: AddressRange) -> Result<()> {
     // SAFETY: the caller owns both ranges, and `to` has no contents.
     unsafe {
         // The limits on data and committed memory are checked late, too. Making `to` writable has the
-        // same cost against them, and fails cleanly.
-        map_advised(to, None)?;
+        // same cost against them, and fails cleanly. Not readable: nobody else has such memory.
+        make_accessible(to, libc::PROT_WRITE, "mprotect(PROT_WRITE)")?;
         vm::move_over(from, to.start, true, CALL).map_err(|error| {
-            restore_reservation(to);
-            let _ = vm::protect(to, libc::PROT_NONE, "mprotect(PROT_NONE)");
+            restore_reservation(to, WRITE_ONLY);
             // A kernel before 5.7 refuses the flag.
             if error.code == libc::EINVAL { unsupported } else { error }
         })
