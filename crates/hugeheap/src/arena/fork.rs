@@ -26,7 +26,7 @@ use super::layout::ARENA_BYTES;
 use super::record::Made;
 use super::supply::is_out_of_memory;
 use super::{ArenaId, Arenas, bitmap, pages_bytes};
-use hugeheap_os::{AddressRange, Backing, Os, Result as OsResult};
+use hugeheap_os::{AddressRange, Backing, Error as OsError, Os, Result as OsResult};
 
 /// The copies made for one fork.
 #[derive(Clone, Copy, Debug, Default)]
@@ -137,7 +137,7 @@ impl<O: Os> Arenas<O> {
     }
 
     /// Puts a copy in the place of an arena that is shared with the parent. Says whether it is advised for huge pages there;
-    /// `None`, when the system refuses even to unmap: then the arena stays as it is.
+    /// `None`, when the system refuses even to unmap: then the arena stays as it is. Without memory for it the process ends.
     fn replace_shared(&mut self, id: ArenaId, copy: AddressRange, advised: bool) -> Option<bool> {
         let range = self.table.range(id);
         // SAFETY: the arena is ours, and this process has one thread: nobody uses it until the copy is in place.
@@ -147,13 +147,28 @@ impl<O: Os> Arenas<O> {
             return Some(advised);
         }
         // The kernel cannot move pages.
-        // SAFETY: as above; the ranges do not overlap.
+        if let Err(error) = self.map_again(range) {
+            // It was told as an arena like others, and whatever used it later ended with SIGSEGV.
+            missing(range, error);
+        }
+        // SAFETY: both are mapped for a whole arena and do not overlap. The copy has served: under strict overcommit there may not be
+        // memory for all arenas beside all copies.
         unsafe {
-            if self.os.map(range, Backing::Plain).is_ok() {
-                copy_pages(copy.start, range.start, self.arena(id).in_use);
-            }
+            copy_pages(copy.start, range.start, self.arena(id).in_use);
+            let _ = self.os.unmap(copy);
         }
         Some(false)
+    }
+
+    /// Maps the place of an arena, for which what is kept goes, as it does for the [copies](Self::room_for_copies).
+    fn map_again(&mut self, range: AddressRange) -> OsResult<()> {
+        loop {
+            // SAFETY: the range is an arena's that was unmapped, and nobody uses it until the copy is there.
+            let made = unsafe { self.os.map(range, Backing::Plain) };
+            if !is_out_of_memory(&made) || !self.withdraw(ArenaId::NONE) {
+                break made;
+            }
+        }
     }
 
     /// Drops an empty arena that is shared with the parent. Not given back, which it would be a regret to need again: the parent has it.
@@ -179,6 +194,15 @@ impl<O: Os> Arenas<O> {
         self.counters.arenas -= 1;
         self.file(id);
     }
+}
+
+/// Ends a child without the memory of a live arena. The error's own text would be allocated, with the heap's locks held.
+fn missing(range: AddressRange, error: OsError) -> ! {
+    crate::complain::abort(format_args!(
+        "no memory in a forked child for {range} of the heap, whose pages its parent has from the hugetlb pool: {} failed \
+         with error {}; use policy thp for programs that fork",
+        error.call, error.code
+    ))
 }
 
 /// Copies the live pages of an arena: what is in the others, nobody may rely on.

@@ -167,6 +167,64 @@ fn where_the_kernel_cannot_move_pages_the_child_copies() {
     world.check();
 }
 
+/// What was refused then was told as mapped, and the child's next access was its last.
+#[test]
+fn where_pages_cannot_be_moved_what_is_kept_goes_for_the_arenas() {
+    let (mut world, arenas) = pool_of(3);
+    let kept = world.take_arenas(4);
+    world.free_arenas(&kept);
+    let parent = become_child(&mut world, |_, child| {
+        child.fail_next(Call::Relocate, libc::EOPNOTSUPP, 3);
+        child.fail_next(Call::Map, libc::ENOMEM, 1);
+    });
+    write_everything(&world.kernel, &arenas);
+    write_everything(&parent, &arenas);
+    arenas.iter().for_each(|&arena| world.check_contents(arena, ARENA_BYTES));
+    let plain = world.heap.table.used().filter(|&id| world.heap.arena(id).made == Made::Plain);
+    assert_eq!(plain.count(), 3);
+    world.check();
+}
+
+/// Under strict overcommit there may be no memory for all arenas beside all copies.
+#[test]
+fn where_pages_cannot_be_moved_a_copy_goes_as_soon_as_it_has_served() {
+    let (mut world, arenas) = pool_of(5);
+    let capabilities = world.kernel.capabilities();
+    world.kernel.set_capabilities(hugeheap_os::Capabilities { relocate: false, ..capabilities });
+    let parent = become_child(&mut world, |_, child| child.clear_log());
+    let calls: Vec<_> = parent.log().into_iter().map(|entry| entry.call).collect();
+    let of_one = [Call::Unmap, Call::Relocate, Call::Map, Call::Unmap];
+    assert_eq!(calls[..20], of_one.repeat(5));
+    arenas.iter().for_each(|&arena| world.check_contents(arena, ARENA_BYTES));
+    world.check();
+}
+
+/// In a process of its own.
+#[test]
+fn a_child_without_memory_for_a_live_arena_ends_with_a_line_that_says_so() {
+    const NAME: &str =
+        "arena::tests::forks::a_child_without_memory_for_a_live_arena_ends_with_a_line_that_says_so";
+    const CHILD: &str = "HUGEHEAP_TEST_CHILD_WITHOUT_MEMORY";
+    if std::env::var_os(CHILD).is_some() {
+        let (mut world, _) = pool_of(3);
+        let _parent = become_child(&mut world, |_, child| {
+            child.fail_next(Call::Relocate, libc::EOPNOTSUPP, 3);
+            child.fail_every(Call::Map, 2, libc::ENOMEM);
+        });
+        // The heap takes it for mapped.
+        std::process::exit(0);
+    }
+    let output = std::process::Command::new(std::env::current_exe().expect("this binary has a path"))
+        .args(["--exact", NAME, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "")
+        .output()
+        .expect("this binary runs again");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(libc::SIGABRT), "{said}");
+    assert!(said.starts_with("hugeheap: no memory in a forked child for 0x"), "{said}");
+    assert!(said.contains(&format!("failed with error {}; use policy thp", libc::ENOMEM)), "{said}");
+}
+
 #[test]
 fn the_parent_keeps_its_pages_and_takes_no_more_from_the_pool() {
     let (mut world, arenas) = pool_of(3);
