@@ -1,6 +1,7 @@
-/* Threads with the smallest stack that a program can give them: stack SECTION. */
+/* Threads with the smallest stack that a program can give them, and all functions of hugeheap.h and hugeheap_gc.h: stack SECTION. */
 #include "interface.h"
 
+#include <hugeheap_gc.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -72,6 +73,172 @@ static void call_configure(void) {
 }
 static void call_limit_address_space(void) { hh_limit_address_space((uint64_t)1 << 36); }
 
+/* ---- The same of a garbage-collected heap ------------------------------------------------------------------------------ */
+
+struct node {
+    hh_gc_header header;
+    struct node *next, *other;
+    size_t number;
+};
+
+struct table {
+    hh_gc_header header;
+    size_t length;
+    struct node *items[];
+};
+
+static hh_gc *gc;
+static hh_gc_type node_type, table_type, weak_type, pair_type, ended_type;
+/* Roots that no frame of this program has to hold. */
+static struct { struct node *list; struct table *table; struct node *weak; } kept;
+static size_t ended;
+
+static void name_kept(void *data, hh_gc_visitor *visitor) { hh_gc_visit_row(visitor, data, HH_GC_WORDS(kept)); }
+static void end(hh_gc *of, void *object) { ended += of == gc && object != NULL; }
+static void listen(void *data, const hh_gc_event *event) { *(size_t *)data += event->size; }
+
+static void call_gc_new(void) {
+    hh_gc_options options = HH_GC_OPTIONS_INIT;
+    options.nursery = 128 << 10;
+    CHECK(hh_gc_new(&options, &gc) == HH_OK);
+}
+static hh_gc_type registered(hh_gc_layout layout) {
+    hh_gc_type type;
+    layout.size = sizeof layout;
+    CHECK(hh_gc_register(gc, &layout, &type) == HH_OK);
+    return type;
+}
+static void call_gc_register(void) {
+    static const size_t slots[] = {offsetof(struct node, next), offsetof(struct node, other)}, item[] = {0};
+    static const hh_gc_pair pairs[] = {{offsetof(struct node, next), offsetof(struct node, other)}};
+    hh_gc_layout layout = {.bytes = sizeof(struct node), .slots = slots, .slot_count = 2};
+    node_type = registered(layout);
+    layout.finalizer = end;
+    ended_type = registered(layout);
+    weak_type = registered((hh_gc_layout){.bytes = sizeof(struct node), .weak_slots = slots, .weak_slot_count = 2});
+    pair_type = registered((hh_gc_layout){.bytes = sizeof(struct node), .ephemerons = pairs, .ephemeron_count = 1});
+    table_type = registered((hh_gc_layout){.bytes = HH_GC_VARIABLE_BYTES, .item_bytes = 8, .item_slots = item, .item_slot_count = 1});
+    kept.list = kept.weak = NULL;
+    kept.table = NULL;
+    CHECK(hh_gc_add_roots(gc, name_kept, &kept) == HH_OK);
+}
+/* Makes a list longer, of which each collection finds most alive. */
+static void lengthen(size_t count, hh_gc_type type) {
+    for (size_t number = 0; number < count; number++) {
+        struct node *node = hh_gc_zalloc(gc, type, sizeof *node);
+        CHECK(node != NULL);
+        node->next = kept.list;
+        node->number = number;
+        kept.list = node;
+    }
+}
+static void call_gc_alloc(void) {
+    lengthen(100000, node_type);
+    static const size_t lengths[] = {0, 1, 100, 1020, 2000, 20000, 300000};
+    for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
+        kept.table = hh_gc_zalloc_items(gc, table_type, HH_GC_VARIABLE_BYTES, 8, lengths[n]);
+        CHECK(kept.table != NULL);
+        for (size_t item = 0; item < lengths[n]; item += 100)
+            hh_gc_write(gc, kept.table, &kept.table->items[item], kept.list);
+    }
+    CHECK(hh_gc_alloc_old(gc, table_type, 500) != NULL);
+    hh_gc_global handle;
+    CHECK(hh_gc_alloc_pinned(gc, node_type, 0, &handle) != NULL);
+    hh_gc_release(gc, handle);
+}
+static void call_gc_weak(void) {
+    kept.weak = hh_gc_zalloc(gc, weak_type, sizeof *kept.weak);
+    CHECK(kept.weak != NULL);
+    hh_gc_write(gc, kept.weak, &kept.weak->next, kept.list);
+    hh_gc_write(gc, kept.weak, &kept.weak->other, kept.list->next);
+    CHECK(hh_gc_weak(gc, &kept.weak->next) == kept.list);
+    lengthen(1000, pair_type);
+    for (struct node *node = kept.list; node != NULL && node->next != NULL; node = node->next)
+        if (hh_gc_type_of(node) == pair_type)
+            hh_gc_write(gc, node, &node->other, node->next);
+    CHECK(hh_gc_hash(gc, kept.list) != 0);
+}
+static void call_gc_finalizers(void) {
+    for (int n = 0; n < 100; n++) {
+        struct node *node = hh_gc_alloc_finalized(gc, ended_type, 0);
+        CHECK(node != NULL);
+        node->next = node->other = NULL;
+    }
+    hh_gc_collect(gc);
+    CHECK(hh_gc_run_finalizers(gc) >= 100 && ended >= 100);
+}
+static void call_gc_handles(void) {
+    hh_gc_global handle = hh_gc_keep(gc, kept.list), pin = hh_gc_pin(gc, kept.list->next);
+    CHECK(handle != 0 && pin != 0);
+    hh_gc_collect_minor(gc);
+    CHECK(hh_gc_get(gc, handle) == kept.list);
+    hh_gc_release(gc, handle);
+    hh_gc_release(gc, pin);
+}
+static void call_gc_collect_minor(void) {
+    lengthen(1000, node_type);
+    while (hh_gc_collect_minor(gc) != HH_GC_IDLE)
+        lengthen(3000, node_type);
+}
+static void call_gc_collect(void) {
+    /* Every arena becomes sparse, and is evacuated. */
+    for (struct node *node = kept.list; node != NULL; node = node->next)
+        for (int n = 0; n < 9 && node->next != NULL; n++)
+            hh_gc_write(gc, node, &node->next, node->next->next);
+    hh_gc_collect(gc);
+}
+static void call_gc_prepare_fork(void) { hh_gc_prepare_fork(gc); }
+static void call_gc_verify(void) {
+    static char text[200];
+    hh_gc_collect_minor(gc);
+    CHECK(hh_gc_verify(gc, text, sizeof text) == HH_OK && hh_gc_verify_barriers(gc, text, sizeof text) == HH_OK);
+}
+static void call_gc_protect(void) {
+    CHECK(hh_gc_protect(gc, kept.table, HH_GC_FORBID_WRITE, NULL) == HH_OK);
+    hh_gc_collect_minor(gc);
+    CHECK(hh_gc_unprotect(gc, kept.table));
+}
+static void call_gc_events(void) {
+    static size_t told;
+    static char text[200];
+    hh_gc_set_hook(gc, listen, &told);
+    CHECK(hh_gc_set_log(gc, "gc-minor,gc-major,arena:/dev/null", text, sizeof text) == HH_OK);
+    hh_gc_collect(gc);
+    CHECK(hh_gc_set_log(gc, NULL, text, sizeof text) == HH_OK && told > 0);
+    hh_gc_set_hook(gc, NULL, NULL);
+}
+static void call_gc_stats(void) {
+    static hh_gc_stats_t stats;
+    stats.size = sizeof stats;
+    CHECK(hh_gc_stats(gc, &stats) == HH_OK);
+}
+static void call_gc_stats_json(void) {
+    static char text[8192];
+    CHECK(hh_gc_stats_json(gc, text, sizeof text) < sizeof text);
+}
+static void call_gc_drop(void) { hh_gc_drop(gc); }
+/* One of the size that the host's caches and limits call for, which grows. */
+static void call_gc_default(void) {
+    CHECK(hh_gc_new(NULL, &gc) == HH_OK);
+    call_gc_register();
+    lengthen(1000000, node_type);
+    hh_gc_collect(gc);
+    hh_gc_drop(gc);
+}
+
+/* What the checks of a heap need comes on top. */
+static void call_gc_checked(void) {
+    hh_gc_options options = HH_GC_OPTIONS_INIT;
+    options.nursery = 128 << 10;
+    options.checks = HH_GC_VERIFY | HH_GC_BARRIERS | HH_GC_POISON | HH_GC_MOVING | HH_GC_ROTATE;
+    options.stress = 1000;
+    CHECK(hh_gc_new(&options, &gc) == HH_OK);
+    call_gc_register();
+    lengthen(20000, node_type);
+    hh_gc_collect(gc);
+    hh_gc_drop(gc);
+}
+
 /* What some need follows from those before them. */
 static const struct call {
     const char *name;
@@ -95,6 +262,23 @@ static const struct call {
     {"hh_stats_json", call_stats_json, 1},
     {"hh_configure", call_configure, 1},
     {"hh_limit_address_space", call_limit_address_space, 1},
+    {"hh_gc_new", call_gc_new, 1},
+    {"hh_gc_register", call_gc_register, 0},
+    {"hh_gc_alloc", call_gc_alloc, 0},
+    {"hh_gc_weak, hh_gc_hash", call_gc_weak, 0},
+    {"hh_gc_run_finalizers", call_gc_finalizers, 0},
+    {"hh_gc_keep, hh_gc_pin", call_gc_handles, 0},
+    {"hh_gc_collect_minor", call_gc_collect_minor, 0},
+    {"hh_gc_collect", call_gc_collect, 0},
+    {"hh_gc_prepare_fork", call_gc_prepare_fork, 0},
+    {"hh_gc_verify", call_gc_verify, 0},
+    {"hh_gc_protect", call_gc_protect, 0},
+    {"hh_gc_set_hook, hh_gc_set_log", call_gc_events, 0},
+    {"hh_gc_stats", call_gc_stats, 0},
+    {"hh_gc_stats_json", call_gc_stats_json, 0},
+    {"hh_gc_drop", call_gc_drop, 0},
+    {"hh_gc_new without options, to hh_gc_drop", call_gc_default, 1},
+    {"the same with checks", call_gc_checked, 1},
 };
 enum { CALLS = sizeof calls / sizeof calls[0] };
 

@@ -22,6 +22,7 @@ mod types;
 
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use hugeheap::complain;
 use hugeheap::gc::{self, BadHeap, Checks, ProcessHeap, Settings, Window};
@@ -105,30 +106,36 @@ impl Options {
 
 fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
     let settings = options.map_or(Ok(Settings::default()), Options::settings)?;
-    let heap = ProcessHeap::new(gc::space(), settings).map_err(|mistake| match mistake {
-        BadHeap::Nursery { .. } => Status::BadNursery,
-        BadHeap::Growth { .. } => Status::BadGrowth,
-        BadHeap::NoMemory { .. } => Status::NoMemory,
-    })?;
-    // Not a Box, which ends the process where there is no memory.
+    // Not a Box, which ends the process where there is no memory. And the heap is made there: on the stack and copied it took 42 KB, more than a fibre has.
     // SAFETY: the struct has a size.
     let handle: *mut Handle = unsafe { alloc(Layout::new::<Handle>()) }.cast();
     if handle.is_null() {
         return Err(Status::NoMemory);
     }
-    // SAFETY: new memory of the right size and alignment. The callback is dropped with the heap, and so before the handle.
+    // SAFETY: new memory of the right size and alignment, each part of which is written. The callback is dropped with the heap, and so before the handle.
     unsafe {
-        handle.write(Handle {
-            window: Window::EMPTY,
-            frames: null_mut(),
-            open: 0,
-            working: false,
-            heap,
-            types: Vec::new(),
-            callbacks: Vec::new(),
-            scans: Vec::new(),
-        });
-        (*handle).heap.add_roots(Box::new(move |visitor| roots::each(handle, visitor)));
+        let place = &mut *(&raw mut (*handle).heap).cast::<MaybeUninit<ProcessHeap>>();
+        match ProcessHeap::make_in(place, gc::space(), settings) {
+            Ok(heap) => heap.add_roots(Box::new(move |visitor| roots::each(handle, visitor))),
+            Err(mistake) => {
+                dealloc(handle.cast(), Layout::new::<Handle>());
+                return Err(match mistake {
+                    BadHeap::Nursery { .. } => Status::BadNursery,
+                    BadHeap::Growth { .. } => Status::BadGrowth,
+                    BadHeap::NoMemory { .. } => Status::NoMemory,
+                });
+            }
+        }
+        (&raw mut (*handle).window).write(Window::EMPTY);
+        (&raw mut (*handle).frames).write(null_mut());
+        (&raw mut (*handle).open).write(0);
+        (&raw mut (*handle).working).write(false);
+        (&raw mut (*handle).types).write(Vec::new());
+        (&raw mut (*handle).callbacks).write(Vec::new());
+        (&raw mut (*handle).scans).write(Vec::new());
+        // All are named, so that the compiler asks for a new one.
+        let Handle { window: _, frames: _, open: _, working: _, heap: _, types: _, callbacks: _, scans: _ } =
+            &*handle;
     }
     Ok(handle)
 }

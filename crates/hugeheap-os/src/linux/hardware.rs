@@ -32,12 +32,12 @@ pub(super) fn caches(root: &Root) -> Result<Vec<Cache>> {
 fn cache(root: &Root, index: usize) -> Result<Cache> {
     let mut buffer = [0; 4096];
     let mut field = |file: &[u8]| -> Result<Vec<u8>> {
-        let mut path = root.path(CACHES)?;
-        path.push(b"/index")?;
-        path.push_decimal(index)?;
-        path.push(b"/")?;
-        path.push(file)?;
-        Ok(read::whole(&path, &mut buffer, CACHE)?.trim_ascii().to_vec())
+        root.at(&[CACHES, b"/index"], |path| {
+            path.push_decimal(index)?;
+            path.push(b"/")?;
+            path.push(file)?;
+            Ok(read::whole(path, &mut buffer, CACHE)?.trim_ascii().to_vec())
+        })
     };
     let bad = read::malformed(CACHE);
     let level = read::decimal(&field(b"level")?).and_then(|level| u8::try_from(level).ok()).ok_or(bad)?;
@@ -105,7 +105,8 @@ fn numa_node(root: &Root, id: usize) -> Result<NumaNode> {
     Ok(NumaNode { id, total: total.ok_or(bad)?, free: free.ok_or(bad)? })
 }
 
-/// The numbers of the entries of a directory that are called `prefix` and a number, in order.
+/// The numbers of the entries of a directory that are called `prefix` and a number, in order. Apart, so that its paths are off the stack when the entries are read.
+#[inline(never)]
 fn numbered(root: &Root, dir: &[u8], prefix: &[u8], name: &'static str) -> Result<Vec<usize>> {
     let number = |entry: &std::ffi::OsString| {
         usize::try_from(read::digits(entry.as_bytes().strip_prefix(prefix)?, 10)?).ok()

@@ -20,6 +20,7 @@ use super::window::Window;
 use crate::object::{MAX_BLOCK, Source, Space};
 use crate::telemetry::collectors::{COLLECTORS, Collector};
 use core::fmt;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use hugeheap_os::{AddressRange, Facts};
@@ -161,6 +162,21 @@ impl<S: Source> Heap<S> {
     /// # Errors
     /// When a setting makes no sense, or there is no memory for the nursery.
     pub fn new(space: &'static Space<S>, settings: Settings) -> Result<Self, BadHeap> {
+        let mut place = MaybeUninit::uninit();
+        Self::make_in(&mut place, space, settings)?;
+        // SAFETY: it was made there.
+        Ok(unsafe { place.assume_init() })
+    }
+
+    /// The same where the heap is to be, for a thread or a fibre with a small stack: a heap has 10 KB, and returned by [`new`](Self::new) it is copied a few times. Who has the place drops it.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); nothing is there then.
+    pub fn make_in<'a>(
+        place: &'a mut MaybeUninit<Self>,
+        space: &'static Space<S>,
+        settings: Settings,
+    ) -> Result<&'a mut Self, BadHeap> {
         let step = settings.step.unwrap_or(STEP);
         let nursery_size = match settings.nursery {
             Some(bytes) if bytes < LEAST_NURSERY => return Err(BadHeap::Nursery { bytes }),
@@ -177,37 +193,70 @@ impl<S: Source> Heap<S> {
         let nursery = Nursery::new(space, bytes).map_err(|left| BadHeap::NoMemory { bytes, left })?;
         let number = HEAPS.fetch_add(1, Ordering::Relaxed);
         COLLECTORS.made();
-        let mut old = Old::new(space, number, maximum);
-        old.poison = settings.checks.poison.then_some(POISON);
-        let mut heap = Self {
-            types: Types::default(),
-            nursery,
-            nursery_size,
-            old,
-            roots: Roots::default(),
-            remembered: Remembered::default(),
-            marker: Marker::default(),
-            noted: Noted::default(),
-            protected: Vec::new(),
-            watched: true,
-            finalizers: Finalizers::default(),
-            hashes: 0,
-            pacing: Pacing::new(growth, bytes, maximum, step),
-            evacuate: settings.evacuate,
-            statistics: Statistics::default(),
-            counted: Collector::default(),
-            listeners: Listeners::new(log::log()),
-            begin: Duration::ZERO,
-            worked: None,
-            measured: false,
-            checks: settings.checks,
-            window: Window::EMPTY,
-            number,
-            not_moved: false,
-            added: 0,
-            allocations: 0,
-            crowded: false,
-        };
+        let heap = place.as_mut_ptr();
+        // SAFETY: each write is within the place and aligned; nothing of value was there.
+        unsafe {
+            (&raw mut (*heap).types).write(Types::default());
+            (&raw mut (*heap).nursery).write(nursery);
+            (&raw mut (*heap).nursery_size).write(nursery_size);
+            Old::make_at(&raw mut (*heap).old, space, number, maximum);
+            (&raw mut (*heap).old.poison).write(settings.checks.poison.then_some(POISON));
+            (&raw mut (*heap).roots).write(Roots::default());
+            (&raw mut (*heap).remembered).write(Remembered::default());
+            (&raw mut (*heap).marker).write(Marker::default());
+            (&raw mut (*heap).noted).write(Noted::default());
+            (&raw mut (*heap).protected).write(Vec::new());
+            (&raw mut (*heap).watched).write(true);
+            (&raw mut (*heap).finalizers).write(Finalizers::default());
+            (&raw mut (*heap).hashes).write(0);
+            (&raw mut (*heap).pacing).write(Pacing::new(growth, bytes, maximum, step));
+            (&raw mut (*heap).evacuate).write(settings.evacuate);
+            (&raw mut (*heap).statistics).write(Statistics::default());
+            (&raw mut (*heap).counted).write(Collector::default());
+            (&raw mut (*heap).listeners).write(Listeners::new(log::log()));
+            (&raw mut (*heap).begin).write(Duration::ZERO);
+            (&raw mut (*heap).worked).write(None);
+            (&raw mut (*heap).measured).write(false);
+            (&raw mut (*heap).checks).write(settings.checks);
+            (&raw mut (*heap).window).write(Window::EMPTY);
+            (&raw mut (*heap).number).write(number);
+            (&raw mut (*heap).not_moved).write(false);
+            (&raw mut (*heap).added).write(0);
+            (&raw mut (*heap).allocations).write(0);
+            (&raw mut (*heap).crowded).write(false);
+        }
+        // SAFETY: all fields were written.
+        let heap = unsafe { place.assume_init_mut() };
+        // All are named, so that the compiler asks for a new one.
+        let Self {
+            types: _,
+            nursery: _,
+            nursery_size: _,
+            old: _,
+            roots: _,
+            remembered: _,
+            marker: _,
+            noted: _,
+            protected: _,
+            watched: _,
+            finalizers: _,
+            hashes: _,
+            pacing: _,
+            statistics: _,
+            counted: _,
+            listeners: _,
+            evacuate: _,
+            begin: _,
+            worked: _,
+            measured: _,
+            checks: _,
+            window: _,
+            number: _,
+            not_moved: _,
+            added: _,
+            allocations: _,
+            crowded: _,
+        } = heap;
         heap.set_part(heap.pacing.first_part());
         heap.watch();
         heap.count_all();

@@ -103,33 +103,71 @@ pub(crate) struct Old<S: Source> {
 }
 
 impl<S: Source> Old<S> {
-    pub(crate) fn new(space: &'static Space<S>, number: u32, maximum: usize) -> Self {
-        Self {
-            space,
-            tag: (number % (HEAP_NUMBERS - 1) + 1) << HEAP_SHIFT,
-            cycle: 0,
-            black: false,
-            taken: 0,
-            bins: [const { Bin::EMPTY }; CLASSES],
-            free: [Free::NONE; FREES],
-            large: List::EMPTY,
-            large_unswept: List::EMPTY,
-            spares: [0; SPARES],
-            spare_count: 0,
-            batch: 1,
-            held: 0,
-            used: 0,
-            handed_out: HandedOut::default(),
-            leaving: Vec::new(),
-            aside: Vec::new(),
-            survey: None,
-            maximum,
-            room: Room::default(),
-            expected: 0,
-            grows: false,
-            refused: false,
-            poison: None,
+    /// Makes it where it is to be, one part after the other: see [`Heap::make_in`](super::heap::Heap::make_in).
+    ///
+    /// # Safety
+    /// Memory for it that nobody else knows, and nothing of value there.
+    pub(crate) unsafe fn make_at(old: *mut Self, space: &'static Space<S>, number: u32, maximum: usize) {
+        // SAFETY: by the contract; each write is within it and aligned.
+        unsafe {
+            (&raw mut (*old).space).write(space);
+            (&raw mut (*old).tag).write((number % (HEAP_NUMBERS - 1) + 1) << HEAP_SHIFT);
+            (&raw mut (*old).cycle).write(0);
+            (&raw mut (*old).black).write(false);
+            (&raw mut (*old).taken).write(0);
+            for class in 0..CLASSES {
+                (&raw mut (*old).bins).cast::<Bin>().add(class).write(Bin::EMPTY);
+            }
+            for class in 0..FREES {
+                (&raw mut (*old).free).cast::<Free>().add(class).write(Free::NONE);
+            }
+            (&raw mut (*old).large).write(List::EMPTY);
+            (&raw mut (*old).large_unswept).write(List::EMPTY);
+            (&raw mut (*old).spares).write([0; SPARES]);
+            (&raw mut (*old).spare_count).write(0);
+            (&raw mut (*old).batch).write(1);
+            (&raw mut (*old).held).write(0);
+            (&raw mut (*old).used).write(0);
+            (&raw mut (*old).handed_out).write(HandedOut::default());
+            (&raw mut (*old).leaving).write(Vec::new());
+            (&raw mut (*old).aside).write(Vec::new());
+            (&raw mut (*old).survey).write(None);
+            (&raw mut (*old).maximum).write(maximum);
+            (&raw mut (*old).room).write(Room::default());
+            (&raw mut (*old).expected).write(0);
+            (&raw mut (*old).grows).write(false);
+            (&raw mut (*old).refused).write(false);
+            (&raw mut (*old).poison).write(None);
         }
+        // SAFETY: all fields were written.
+        let made = unsafe { &*old };
+        // All are named, so that the compiler asks for a new one.
+        let Self {
+            space: _,
+            tag: _,
+            cycle: _,
+            black: _,
+            taken: _,
+            bins: _,
+            free: _,
+            large: _,
+            large_unswept: _,
+            spares: _,
+            spare_count: _,
+            batch: _,
+            held: _,
+            used: _,
+            handed_out: _,
+            leaving: _,
+            aside: _,
+            survey: _,
+            maximum: _,
+            room: _,
+            expected: _,
+            grows: _,
+            refused: _,
+            poison: _,
+        } = made;
     }
 
     pub(crate) fn space(&self) -> &'static Space<S> {
