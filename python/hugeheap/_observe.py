@@ -129,7 +129,7 @@ class Collapsed:
     skipped: Mapping[str, int]
     #: Whether all of the heap was looked at before the budget ended.
     complete: bool
-    #: Why it ended early: ``budget``, ``no_huge_pages``, ``cgroup_full``, ``gone``, ``refused``; ``None``: it did not.
+    #: Why it ended early: ``budget``, ``no_huge_pages``, ``cgroup_full``, ``gone``, ``main_thread_ended``, ``refused``; ``None``: it did not.
     stopped: str | None
     #: The longest that the process may have stood still.
     longest_call: float

@@ -8,13 +8,23 @@ import time
 from pathlib import Path
 
 
-# Ends its main thread at the first line of its input, and itself at the second.
+# Ends its main thread at the first line of its input, and itself at the second. With an argument, so many MiB of memory that is not huge and may become so.
 HEADLESS = """
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+static void fill(size_t bytes) {
+    void *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+    memset(memory, 1, bytes);
+    madvise(memory, bytes, MADV_HUGEPAGE);
+}
 static void *run(void *nothing) { pthread_join(*(pthread_t *)nothing, 0); puts("alone"); fflush(stdout); getchar(); _exit(0); }
-int main(void) {
+int main(int count, char **words) {
+    if (count > 1) fill((size_t)atoi(words[1]) << 20);
     static pthread_t self, thread;
     self = pthread_self();
     pthread_create(&thread, 0, run, &self);

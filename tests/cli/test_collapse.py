@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import testbed
-from targets import Target, drop, ended, kernel_thread, rss
+from targets import HEADLESS, Target, drop, ended, kernel_thread, rss
 
 TARGETS = Path(__file__).parent
 # Each mapping loses up to 2 MiB at either end, and the interpreter has two or three: of 60 MB that was up to 13 % by chance of addresses.
@@ -325,6 +325,27 @@ def test_a_process_that_ends_meanwhile(heap, start):
     report = json.loads(out)
     assert report["stopped"] == "gone"
     assert report["made"] + report["left"] + report["changed"] + report["refused"] == report["plan"]["huge_pages"]
+
+
+@root
+def test_a_process_that_loses_its_main_thread_meanwhile_is_not_said_to_have_ended(target, compiled, start):
+    for _ in range(TRIES):
+        process = target(compiled("headless", "-pthread", source=HEADLESS), 200)
+        command = start("collapse", process.pid, "--json")
+        if caught_at_work(command, process):
+            process.behead()
+            command.send_signal(signal.SIGCONT)
+        out, err = command.communicate(timeout=60)
+        process.process.communicate("\n", timeout=60)
+        # Unless it was caught in its last call.
+        if command.returncode == 3:
+            break
+    assert command.returncode == 3, err
+    report = json.loads(out)
+    assert report["stopped"] == "main_thread_ended"
+    assert report["heap"]["after"] is None and report["charge"]["after"] is None
+    # khugepaged may have been there before.
+    assert report["left"] > 0 and report["made"] + report["left"] + report["changed"] == report["plan"]["huge_pages"]
 
 
 @root

@@ -264,6 +264,36 @@ fn a_process_that_ends_and_one_that_may_not_be_changed() {
     assert_eq!((report.stop, report.split, report.left), (Some(Stop::Gone), 4, 6));
 }
 
+/// It was said to have ended.
+#[test]
+fn a_process_that_loses_its_main_thread_meanwhile_is_not_said_to_have_ended() {
+    let kernel = Kernel::default();
+    heap(&kernel, &[UNIT; 4]);
+    stranded(&kernel, &[1; 10]);
+    let process = RemoteProcess::new(&kernel).ending_after(2).living_on();
+    let report = collapse(&process, &no_limit(), &mut nothing).unwrap();
+    assert_eq!((report.collapsed, report.stop, report.left), (2, Some(Stop::MainThreadEnded), 2));
+    assert!(report.after.is_none() && report.charge.1.is_none());
+    let process = RemoteProcess::new(&kernel).ending_after(1).living_on();
+    let report = release(&process, &ReleaseOptions::default(), &mut nothing).unwrap();
+    assert_eq!((report.stop, report.split, report.left), (Some(Stop::MainThreadEnded), 4, 6));
+    assert!(report.after.is_none() && report.charge_after.is_none());
+}
+
+/// Nothing was found then, and that was told as nothing to do.
+#[test]
+fn a_process_without_memory_at_the_first_look_is_an_error() {
+    let kernel = Kernel::default();
+    heap(&kernel, &[UNIT; 4]);
+    for process in [RemoteProcess::new(&kernel).living_on(), RemoteProcess::new(&kernel).staying()] {
+        let process = process.ending_after(0);
+        let options = CollapseOptions { dry_run: true, ..no_limit() };
+        assert_eq!(collapse(&process, &options, &mut nothing).unwrap_err().code, libc::ESRCH);
+        let options = ReleaseOptions { dry_run: true, ..ReleaseOptions::default() };
+        assert_eq!(release(&process, &options, &mut nothing).unwrap_err().code, libc::ESRCH);
+    }
+}
+
 #[test]
 fn kernels_that_do_not_tell_huge_pages_are_served() {
     let kernel = Kernel::default();

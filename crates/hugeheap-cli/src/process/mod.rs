@@ -100,6 +100,7 @@ pub(crate) fn ended(
 ) -> u8 {
     match stop {
         Some(Stop::Gone) => exit::GONE,
+        Some(Stop::MainThreadEnded) => exit::UNSUPPORTED,
         // As a shell says it of a command that died of the signal.
         Some(Stop::Interrupted) => interrupt::noted().map_or(exit::FINDINGS, |signal| 128 + signal as u8),
         Some(Stop::Refused(error)) => refuse_opened(out, id, opened, doing, error),

@@ -4,10 +4,10 @@
 //! beside the right to look at it. Which of them is missing is read from this process's own status. A process that could be opened may
 //! be looked at, by its user or by capability: what is refused after that is the change.
 
-use super::{Opened, named};
+use super::{HEADLESS, Opened, named};
 use crate::exit;
 use crate::output::Output;
-use hugeheap_os::process::ProcessStatus;
+use hugeheap_os::process::{ProcessStatus, Stop, gone};
 use hugeheap_os::{Error, ErrorKind};
 use std::path::Path;
 
@@ -150,6 +150,11 @@ pub(super) fn refuse(
 
 /// Says why something is not possible with a process that was opened, and answers the exit code.
 pub(crate) fn refuse_opened(out: &Output, id: u32, opened: &Opened, doing: Doing, error: Error) -> u8 {
+    // Between opening it and the first look.
+    if error.code == libc::ESRCH && gone(&opened.process) == Stop::MainThreadEnded {
+        out.error(&format!("{}: {HEADLESS}", named(id, &opened.status.name)));
+        return exit::UNSUPPORTED;
+    }
     let (text, code) = explained(id, Some(&opened.status), doing, true, error, effective());
     out.error(&text);
     code

@@ -79,6 +79,9 @@ pub(crate) fn stopped(stop: Stop) -> String {
         Stop::CgroupFull => "the memory cgroup has no room for another huge page: raise its limit".to_owned(),
         Stop::Interrupted => "interrupted; run it again to go on".to_owned(),
         Stop::Gone => "the process has ended".to_owned(),
+        Stop::MainThreadEnded => {
+            "its main thread has ended, others run: the kernel changes no memory of such a process for another".to_owned()
+        }
         Stop::Refused(error) => error.to_string(),
     }
 }

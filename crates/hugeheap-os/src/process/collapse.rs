@@ -18,6 +18,7 @@
 //!
 //! [`EINVAL`]: crate::ErrorKind::Invalid
 
+use super::ended::{gone, must_have_memory};
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
 use super::picture::{Picture, Unit};
 use super::{Change, MappingKind, Process, ProcessMapping};
@@ -222,7 +223,7 @@ pub struct CollapseReport {
     pub plan: CollapsePlan,
     /// The heap before: private writable anonymous mappings.
     pub before: Picture,
-    /// The same after; `None` for a dry run, and when the process has ended.
+    /// The same after; `None` for a dry run, and when the process or its main thread has ended.
     pub after: Option<Picture>,
     /// Huge pages made.
     pub collapsed: u64,
@@ -264,6 +265,7 @@ pub fn collapse(
         process.allows(Change::Collapse)?;
     }
     let before = Picture::gather(process, is_heap, deadline)?;
+    must_have_memory(process)?;
     let (open, closed) = without_closed(&before, process, options, deadline);
     let limits = process.memory_limits().ok();
     let levels = process.memory_levels().unwrap_or_default();
@@ -358,7 +360,7 @@ impl<P: Process> Work<'_, P> {
                 // The page tables of a process that has ended are open still, and empty.
                 Ok(false) if !self.process.status().is_ok_and(|status| status.has_memory) => {
                     self.report.left += 1 + queue.len() as u64;
-                    return Some(Stop::Gone);
+                    return Some(gone(self.process));
                 }
                 Ok(false) => {
                     self.report.changed += 1;
@@ -366,7 +368,8 @@ impl<P: Process> Work<'_, P> {
                 }
                 Err(error) => {
                     self.report.left += 1 + queue.len() as u64;
-                    return Some(if error.code == libc::ESRCH { Stop::Gone } else { Stop::Refused(error) });
+                    let ended = error.code == libc::ESRCH;
+                    return Some(if ended { gone(self.process) } else { Stop::Refused(error) });
                 }
             }
             let start = self.process.now();
@@ -398,7 +401,7 @@ impl<P: Process> Work<'_, P> {
                 }
                 Outcome::Stop(stop) => {
                     self.report.left += 1 + queue.len() as u64;
-                    return Some(stop);
+                    return Some(if stop == Stop::Gone { gone(self.process) } else { stop });
                 }
             }
         }

@@ -9,6 +9,7 @@
 //!   collapse()   release()            gather, plan, do, look again: whole operations on any Process
 //!       │  │        │  │
 //!       │  └ pace ──┘  │              pure: how long to wait after a call, when to give up
+//!       │    ended     │              whether a process without memory has ended, or its main thread alone has
 //!       └── plan ──────┘              pure: which units, in which order, how much memory may grow
 //!            │
 //!         picture                     what is where, gathered under a deadline
@@ -34,11 +35,13 @@
 //! ```
 
 mod collapse;
+mod ended;
 mod pace;
 mod picture;
 mod release;
 
 pub use collapse::{CollapseOptions, CollapsePlan, CollapseReport, Skipped, Step, collapse};
+pub use ended::gone;
 pub use pace::{Outcome, Pace, Stop, Tally};
 pub use picture::{MappingPicture, Picture, Unit};
 pub use release::{Partial, ReleaseOptions, ReleasePlan, ReleaseReport, Stranded, look, release};

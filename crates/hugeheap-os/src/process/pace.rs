@@ -41,6 +41,8 @@ pub enum Stop {
     CgroupFull,
     /// The process has ended.
     Gone,
+    /// Its main thread has ended while others run: the kernel changes nothing of its memory any more on request of another process.
+    MainThreadEnded,
     /// Whoever asked for it wants it to end: [`Process::is_interrupted`](super::Process::is_interrupted).
     Interrupted,
     /// The call is not allowed, or this kernel does not have it.
@@ -55,6 +57,7 @@ impl Stop {
             Self::NoHugePages => "no_huge_pages",
             Self::CgroupFull => "cgroup_full",
             Self::Gone => "gone",
+            Self::MainThreadEnded => "main_thread_ended",
             Self::Interrupted => "interrupted",
             Self::Refused(_) => "refused",
         }

@@ -15,6 +15,7 @@
 //! when one was slow.
 
 use super::collapse::is_heap;
+use super::ended::{gone, must_have_memory};
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
 use super::picture::Picture;
 use super::{Change, Derivation, PartialPage, Process, ProcessMapping};
@@ -164,6 +165,7 @@ pub fn release(
     let resident = process.status().ok().map(|status| status.resident);
     let derivation = process.derivation();
     let (plan, complete) = look(process, deadline)?;
+    must_have_memory(process)?;
     let mut run =
         Run { pace: Pace::new(options.latency), split: 0, left: 0, retries: 0, calls: Tally::default() };
     let stop = if options.dry_run { None } else { run.all(process, &plan, deadline, progress) };
@@ -289,7 +291,7 @@ impl Run {
                 }
                 Outcome::Stop(stop) => {
                     self.left += 1 + queue.len() as u64;
-                    return Some(stop);
+                    return Some(if stop == Stop::Gone { gone(process) } else { stop });
                 }
             }
         }

@@ -24,6 +24,7 @@ pub struct RemoteProcess<'a> {
     refusal: Option<i32>,
     gone_after: Cell<u64>,
     stays: bool,
+    lives_on: bool,
     running: Box<dyn Fn(&Kernel) + 'a>,
 }
 
@@ -37,6 +38,7 @@ impl<'a> RemoteProcess<'a> {
             refusal: None,
             gone_after: Cell::new(u64::MAX),
             stays: false,
+            lives_on: false,
             running: Box::new(|_| {}),
         }
     }
@@ -72,6 +74,13 @@ impl<'a> RemoteProcess<'a> {
         Self { stays: true, ..self }
     }
 
+    /// Instead of ending, it loses its main thread: page tables that were opened before go on being told, what is opened then is empty, and nothing
+    /// can be changed.
+    #[must_use]
+    pub fn living_on(self) -> Self {
+        Self { lives_on: true, ..self }
+    }
+
     /// What the process does each time the observer waits.
     #[must_use]
     pub fn running(self, run: impl Fn(&Kernel) + 'a) -> Self {
@@ -86,9 +95,14 @@ impl<'a> RemoteProcess<'a> {
         self.gone_after.get() == 0
     }
 
-    /// Whether it has ended and can still be looked at.
+    /// Whether it has ended, or its main thread has, and can still be looked at.
     fn is_left(&self) -> bool {
-        self.stays && self.has_ended()
+        (self.stays || self.lives_on) && self.has_ended()
+    }
+
+    /// What its page tables tell, which were opened before.
+    fn has_tables(&self, call: &'static str) -> Result<()> {
+        if self.lives_on { Ok(()) } else { self.alive(call) }
     }
 
     /// One change takes one of the calls the process lives for.
@@ -138,8 +152,8 @@ impl Process for RemoteProcess<'_> {
             page_tables: 0,
             thp_disabled: self.kernel.thp_disabled().ok(),
             has_memory: !self.is_left(),
-            ended: self.is_left(),
-            main_thread_ended: false,
+            ended: self.is_left() && !self.lives_on,
+            main_thread_ended: self.is_left() && self.lives_on,
             user: 0,
             parent: 0,
         })
@@ -167,6 +181,9 @@ impl Process for RemoteProcess<'_> {
     }
 
     fn details(&self, deadline: Duration) -> Result<(Vec<MappingDetail>, bool)> {
+        if self.is_left() {
+            return Ok((Vec::new(), true));
+        }
         self.alive("read(/proc/PID/smaps)")?;
         if Process::now(self) >= deadline {
             return Ok((Vec::new(), false));
@@ -194,7 +211,7 @@ impl Process for RemoteProcess<'_> {
 
     fn pages(&self, range: AddressRange, visit: &mut dyn FnMut(PageRun)) -> Result<()> {
         // The file was opened before: of a process that has ended the kernel knows no page.
-        if self.has_ended() {
+        if self.has_ended() && !self.lives_on {
             return Ok(());
         }
         let os = self.kernel.page_sizes().os;
@@ -226,7 +243,7 @@ impl Process for RemoteProcess<'_> {
     }
 
     fn shared_pages(&self, unit: AddressRange) -> Result<u32> {
-        self.alive("read(/proc/PID/pagemap)")?;
+        self.has_tables("read(/proc/PID/pagemap)")?;
         let mut mapped = Vec::new();
         self.entries(unit, |_, folio, page, _| mapped.push((folio, page)));
         let state = self.kernel.lock();
@@ -238,7 +255,7 @@ impl Process for RemoteProcess<'_> {
     }
 
     fn partial_pages(&self, unit: AddressRange, visit: &mut dyn FnMut(PartialPage)) -> Result<()> {
-        self.alive("read(/proc/PID/pagemap)")?;
+        self.has_tables("read(/proc/PID/pagemap)")?;
         let mut parts: BTreeMap<u64, (usize, u32)> = BTreeMap::new();
         let folios = self.derivation == Derivation::Folios;
         self.entries(unit, |address, folio, _, huge| {

@@ -88,7 +88,7 @@ impl LinuxProcess {
     /// # Errors
     /// `ESRCH`: there is no such process.
     pub fn status_of(linux: Linux, id: u32) -> Result<ProcessStatus> {
-        files::status(&path_of(&linux.root, id, b"/status")?)
+        status_of(&linux.root, id)
     }
 
     /// Details of the mappings of a process until `deadline` (on [`Facts::now`]), and whether all are there, without opening its
@@ -185,6 +185,26 @@ impl LinuxProcess {
     }
 }
 
+/// What a process says about itself. One whose main thread has ended lives if another thread has memory: of one that ends as a whole the others are counted
+/// until all of its memory is free, seconds of a large one.
+fn status_of(root: &Root, id: u32) -> Result<ProcessStatus> {
+    const TASKS: &str = "read(/proc/PID/task)";
+    let mut status = files::status(&path_of(root, id, b"/status")?)?;
+    if status.main_thread_ended {
+        let tasks = path_of(root, id, b"/task")?;
+        let names = super::read::list(&Root::REAL, tasks.as_bytes(), TASKS).map_err(gone)?;
+        let has_memory = |name: &std::ffi::OsString| {
+            let file = [b"/task/", name.as_bytes(), b"/status"].concat();
+            path_of(root, id, &file)
+                .and_then(|path| files::status(&path))
+                .is_ok_and(|thread| thread.has_memory)
+        };
+        status.main_thread_ended = names.iter().any(has_memory);
+        status.ended = !status.main_thread_ended;
+    }
+    Ok(status)
+}
+
 /// The path of a file of a process.
 fn path_of(root: &Root, id: u32, file: &[u8]) -> Result<PathBuffer> {
     let mut path = root.path(b"/proc/")?;
@@ -212,7 +232,7 @@ impl Process for LinuxProcess {
     }
 
     fn status(&self) -> Result<ProcessStatus> {
-        let status = files::status(&self.path(b"/status")?)?;
+        let status = status_of(&self.root, self.id)?;
         self.target.check()?;
         Ok(status)
     }

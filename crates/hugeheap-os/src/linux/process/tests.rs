@@ -67,6 +67,78 @@ fn without_physical_pages_a_unit_in_part_resident_counts() {
     unsafe { OS.release(memory).unwrap() };
 }
 
+/// A child of two threads, of which the main one ends at a byte in the pipe that is returned. The other one waits for ever.
+fn beheadable() -> (u32, std::os::fd::OwnedFd) {
+    extern "C" fn wait(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+        loop {
+            // SAFETY: no preconditions.
+            unsafe { libc::pause() };
+        }
+    }
+    let mut pipe = [0; 2];
+    // SAFETY: the child makes system calls, and a thread; the memory that it needs for it is taken with the C library's locks as `fork` leaves them.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let child = libc::fork();
+        if child == 0 {
+            let mut thread = core::mem::zeroed();
+            libc::pthread_create(&raw mut thread, core::ptr::null(), wait, core::ptr::null_mut());
+            let mut byte = 0_u8;
+            libc::read(pipe[0], (&raw mut byte).cast(), 1);
+            // The thread, not the process.
+            libc::syscall(libc::SYS_exit, 0);
+        }
+        libc::close(pipe[0]);
+        (child as u32, std::os::fd::FromRawFd::from_raw_fd(pipe[1]))
+    }
+}
+
+/// What the simulated process that lives on does.
+#[test]
+fn a_process_without_its_main_thread_is_told_from_one_that_has_ended() {
+    use std::io::Write;
+    let memory = OS.reserve(2 * HUGE, HUGE).unwrap();
+    // SAFETY: the test owns the memory, and its child the copy.
+    unsafe { OS.map(memory, Backing::Plain).unwrap() };
+    fill(memory);
+    let (child, pipe) = beheadable();
+    let process = LinuxProcess::open(OS, child).unwrap();
+    let resident = || {
+        let mut pages = 0;
+        process.pages(memory, &mut |run| pages += run.range.len / os_page()).unwrap();
+        pages
+    };
+    let before = process.status().unwrap();
+    assert!(before.has_memory && !before.main_thread_ended);
+    let pages = memory.len / os_page();
+    assert_eq!(resident(), pages);
+    // Both threads are there before the one ends.
+    let tasks = || std::fs::read_dir(format!("/proc/{child}/task")).unwrap().count();
+    while tasks() < 2 {
+        std::thread::yield_now();
+    }
+    std::fs::File::from(pipe).write_all(b"x").unwrap();
+    while process.status().unwrap().has_memory {
+        std::thread::yield_now();
+    }
+    assert_eq!(crate::process::gone(&process), crate::process::Stop::MainThreadEnded);
+    let after = process.status().unwrap();
+    assert!(after.main_thread_ended && !after.ended && !after.has_memory);
+    assert_eq!(process.mappings().unwrap(), []);
+    assert_eq!(process.details(Duration::MAX).map(|(details, _)| details.len()).unwrap_or(0), 0);
+    assert_eq!(resident(), pages, "these page tables were opened before");
+    assert_eq!(process.collapse(memory).unwrap_err().code, libc::ESRCH);
+    assert_eq!(process.allows(Change::Collapse).unwrap_err().code, libc::ESRCH);
+    // SAFETY: a child that was not waited for.
+    unsafe { libc::kill(child as i32, libc::SIGKILL) };
+    assert_eq!(crate::process::gone(&process), crate::process::Stop::Gone);
+    // SAFETY: as above; the memory is the test's.
+    unsafe {
+        libc::waitpid(child as i32, core::ptr::null_mut(), 0);
+        OS.release(memory).unwrap();
+    }
+}
+
 #[test]
 fn a_process_that_is_not_there_and_one_that_ends() {
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
