@@ -218,6 +218,25 @@ deaths! {
         free_sized(heap, run, 48);
     };
 
+    wrong_size_of_a_block_of_a_span
+        "sized free" "size class 20480: freed with a size of 17000 bytes, which another class has" |heap| {
+        let block = take(heap, 20_000);
+        free_sized(heap, block, 17_000);
+    };
+
+    block_of_a_span_freed_twice
+        "sized free" "size class 20480: nothing live begins at the address (freed twice?)" |heap| {
+        let block = take(heap, 20_000);
+        free_sized(heap, block, 20_000);
+        free_sized(heap, block, 20_000);
+    };
+
+    inside_a_block_of_a_span
+        "free" "size class 20480: the address is inside a block, not at its beginning" |heap| {
+        let block = take(heap, 20_000);
+        free(heap, block + 4096);
+    };
+
     wrong_size_of_a_long_page_run
         "sized free" "size class 212992: freed with a size of 100000 bytes, which another class has" |heap| {
         let run = take(heap, 200_000);

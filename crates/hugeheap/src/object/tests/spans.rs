@@ -77,6 +77,18 @@ fn a_wrong_free_of_a_block_of_a_span_is_told() {
     }
 }
 
+/// Seven blocks of 9 KiB leave a kibibyte of four heap pages, where an eighth would begin.
+#[test]
+fn no_block_begins_in_the_rest_of_a_span() {
+    let (_, mut heap) = heap();
+    let blocks = heap.take_many(7, 9 << 10);
+    let rest = pointer(at(blocks[0]) + 7 * (9 << 10));
+    assert_eq!(heap.give(rest), Err(Mistake::Interior { bytes: 9 << 10 }));
+    assert_eq!(heap.usable_size(rest), Err(Mistake::Interior { bytes: 9 << 10 }));
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
 #[test]
 fn a_size_of_another_length_is_told() {
     let (space, mut heap) = heap();
@@ -191,6 +203,11 @@ fn resized_blocks_keep_their_contents_and_stay_where_their_length_does() {
         (block, have) = (moved, bytes);
     }
     heap.give(block).expect("live");
+    let block = heap.take(10_000);
+    // SAFETY: as before.
+    let grown = unsafe { heap.try_reallocate(block, 17_000) }.expect("live").expect("memory");
+    assert_eq!(heap.usable_size(grown), Ok(32 << 10), "a run, for what grows on");
+    heap.give(grown).expect("live");
     let block = heap.take(17_000);
     for bytes in [16_385, 18_432, 17_500] {
         // SAFETY: as before.
@@ -216,7 +233,14 @@ fn aligned_blocks_are_aligned_whatever_their_length() {
             let grown = unsafe { heap.reallocate_aligned(blocks[0], bytes, bytes + 9000, align) };
             let grown = grown.expect("memory");
             assert!(at(grown) % align == 0 && holds(grown, bytes, shift as u8));
-            heap.give_all([grown].into_iter().chain(blocks.into_iter().skip(1)));
+            // SAFETY: as before.
+            let short = unsafe { heap.reallocate_aligned(blocks[1], bytes, bytes / 2 + 4200, align) };
+            let short = short.expect("memory");
+            assert!(
+                at(short) % align == 0 && holds(short, bytes / 2, shift as u8),
+                "{bytes} to the half, {align}"
+            );
+            heap.give_all([grown, short, blocks[2]]);
         }
     }
     heap.check_empty();
@@ -238,11 +262,11 @@ fn os_pages_of_pooled_blocks_are_given_back_and_come_again() {
         // The first look sees what changed.
         for quiet in [true, false] {
             told.clear();
-            space.look_for_vacancy(0, quiet, |vacancy| {
+            let look = space.look_for_vacancy(0, quiet, |vacancy| {
                 told.push(vacancy);
                 true
             });
-            assert_eq!(told.is_empty(), quiet, "{bytes}");
+            assert_eq!((told.is_empty(), look.later), (quiet, quiet), "{bytes}");
         }
         let vacancy = told[0];
         assert_eq!(vacancy.live, live.len() * bytes);
@@ -279,6 +303,12 @@ fn os_pages_of_pooled_blocks_are_given_back_and_come_again() {
             true
         });
         assert!(bytes_told > 0 && bytes_told <= bytes + 8192, "{bytes_told}");
+        // The arena is in use again as a whole: it is looked at as if nothing had gone.
+        space.forget_vacancy(vacancy.arena);
+        space.look_for_vacancy(0, false, |again| {
+            assert_eq!((again.bytes, again.gone), (vacancy.bytes, false));
+            true
+        });
         heap.give_all(live.into_iter().map(|(_, &block)| block));
         heap.check_empty();
     }
@@ -461,4 +491,97 @@ fn what_a_request_gets_is_known_before() {
         heap.give(block).expect("live");
     }
     heap.check_empty();
+}
+
+#[test]
+fn of_pooled_blocks_those_that_are_resident_are_taken_first() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many(8, 20 << 10);
+    heap.give(blocks[1]).expect("live");
+    heap.trim();
+    let arena = hugeheap_os::AddressRange::new(at(blocks[0]) & !(ARENA_BYTES - 1), ARENA_BYTES);
+    let (dropped, _) = space.vacate(arena, &mut |_| Ok(()));
+    assert_eq!(dropped, 20 << 10);
+    heap.give(blocks[3]).expect("live");
+    heap.trim();
+    assert_eq!([heap.take(20 << 10), heap.take(20 << 10)], [blocks[3], blocks[1]]);
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
+#[test]
+fn a_new_span_is_not_quiet_where_one_like_it_was() {
+    let (space, mut heap) = heap();
+    // Keeps the arena and its metadata.
+    let _other = heap.take(30_000);
+    let quiet = |space: &Space<World>| space.look_for_vacancy(0, true, |vacancy| panic!("{vacancy:?}")).later;
+    let block = heap.take(40 << 10);
+    assert!(quiet(space), "seen for the first time");
+    heap.give(block).expect("live");
+    heap.trim();
+    assert_eq!(heap.take(40 << 10), block);
+    assert!(quiet(space), "it is another one");
+}
+
+#[test]
+fn much_that_is_pooled_is_news_for_the_arenas() {
+    let due = |space: &Space<World>| space.source().arenas.lock().maintenance_due();
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many(4000, 20 << 10);
+    // One in four stays, so that no span goes back to the arenas.
+    heap.give_all(blocks.iter().enumerate().filter(|(n, _)| n % 4 != 0).map(|(_, &block)| block));
+    heap.trim();
+    assert!(due(space));
+    heap.give_all(blocks.into_iter().step_by(4));
+    heap.check_empty();
+}
+
+#[test]
+fn who_keeps_more_blocks_than_before_is_looked_at() {
+    let due = |space: &Space<World>| space.source().arenas.lock().maintenance_due();
+    let (space, mut heap) = heap();
+    let up_and_down = |heap: &mut Heap<World>| {
+        let blocks = heap.take_many(40, 17_000);
+        heap.give_all(blocks);
+    };
+    up_and_down(&mut heap);
+    assert!(!due(space), "as any heap may");
+    (0..3).for_each(|_| up_and_down(&mut heap));
+    assert!(due(space));
+}
+
+/// Between the last of its blocks and the arenas: whoever dropped OS pages of it then would drop what the next one writes there.
+#[test]
+fn a_span_that_is_about_to_go_is_left_alone() {
+    let (space, mut heap) = heap();
+    let blocks = heap.take_many(86, 12 << 10);
+    let (last, others) = blocks.split_last().expect("some");
+    for &block in others {
+        // SAFETY: live and not used any more.
+        unsafe { space.free(block) };
+    }
+    let arena = hugeheap_os::AddressRange::new(at(*last) & !(ARENA_BYTES - 1), ARENA_BYTES);
+    // The arenas are told of a mebibyte in the pool before the span goes.
+    space.source().when_asked(move || {
+        assert_eq!(space.vacate(arena, &mut |_| panic!("it is about to go")).0, 0);
+        space.look_for_vacancy(0, false, |vacancy| panic!("{vacancy:?}"));
+    });
+    // SAFETY: as before.
+    unsafe { space.free(*last) };
+    assert!(space.source().asked());
+    heap.check_empty();
+}
+
+#[test]
+fn nobody_takes_from_the_pool_during_a_fork() {
+    let (space, heap) = heap();
+    let is_free = || {
+        std::thread::scope(|scope| scope.spawn(|| space.spans.try_lock().is_some()).join().expect("no panic"))
+    };
+    space.lock_for_fork();
+    assert!(!is_free());
+    // SAFETY: just locked by this thread.
+    unsafe { space.unlock_after_fork() };
+    assert!(is_free());
+    drop(heap);
 }
