@@ -93,9 +93,12 @@ bench: build
 	$(RELEASE)/hugeheap bench obmalloc
 
 ## install: the command with its completions and manual pages, and the C library, below PREFIX
+# Exported and not written into the command, where the shell would take an `&` or a space for its own.
+install: export PREFIX := $(PREFIX)
+install: export DESTDIR := $(DESTDIR)
 install: build
-	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) crates/hugeheap-cli/install.sh $(RELEASE)
-	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) crates/hugeheap-capi/install.sh $(RELEASE)
+	crates/hugeheap-cli/install.sh $(RELEASE)
+	crates/hugeheap-capi/install.sh $(RELEASE)
 
 ## peers: allocators side by side; about forty minutes on a quiet machine, after minutes of building them
 peers:

@@ -22,6 +22,10 @@ for library in libhugeheap.so libhugeheap.a; do
     [ -f "$built/$library" ] || fail "no $library in $built; build it first (cargo build --release -p hugeheap-capi)"
 done
 case $prefix in /*) ;; *) fail "PREFIX must be an absolute path, not $prefix" ;; esac
+# What a pkg-config file gives a meaning of its own cannot be in a path there.
+case $prefix$libdir in
+    *[\"\`\$\#\\[:cntrl:]]*) fail 'PREFIX and LIBDIR must be without ", `, $, #, \ and control characters: a pkg-config file cannot name them' ;;
+esac
 case $libdir in /* | *..*) fail "LIBDIR must be a directory below PREFIX, like lib or lib/x86_64-linux-gnu, not $libdir" ;; esac
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
@@ -43,9 +47,14 @@ install -m 755 "$built/libhugeheap.so" "$to/$libdir/libhugeheap.so.$version"
 ln -sf "libhugeheap.so.$version" "$to/$libdir/libhugeheap.so.$abi"
 ln -sf "libhugeheap.so.$abi" "$to/$libdir/libhugeheap.so"
 
+# Not with sed: it took an `&` in a path for what it had found, and a comma for the end of its command.
 template() {
-    sed -e "s,@PREFIX@,$prefix,g" -e "s,@LIBDIR@,$libdir,g" -e "s,@VERSION@,$version,g" -e "s,@ABI@,$abi,g" \
-        -e "s,@PRIVATE@,$private,g" -e "s,@UP@,$up,g" "$crate/$1.in" >"$2"
+    local text name
+    text=$(<"$crate/$1.in")
+    for name in prefix libdir version abi private up; do
+        text=${text//@${name^^}@/"${!name}"}
+    done
+    printf '%s\n' "$text" >"$2"
     chmod 644 "$2"
 }
 template hugeheap.pc "$to/$libdir/pkgconfig/hugeheap.pc"

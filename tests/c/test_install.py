@@ -86,9 +86,49 @@ def test_a_packager_installs_below_another_root(built, tmp_path):
     assert "prefix=/usr\n" in text and str(tmp_path) not in text
 
 
+# What the shell, sed, pkg-config and CMake each give a meaning of its own.
+ODD = "it's a, b & c"
+
+
+def test_a_prefix_with_odd_letters_is_one(built, clean, tmp_path):
+    """sed took the `&` for what it had found, and the comma for the end of its command."""
+    needs("gcc", "pkg-config")
+    prefix = tmp_path / ODD
+    made = install(built, PREFIX=str(prefix))
+    assert made.returncode == 0, made.stderr
+    assert f"prefix={prefix}\n" in (prefix / "lib/pkgconfig/hugeheap.pc").read_text()
+    program = tmp_path / "program"
+    environment = {**clean, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
+    words = 'flags=$(pkg-config --cflags --libs hugeheap); eval "gcc \\"\\$1\\" -o \\"\\$2\\" $flags"'
+    command = ["bash", "-ec", words, "bash", ROOT / "examples/list.c", program]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    ran = subprocess.run([program], env={**clean, "LD_LIBRARY_PATH": str(prefix / "lib")}, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("sum 500000500000;")
+
+
+def test_make_installs_below_a_prefix_with_odd_letters(tmp_path):
+    """The shell took the `&` for the end of the command, and a space for that of the variable."""
+    needs("make")
+    built = tmp_path / "built"
+    built.mkdir()
+    (built / "hugeheap").write_text("#!/bin/sh\n")
+    (built / "hugeheap").chmod(0o755)
+    for library in ("libhugeheap.so", "libhugeheap.a", "libhugeheap_preload.so"):
+        (built / library).touch()
+    places = {"PREFIX": f"/{ODD}", "DESTDIR": str(tmp_path / "root & more")}
+    command = ["make", "--old-file=build", "install", f"RELEASE={built}", *(f"{name}={place}" for name, place in places.items())]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    root = tmp_path / "root & more" / ODD
+    assert (root / "bin/hugeheap").is_file() and (root / "include/hugeheap.h").is_file()
+    assert f"prefix=/{ODD}\n" in (root / "lib/pkgconfig/hugeheap.pc").read_text()
+
+
 def test_bad_places_are_told(built, tmp_path):
     for variables, word in (
         ({"PREFIX": "relative"}, "PREFIX must be"),
+        *(({"PREFIX": str(tmp_path / f"a{letter}b")}, "must be without") for letter in '"`$#\\\n'),
         ({"PREFIX": str(tmp_path), "LIBDIR": "/lib"}, "LIBDIR must be"),
         ({"PREFIX": str(tmp_path), "LIBDIR": "../lib"}, "LIBDIR must be"),
     ):
