@@ -261,6 +261,17 @@ def test_records_that_cannot_be_kept_are_told_before_the_start(hugeheap, python,
     assert [path.suffix for path in good.iterdir()] == [".hugeheap"]
 
 
+def test_the_longest_name_that_is_not_told_is_one_that_has_a_record(hugeheap, python, tmp_path):
+    longest = tmp_path / ("x" * 200) / ("y" * 200)
+    longest /= "z" * (511 - len(str(longest)) - 1)
+    for directory, kept in ((longest, 1), (longest.with_name(longest.name + "z"), 0)):
+        directory.mkdir(parents=True)
+        result = hugeheap("run", "--", python, "-c", "print(1)", env={"HUGEHEAP_TELEMETRY": str(directory)})
+        assert (result.returncode, result.stdout) == (0, "1\n")
+        assert ("511 bytes" in result.stderr) == (not kept), result.stderr
+        assert len(list(directory.iterdir())) == kept
+
+
 def test_a_killed_process_has_its_summary(hugeheap, python):
     code = HEAP + "\nimport os; os.kill(os.getpid(), 9)"
     result = hugeheap("run", "--summary", "--json", "--", python, "-c", code)

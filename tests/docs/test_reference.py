@@ -26,6 +26,11 @@ def test_every_variable_is_documented():
     assert documented <= used, sorted(documented - used)
 
 
+def test_the_longest_name_of_a_directory_for_records_is_documented():
+    longest = re.search(r"const DIRECTORY_NAME_MAX: usize = (\d+);", read("crates/hugeheap/src/telemetry/publish.rs")).group(1)
+    assert f"name up to {longest} bytes" in read("docs/reference/environment.md")
+
+
 def names_of(path, enum):
     """The names an enum's `name` function answers."""
     text = read(path)

@@ -4,16 +4,13 @@
 //! runtime that it contains. They are read when the command has ended; records of killed processes too, and those of daemons that go on.
 
 use hugeheap::telemetry::Snapshot;
-use hugeheap::telemetry::publish::{ReadError, Record};
+use hugeheap::telemetry::publish::{DIRECTORY_NAME_MAX, ReadError, Record};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use tempfile::TempDir;
-
-/// The longest name of a directory that the library takes.
-const NAME_MAX: usize = 511;
 
 /// A private directory for the records of one command. Removed when dropped.
 #[derive(Debug)]
@@ -75,8 +72,8 @@ impl Records {
 
 /// Why no process could keep its record in `directory` now, if so. The library does not say it: a program that runs is not disturbed.
 pub(crate) fn unusable(directory: &Path) -> Option<String> {
-    if directory.as_os_str().len() > NAME_MAX {
-        return Some(format!("the name has more than {NAME_MAX} bytes"));
+    if directory.as_os_str().len() > DIRECTORY_NAME_MAX {
+        return Some(format!("the name has more than {DIRECTORY_NAME_MAX} bytes"));
     }
     let made = tempfile::NamedTempFile::new_in(directory);
     // Its own text names the temporary file, too.

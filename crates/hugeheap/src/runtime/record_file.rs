@@ -18,15 +18,15 @@
 //! System calls only: a forked child makes its record between `fork` and the first line of its program.
 
 use super::publisher::{may_make_files, take_space};
-use crate::telemetry::publish::Record;
+use crate::telemetry::publish::{DIRECTORY_NAME_MAX, Record};
 use core::ffi::CStr;
 use hugeheap_os::linux::Linux;
 
 /// Bytes of the file: a page, so that readers can map it.
 pub(super) const FILE_BYTES: usize = 4096;
 
-/// Longest name of a directory, with the zero byte behind it.
-pub(super) const DIRECTORY: usize = 512;
+/// Room for the longest name of a directory, with the zero byte behind it.
+pub(super) const DIRECTORY: usize = DIRECTORY_NAME_MAX + 1;
 
 /// Runtimes of a process that get a file: each beyond the first is a library with a copy of hugeheap in it. More go unobserved.
 const RUNTIMES: u32 = 16;

@@ -19,6 +19,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HUGEHEAP");
 
+/// The longest name of a directory for records, in bytes. A longer one in `HUGEHEAP_TELEMETRY` gets none.
+pub const DIRECTORY_NAME_MAX: usize = 511;
+
 /// Tries of a reader. A write takes about 50 ns; a thousand tries outlast it and any short pause of the writer.
 const TRIES: u32 = 1000;
 
