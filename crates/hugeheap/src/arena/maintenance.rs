@@ -201,11 +201,11 @@ impl<O: Os> Arenas<O> {
 
     /// Takes the results of a plan over and says when the next pass is due.
     pub fn complete(&mut self, plan: Plan) -> Wait {
-        self.complete_once(&plan)
+        self.complete_in_place(&plan)
     }
 
-    /// The same for who does it once and has the plan, two kibibytes, where it was made.
-    pub(crate) fn complete_once(&mut self, plan: &Plan) -> Wait {
+    /// The same without moving the plan, two kibibytes. That a plan is completed only once is up to the caller.
+    pub(crate) fn complete_in_place(&mut self, plan: &Plan) -> Wait {
         let now = self.now();
         let mut achieved = plan.shed;
         let (mut due, mut offered, mut refused) = (plan.due, false, false);

@@ -270,7 +270,7 @@ impl Runtime {
                 heap = self.perform(heap, &mut plan).0;
                 continue;
             }
-            let _ = heap.complete_once(&plan);
+            let _ = heap.complete_in_place(&plan);
             if let Some(start) = after {
                 drop(heap);
                 after = self.look(DueLook { after: start, quiet: false, asked: true });
@@ -382,7 +382,7 @@ impl Runtime {
         drop(heap);
         object::space().perform(plan);
         let mut heap = self.heap.lock();
-        let wait = heap.complete_once(plan);
+        let wait = heap.complete_in_place(plan);
         self.performing.fetch_sub(1, Ordering::Relaxed);
         (heap, wait)
     }
