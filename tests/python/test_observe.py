@@ -1,6 +1,8 @@
 """The host and its processes as typed objects; collapse and release of this process and of another."""
 
+import json
 import os
+import pathlib
 
 import pytest
 
@@ -156,6 +158,80 @@ print(json.dumps(codes))
         *["bad-density", "bad-growth", "TypeError"],
         *["bad-budget", "thp-disabled"],
     ]
+
+
+# In every program below: what each function says of a process, by code and in words.
+OF_EACH = (
+    PLAIN
+    + """
+def of_each(pid):
+    said = []
+    for call in (hugeheap.process, lambda pid: hugeheap.collapse(pid, dry_run=True), lambda pid: hugeheap.release(pid, dry_run=True)):
+        try:
+            said.append([repr(call(pid)), ""])
+        except hugeheap.HugeheapError as error:
+            said.append([error.code, str(error)])
+    return said
+"""
+)
+
+
+@root
+def test_a_process_that_shows_no_memory_is_not_a_small_one(ask):
+    """They were answered with zeros, and with a plan of nothing to do."""
+    zombie, headless, kernel = ask(
+        OF_EACH
+        + """
+import time
+child = subprocess.Popen(["true"])
+code = "import ctypes, threading; threading.Thread(target=input).start(); ctypes.CDLL(None).pthread_exit(None)"
+alone = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+for pid in child.pid, alone.pid:
+    until = time.monotonic() + 60
+    while "State:\\tZ" not in open(f"/proc/{pid}/status").read():
+        assert time.monotonic() < until
+said = [of_each(child.pid), of_each(alone.pid), of_each(2)]
+child.wait()
+alone.kill()
+alone.wait()
+print(json.dumps(said))
+"""
+    )
+    for said, code, words in (
+        (zombie, "no-such-process", "has ended and waits for its parent"),
+        (headless, "main-thread-ended", "its main thread has ended, others run"),
+        (kernel, "no-memory", "is a kernel thread"),
+    ):
+        if said is kernel and not kernel_threads_are_seen():
+            continue
+        assert [found for found, _ in said] == [code] * 3, said
+        assert all(words in text for _, text in said), said
+
+
+def kernel_threads_are_seen():
+    """Not in a container."""
+    comm = pathlib.Path("/proc/2/comm")
+    return comm.exists() and comm.read_text() == "kthreadd\n"
+
+
+@root
+@pytest.mark.parametrize(
+    ("wrapper", "code"),
+    [
+        # With the /proc that was mounted before.
+        (["unshare", "--pid", "--fork"], "foreign-proc"),
+        (["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"], "no-proc"),
+    ],
+)
+def test_where_proc_is_not_that_of_this_namespace_no_process_is_taken_for_another(start, wrapper, code):
+    """This process was looked at as whichever had its number there, and without /proc all were said not to exist."""
+    result = start(OF_EACH + "print(json.dumps([of_each(None), of_each(os.getppid() or 1), code(hugeheap.heaps)]))", wrapper=wrapper)
+    if "unshare" in result.stderr or "mount:" in result.stderr:
+        pytest.skip(f"no such namespace here: {result.stderr.strip()}")
+    assert result.returncode == 0, result.stderr
+    own, other, heaps = json.loads(result.stdout)
+    assert [found for found, _ in own + other] == [code] * 6, (own, other)
+    assert heaps == code or code == "foreign-proc", heaps
 
 
 def test_an_interpreter_without_the_extension_says_so(ask):

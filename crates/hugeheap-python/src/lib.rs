@@ -11,6 +11,7 @@
 //! package looks before it imports.
 
 mod observe;
+mod target;
 
 use core::ffi::c_void;
 use hugeheap::arena::Policy;

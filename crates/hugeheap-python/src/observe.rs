@@ -1,8 +1,9 @@
 //! The host, processes, and changing what backs their memory, as functions on plain numbers. The package makes typed objects of them.
 //!
-//! Refusals are the package's `HugeheapError`, with the code and the hint that are made here. Whatever asks the kernel for more than a few
+//! Refusals are the package's `HugeheapError`, with code and hint: [`target`](crate::target). Whatever asks the kernel for more than a few
 //! files lets other threads run meanwhile.
 
+use crate::target::{self, Refusal, exception};
 use core::time::Duration;
 use hugeheap::arena::Policy;
 use hugeheap::telemetry::numbers::{self, Numbers};
@@ -11,46 +12,9 @@ use hugeheap_os::linux::{Linux, LinuxProcess};
 use hugeheap_os::process::{
     CollapseOptions, CollapseReport, Derivation, Picture, ReleaseOptions, ReleaseReport, Stop,
 };
-use hugeheap_os::{Error, ErrorKind, Facts, MemoryLimits, ThpDisabled};
+use hugeheap_os::{Facts, MemoryLimits, ThpDisabled};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-
-/// Errors of the package: message, code, hint.
-fn refusal(python: Python<'_>, message: &str, code: &str, hint: &str) -> PyErr {
-    let make = || python.import("hugeheap._errors")?.getattr("HugeheapError")?.call1((message, code, hint));
-    make().map_or_else(|error| error, PyErr::from_value)
-}
-
-/// Why the kernel does not let one look at a process, or change it.
-fn refused(python: Python<'_>, id: u32, error: Error, changes: bool) -> PyErr {
-    let (code, hint) = match (error.kind(), error.code) {
-        (_, libc::ESRCH) => {
-            return refusal(
-                python,
-                &format!("there is no process {id}"),
-                "no-such-process",
-                "it may have ended",
-            );
-        }
-        (ErrorKind::Permission, _) => (
-            "permission",
-            match changes {
-                true => {
-                    "another user's process needs CAP_SYS_PTRACE, and changing any other process CAP_SYS_NICE"
-                }
-                false => "another user's process needs CAP_SYS_PTRACE",
-            },
-        ),
-        (ErrorKind::Unsupported, _) => (
-            "unsupported",
-            "collapse needs Linux 6.1, release 5.10, other processes 5.3; or a filter forbids the call",
-        ),
-        (_, libc::ENODEV) => ("unsupported", "this kernel has no transparent huge pages"),
-        (_, libc::EINVAL) => ("not-a-process", "it is a thread, or this kernel does not take the advice"),
-        _ => ("failed", ""),
-    };
-    refusal(python, &format!("process {id}: {error}"), code, hint)
-}
 
 /// A dictionary of what can be known, in order.
 macro_rules! dictionary {
@@ -114,20 +78,13 @@ pub(crate) fn process(python: Python<'_>, pid: u32, budget: f64) -> PyResult<Bou
     let linux = Linux::new();
     let deadline = linux.now() + Duration::from_secs_f64(budget);
     let gather = || {
-        let status = LinuxProcess::status_of(linux, pid)?;
-        if LinuxProcess::process_of_thread(linux, pid).is_some_and(|process| process != pid) {
-            return Err(Error::new("looking at a process", libc::EINVAL));
-        }
-        let details = if status.has_memory {
-            LinuxProcess::details_of(linux, pid, deadline)?
-        } else {
-            (Vec::new(), true)
-        };
+        let status = target::status(linux, pid)?;
+        let details = LinuxProcess::details_of(linux, pid, deadline)?;
         let heap = numbers::of_process(linux, pid, deadline).ok().flatten();
         Ok((status, details, heap))
     };
     let (status, (details, complete), heap) =
-        python.detach(gather).map_err(|error| refused(python, pid, error, false))?;
+        python.detach(gather).map_err(|refusal: Refusal| refusal.raise(python, pid, false))?;
     let (mut mapped, mut huge, mut eligible) = (0, 0, 0);
     for detail in &details {
         mapped += detail.resident;
@@ -199,6 +156,7 @@ pub(crate) fn counters<'py>(python: Python<'py>, snapshot: &Snapshot) -> PyResul
 pub(crate) fn heaps(python: Python<'_>, budget: f64) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let linux = Linux::new();
     let deadline = linux.now() + Duration::from_secs_f64(budget);
+    target::proc_is_there().map_err(|refusal| refusal.raise(python, 0, false))?;
     let found: Vec<(u32, Numbers)> = python.detach(|| {
         let ids = LinuxProcess::all(linux).unwrap_or_default().into_iter();
         ids.filter_map(|id| Some((id, numbers::of_process(linux, id, deadline).ok()??))).collect()
@@ -207,14 +165,15 @@ pub(crate) fn heaps(python: Python<'_>, budget: f64) -> PyResult<Vec<Bound<'_, P
 }
 
 /// Opens a process to change it: this one needs no privilege.
-fn open(pid: u32) -> Result<LinuxProcess, Error> {
-    LinuxProcess::open(Linux::new(), pid)
+fn open(pid: u32) -> Result<LinuxProcess, Refusal> {
+    target::status(Linux::new(), pid)?;
+    Ok(LinuxProcess::open(Linux::new(), pid)?)
 }
 
 fn stop(python: Python<'_>, pid: u32, stop: Option<Stop>, done: u64) -> PyResult<Option<&'static str>> {
     match stop {
         // Nothing was changed: that is a refusal. Afterwards what was done counts.
-        Some(Stop::Refused(error)) if done == 0 => Err(refused(python, pid, error, true)),
+        Some(Stop::Refused(error)) if done == 0 => Err(Refusal::Error(error).raise(python, pid, true)),
         stop => Ok(stop.map(Stop::name)),
     }
 }
@@ -236,10 +195,9 @@ pub(crate) fn collapse(
         dry_run,
         ..CollapseOptions::default()
     };
-    let status =
-        LinuxProcess::status_of(Linux::new(), pid).map_err(|error| refused(python, pid, error, true))?;
+    let status = target::status(Linux::new(), pid).map_err(|refusal| refusal.raise(python, pid, true))?;
     if status.thp_disabled == Some(ThpDisabled::Completely) {
-        return Err(refusal(
+        return Err(exception(
             python,
             &format!("process {pid}: transparent huge pages are switched off for it (PR_SET_THP_DISABLE)"),
             "thp-disabled",
@@ -247,8 +205,8 @@ pub(crate) fn collapse(
         ));
     }
     let report: CollapseReport = python
-        .detach(|| hugeheap_os::process::collapse(&open(pid)?, &options, &mut |_| {}))
-        .map_err(|error| refused(python, pid, error, true))?;
+        .detach(|| Ok(hugeheap_os::process::collapse(&open(pid)?, &options, &mut |_| {})?))
+        .map_err(|refusal: Refusal| refusal.raise(python, pid, true))?;
     let skipped = report.plan.skipped;
     let after = |pick: fn(&Picture) -> u64| report.after.as_ref().map(pick);
     Ok(dictionary!(python, {
@@ -290,8 +248,8 @@ pub(crate) fn release(
     let options =
         ReleaseOptions { budget: Duration::from_secs_f64(budget), dry_run, ..ReleaseOptions::default() };
     let report: ReleaseReport = python
-        .detach(|| hugeheap_os::process::release(&open(pid)?, &options, &mut |_| {}))
-        .map_err(|error| refused(python, pid, error, true))?;
+        .detach(|| Ok(hugeheap_os::process::release(&open(pid)?, &options, &mut |_| {})?))
+        .map_err(|refusal: Refusal| refusal.raise(python, pid, true))?;
     Ok(dictionary!(python, {
         "pid": pid,
         "planned": report.plan.steps.len(),
