@@ -319,6 +319,48 @@ def test_the_switch_off_is_respected(hugeheap, python):
     assert main is None or main["state"] == "disabled"
 
 
+@pytest.mark.parametrize("name", ["HUGEHEAP_DISABLE", "HUGEHEAP_CHILDREN"])
+def test_a_switch_that_is_not_understood_is_no_silent_yes_or_no(hugeheap, python, name):
+    """HUGEHEAP_DISABLE=yes switched nothing off, and HUGEHEAP_CHILDREN=no kept no child from it, without a word."""
+    words = ("run", "--summary", "--json", "--", python, "-c", "pass")
+    for value in ("yes", "no", "2", b"\xff".decode(errors="surrogateescape")):
+        result = hugeheap(*words, env={name: value})
+        told, summary = result.stderr.splitlines()
+        assert told == f"hugeheap: {name} must be 0 or 1; the program runs without hugeheap"
+        assert (result.returncode, json.loads(summary)["main"]["state"]) == (0, "bad_setting")
+    for value, state in (("", "hooked"), (str(int(name == "HUGEHEAP_CHILDREN")), "hooked")):
+        assert report(hugeheap(*words, env={name: value}))["main"]["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("POLICY", "gigantic"), ("POLICY", ""), ("LEVEL", "9"), ("DECAY", "-1"), ("LIMIT", "10%")],
+)
+def test_a_setting_that_keeps_the_command_from_starting_is_named_as_it_was_set(hugeheap, name, value):
+    """The option of that name was, which nobody had typed."""
+    variable = f"HUGEHEAP_{name}"
+    result = hugeheap("run", "--", "true", f"--{name.lower()}", "x", env={variable: value})
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]
+    assert last == f"hugeheap: error: {variable} is set to '{value}' in the environment: correct it, or unset it"
+    for typed in ([f"--{name.lower()}", "%"], [f"--{name.lower()}=%"]):
+        result = hugeheap("run", *typed, "--", "true", env={variable: value})
+        assert result.returncode == 2 and "in the environment" not in result.stderr, "what was typed counts"
+
+
+def test_a_library_that_is_none_is_told_with_the_variable_that_names_it(hugeheap):
+    result = hugeheap("run", "--", "true", env={"HUGEHEAP_PRELOAD_LIBRARY": "/etc/passwd"})
+    assert result.returncode == 3
+    assert "/etc/passwd is not a shared library; HUGEHEAP_PRELOAD_LIBRARY names it" in result.stderr
+
+
+def test_a_mistyped_option_is_not_looked_for_in_path(hugeheap):
+    """It was, with status 127."""
+    result = hugeheap("run", "--polcy", "thp", "--", "true")
+    assert result.returncode == 2 and "unexpected argument '--polcy'" in result.stderr, result.stderr
+    assert hugeheap("run", "--", "--polcy").returncode == 127, "what is behind -- is a command"
+
+
 # Two mistakes with the interpreter's allocator that no check of an ordinary heap can see: a block is used after it was freed, and freed
 # again after it was handed out in between. Nothing of the interpreter's own has that size here.
 MISTAKES = """

@@ -3,8 +3,10 @@
 //! `--json` is a switch of its own at each command and before the command: for `run` it is a switch, for `bench` it
 //! may name a file, and one switch for both would swallow the command's name.
 
+use crate::output::shown;
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser, styling};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hugeheap::arena::Policy;
 use hugeheap::telemetry::Level;
 use std::ffi::OsString;
@@ -128,7 +130,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) summary: bool,
     /// When the command has ended, write what happened to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = named_file())]
     pub(crate) summary_file: Option<PathBuf>,
     /// Print the summary as JSON (on standard error: standard output is the command's).
     #[arg(long)]
@@ -140,7 +142,8 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) require: bool,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    // No hyphen in front: a mistyped option is no command that is looked for in PATH.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -242,10 +245,10 @@ pub(crate) struct GiveBackArguments {
     #[arg(long, value_name = "SECONDS", value_parser = wait)]
     pub(crate) idle: Option<f64>,
     /// Draw memory over time to FILE.svg.
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = named_file())]
     pub(crate) plot: Option<PathBuf>,
     /// Write memory over time to FILE as tab-separated values.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = named_file())]
     pub(crate) tsv: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArguments,
@@ -289,7 +292,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = file_to_write())]
     pub(crate) json: Option<Option<PathBuf>>,
     /// Write the tables to FILE too.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = named_file())]
     pub(crate) output: Option<PathBuf>,
     /// Exit with status 1 when a goal in the list at the end is missed.
     #[arg(long)]
@@ -405,15 +408,42 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// A file that is written to. Not `-`, by which others mean standard output: a file of that name helps nobody.
+/// A file that is written to, or standard output without it. Not `-`, by which others mean standard output: a file of that name helps
+/// nobody.
 pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().try_map(|name| {
-        if name == "-" {
-            Err("leave FILE out to have it on standard output")
-        } else {
-            Ok(PathBuf::from(name))
-        }
-    })
+    no_dash("leave FILE out to have it on standard output")
+}
+
+/// A file that is written to and has to be named.
+pub(crate) fn named_file() -> impl TypedValueParser<Value = PathBuf> {
+    no_dash("standard output is /dev/stdout, and a file of this name ./-")
+}
+
+fn no_dash(instead: &'static str) -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new()
+        .try_map(move |name| if name == "-" { Err(instead) } else { Ok(PathBuf::from(name)) })
+}
+
+/// What of the environment a refused command line comes from, if so: clap names the option, which nobody typed.
+pub(crate) fn cause_in_environment(error: &clap::Error, line: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let option = argument.split(' ').next()?;
+    let typed = |word: &OsString| {
+        word.to_str()
+            .and_then(|word| word.strip_prefix(option))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    // Behind `--` are the command's own words.
+    if line.iter().take_while(|word| *word != "--").any(typed) {
+        return None;
+    }
+    let definition = Cli::command();
+    let command = line.iter().skip(1).find_map(|word| definition.find_subcommand(word))?;
+    let name = option.strip_prefix("--")?;
+    let variable = command.get_arguments().find(|argument| argument.get_long() == Some(name))?.get_env()?;
+    let value = std::env::var_os(variable)?;
+    let (variable, value) = (variable.to_string_lossy(), value.to_string_lossy());
+    Some(format!("{variable} is set to '{}' in the environment: correct it, or unset it", shown(&value)))
 }
 
 /// A wait in seconds. Not none: what is held after it would be told of a moment that nobody looked at.
@@ -435,13 +465,51 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn no_file_is_called_like_standard_output() {
         let line = ["hugeheap", "stat", "--json", "-", "--", "true", ":::", "true"];
         let said = Cli::try_parse_from(line).unwrap_err().to_string();
         assert!(said.contains("leave FILE out to have it on standard output"), "{said}");
+        for line in [
+            ["run", "--summary-file", "-", "true"],
+            ["record", "-o", "-", "true"],
+            ["report", "a.json", "-o", "-"],
+            ["map", "1", "--svg", "-"],
+            ["bench", "stride", "-o", "-"],
+        ] {
+            let said = Cli::try_parse_from([&["hugeheap"], &line[..]].concat()).unwrap_err().to_string();
+            assert!(said.contains("standard output is /dev/stdout"), "{line:?}: {said}");
+        }
+    }
+
+    /// It was looked for in PATH.
+    #[test]
+    fn a_mistyped_option_is_no_command() {
+        for line in
+            [&["run", "--polcy", "thp", "--", "true"][..], &["record", "-o", "a", "--rat", "1", "true"]]
+        {
+            let said = Cli::try_parse_from([&["hugeheap"], line].concat()).unwrap_err().to_string();
+            assert!(said.contains("a similar argument exists"), "{line:?}: {said}");
+        }
+        for words in [&["-x", "true"][..], &["sh", "--polcy", "-h", "--", "-x", "--", "--summary"]] {
+            let line = [&["hugeheap", "run", "--summary", "--"], words].concat();
+            let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!() };
+            assert_eq!(run.command, words, "what is behind -- is the command's");
+        }
+        let Command::Run(run) =
+            Cli::try_parse_from(["hugeheap", "run", "sh", "-c", "x", "--summary", "--", "-h"])
+                .unwrap()
+                .command
+        else {
+            panic!()
+        };
+        assert_eq!(
+            run.command,
+            ["sh", "-c", "x", "--summary", "--", "-h"],
+            "as is what is behind its first word"
+        );
+        assert!(!run.summary);
     }
 
     #[test]

@@ -84,7 +84,8 @@ struct Context {
 ///
 /// May not return: `run` replaces the process, and dies by the signal its command died of.
 pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) -> u8 {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version go to standard output and are no failure. A closed pipe is not worth a message.
@@ -95,7 +96,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
                     out.error(&format!("standard output could not be written: {lost}"));
                     exit::UNSUPPORTED
                 }
-                _ => code,
+                _ => {
+                    if let Some(cause) = cli::cause_in_environment(&error, &args) {
+                        Output::new(false, false, true).error(&cause);
+                    }
+                    code
+                }
             };
         }
     };

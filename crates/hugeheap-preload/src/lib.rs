@@ -12,8 +12,11 @@
 //! nothing else. With `HUGEHEAP_CHILDREN=0` it takes itself out of the environment.
 
 use core::ffi::CStr;
-use hugeheap::runtime::{runtime, settings_from_environment};
-use hugeheap::telemetry::HookState;
+use hugeheap::arena::Settings;
+use hugeheap::runtime::{
+    SettingError, children_inherit, disabled_by_environment, runtime, settings_from_environment,
+};
+use hugeheap::telemetry::{HookState, Level};
 use hugeheap_cpython::{Moment, install, interface, print_line, tell_level};
 
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -54,31 +57,29 @@ extern "C" fn destructor() {
     });
 }
 
-fn is(name: &CStr, value: &[u8]) -> bool {
-    // SAFETY: the C string is used at once; a constructor runs before other threads exist.
-    unsafe {
-        let found = libc::getenv(name.as_ptr());
-        !found.is_null() && CStr::from_ptr(found).to_bytes() == value
+/// What the environment asks for; `None`: nothing is to be done.
+fn asked() -> Result<Option<(Settings, Level)>, SettingError> {
+    if disabled_by_environment()? {
+        return Ok(None);
     }
+    // What children get is no matter of the hooks, but a word that is not understood must not pass for a yes.
+    children_inherit()?;
+    settings_from_environment().map(Some)
 }
 
 fn start() {
-    let inherit = !is(c"HUGEHEAP_CHILDREN", b"0");
-    if is(c"HUGEHEAP_DISABLE", b"1") {
-        interface::decline(HookState::Disabled);
-    } else {
-        match settings_from_environment() {
-            Ok((settings, level)) => {
-                // SAFETY: a constructor runs before other threads exist, and the library is linked as never unloaded.
-                unsafe { install(settings, level, Moment::BeforeStart) };
-            }
-            Err(error) => {
-                print_line(format_args!("{error}; the program runs without hugeheap"));
-                interface::decline(HookState::BadSetting);
-            }
+    match asked() {
+        Ok(None) => interface::decline(HookState::Disabled),
+        Ok(Some((settings, level))) => {
+            // SAFETY: a constructor runs before other threads exist, and the library is linked as never unloaded.
+            unsafe { install(settings, level, Moment::BeforeStart) };
+        }
+        Err(error) => {
+            print_line(format_args!("{error}; the program runs without hugeheap"));
+            interface::decline(HookState::BadSetting);
         }
     }
-    if !inherit {
+    if children_inherit() == Ok(false) {
         leave_environment();
     }
 }

@@ -15,7 +15,7 @@ mod target;
 
 use core::ffi::c_void;
 use hugeheap::arena::Policy;
-use hugeheap::runtime::settings_from_environment;
+use hugeheap::runtime::{SettingError, disabled_by_environment, settings_from_environment};
 use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
 use hugeheap_cpython::interface::{Interface, Options, connect};
 use pyo3::exceptions::{PyImportError, PyValueError};
@@ -59,9 +59,7 @@ fn options(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyRe
 /// operator's word is above the program's.
 fn state() -> HookState {
     match HookState::from_number((interface().state)()).unwrap_or(HookState::Idle) {
-        HookState::Idle if std::env::var_os("HUGEHEAP_DISABLE").is_some_and(|value| value == "1") => {
-            HookState::Disabled
-        }
+        HookState::Idle if disabled_by_environment() == Ok(true) => HookState::Disabled,
         state => state,
     }
 }
@@ -69,7 +67,8 @@ fn state() -> HookState {
 /// The first setting in the environment that is not understood, as a line; `None`: all are. `enable` would pass over it.
 #[pyfunction]
 fn environment_mistake() -> Option<&'static str> {
-    settings_from_environment().err().map(|error| error.message())
+    let mistake = disabled_by_environment().err().or_else(|| settings_from_environment().err());
+    mistake.map(SettingError::message)
 }
 
 /// Installs the hooks, or changes the settings if they are in. Answers the state's name.

@@ -88,9 +88,11 @@ impl Refusal {
                 "main-thread-ended",
                 "the kernel shows no memory of such a process, so it cannot be looked at",
             ),
-            Self::KernelThread(name) => {
-                (format!("process {id} ({name}) is a kernel thread"), "no-memory", "it has no memory of its own")
-            }
+            Self::KernelThread(name) => (
+                format!("process {id} ({name}) is a kernel thread"),
+                "no-memory",
+                "it has no memory of its own",
+            ),
             Self::NoProc => (
                 "/proc is not mounted here, so that no process can be seen".to_owned(),
                 "no-proc",

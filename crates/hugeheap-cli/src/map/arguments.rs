@@ -29,7 +29,7 @@ pub(crate) struct MapArguments {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = crate::cli::seconds)]
     pub(crate) budget: f64,
     /// Draw it to FILE.svg.
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = crate::cli::named_file())]
     pub(crate) svg: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]

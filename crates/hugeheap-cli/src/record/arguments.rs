@@ -20,7 +20,7 @@ Examples:
 The recording of a process ends with it, with --duration, or with Ctrl-C; what was recorded is kept.")]
 pub(crate) struct RecordArguments {
     /// Where to: JSON when the name ends in .json, else tab-separated values. May be given for both.
-    #[arg(short, long, value_name = "FILE", required = true)]
+    #[arg(short, long, value_name = "FILE", required = true, value_parser = crate::cli::named_file())]
     pub(crate) output: Vec<PathBuf>,
     /// The processes that it starts, too; of the figures of all, the sum.
     #[arg(long)]
@@ -42,12 +42,8 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "SECONDS", value_parser = crate::cli::seconds, requires = "pid", conflicts_with = "command")]
     pub(crate) duration: Option<f64>,
     /// The command and its arguments.
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND",
-        conflicts_with = "pid"
-    )]
+    // No hyphen in front: a mistyped option is no command that is looked for in PATH.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub(crate) command: Vec<OsString>,
 }
 

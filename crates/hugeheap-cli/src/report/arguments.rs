@@ -18,7 +18,7 @@ pub(crate) struct ReportArguments {
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// The page.
-    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    #[arg(short, long, value_name = "FILE", default_value = "report.html", value_parser = crate::cli::named_file())]
     pub(crate) output: PathBuf,
     /// Its title.
     #[arg(long, value_name = "TEXT", default_value = "Measurements")]

@@ -64,7 +64,14 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     let machine = match elf::read(&library) {
         Ok(Some(elf)) => elf.machine,
         Ok(None) => {
-            out.error(&format!("{} is not a shared library; install hugeheap again", library.display()));
+            // Where it was named, installing would not help.
+            let remedy = match std::env::var_os(library::VARIABLE) {
+                Some(named) if !named.is_empty() => {
+                    format!("{} names it; correct it or unset it", library::VARIABLE)
+                }
+                _ => "install hugeheap again".to_owned(),
+            };
+            out.error(&format!("{} is not a shared library; {remedy}", library.display()));
             return exit::UNSUPPORTED;
         }
         Err(error) => {

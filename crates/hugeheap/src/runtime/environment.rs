@@ -7,10 +7,10 @@
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
 //! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024); `0`: none |
 //! | `HUGEHEAP_HARDENED` | `1`: heaps are hardened; `0` |
-//! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit |
+//! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit; `1` |
 //! | `HUGEHEAP_TELEMETRY` | a directory for the record of each process |
 //! | `HUGEHEAP_PUBLISH` | `0`: no page of numbers; `1` |
-//! | `HUGEHEAP_DISABLE` | `1`: do nothing |
+//! | `HUGEHEAP_DISABLE` | `1`: do nothing; `0` |
 //!
 //! Read without allocating, because a library's constructor does it before the program begins.
 
@@ -44,6 +44,10 @@ pub enum Setting {
     Hardened,
     /// `HUGEHEAP_PUBLISH`.
     Publish,
+    /// `HUGEHEAP_CHILDREN`.
+    Children,
+    /// `HUGEHEAP_DISABLE`.
+    Disable,
 }
 
 /// A setting whose value was not understood.
@@ -60,6 +64,8 @@ impl SettingError {
             Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
             Setting::Hardened => "HUGEHEAP_HARDENED must be 0 or 1",
             Setting::Publish => "HUGEHEAP_PUBLISH must be 0 or 1",
+            Setting::Children => "HUGEHEAP_CHILDREN must be 0 or 1",
+            Setting::Disable => "HUGEHEAP_DISABLE must be 0 or 1",
         }
     }
 }
@@ -100,6 +106,32 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
         parse_switch(value).ok_or(SettingError(Setting::Publish))?;
     }
     Ok((settings, level))
+}
+
+/// Whether `HUGEHEAP_DISABLE` says that nothing is to be done: a switch of the libraries for CPython. Empty is as not set.
+///
+/// # Errors
+/// It was not understood.
+pub fn disabled_by_environment() -> Result<bool, SettingError> {
+    Ok(switch(c"HUGEHEAP_DISABLE", Setting::Disable)?.unwrap_or(false))
+}
+
+/// Whether children inherit the preload library, as `HUGEHEAP_CHILDREN` says. Empty is as not set.
+///
+/// # Errors
+/// It was not understood.
+pub fn children_inherit() -> Result<bool, SettingError> {
+    Ok(switch(c"HUGEHEAP_CHILDREN", Setting::Children)?.unwrap_or(true))
+}
+
+fn switch(name: &'static CStr, setting: Setting) -> Result<Option<bool>, SettingError> {
+    match variable(name).map(CStr::to_bytes) {
+        None | Some(b"") => Ok(None),
+        Some(value) => {
+            let value = core::str::from_utf8(value).ok().and_then(parse_switch);
+            value.map(Some).ok_or(SettingError(setting))
+        }
+    }
 }
 
 /// Whether the environment asks for hardened heaps. Read once: later changes would give threads different heaps.
