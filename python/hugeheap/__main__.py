@@ -50,8 +50,14 @@ class Given:
     arguments: tuple[str, ...] = ()
 
 
+def _tell(text: str) -> None:
+    # Without a standard error `print` would take standard output, which is the program's.
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
+
+
 def _refuse(message: str) -> NoReturn:
-    print(f"{USAGE.splitlines()[0]} ...\npython -m hugeheap: {message}", file=sys.stderr)
+    _tell(f"{USAGE.splitlines()[0]} ...\npython -m hugeheap: {message}")
     sys.exit(2)
 
 
@@ -132,7 +138,7 @@ def _summary() -> None:
         ]
     hints = stats.hints
     lines += [f"  fallback   {count} x {reason}: {hints[reason]}" for reason, count in stats.fallbacks.items()]
-    print("\n".join(lines), file=sys.stderr)
+    _tell("\n".join(lines))
 
 
 def _new_main() -> dict[str, object]:
@@ -188,10 +194,7 @@ def _run_script(path: str) -> None:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
-        print(
-            f"{sys.executable}: can't open file {os.path.abspath(path)!r}: [Errno {error.errno}] {error.strerror}",
-            file=sys.stderr,
-        )
+        _tell(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: [Errno {error.errno}] {error.strerror}")
         sys.exit(2)
     _set_first_path(os.path.dirname(os.path.realpath(path)))
     names = _new_main()
@@ -219,11 +222,10 @@ def main(words: list[str]) -> None:
         asked = os.getpid()
         atexit.register(lambda: _summary() if os.getpid() == asked else None)
     elif not status.hooked:
-        print(status, file=sys.stderr)
+        _tell(str(status))
     if given.level == "objects" and status.hooked and status.level != "objects":
-        print(
-            "hugeheap: level arenas is in force: another allocator wraps the interpreter's (PYTHONMALLOC, -X dev, tracemalloc)",
-            file=sys.stderr,
+        _tell(
+            "hugeheap: level arenas is in force: another allocator wraps the interpreter's (PYTHONMALLOC, -X dev, tracemalloc)"
         )
     if given.kind == "m":
         sys.argv = [given.target, *given.arguments]

@@ -184,6 +184,20 @@ def test_a_wrong_command_line_is_a_usage_error_and_help_names_every_option(inter
         assert option in result.stdout
 
 
+def test_without_a_standard_error_nothing_is_said_on_standard_output(interpreter, variables):
+    """The summary was: `print` takes standard output where the file is None."""
+    for words in ["--summary", "-c", "print(1)"], ["--policy", "gigantic", "-c", "print(1)"], ["no/such.py"]:
+        command = ["sh", "-c", 'exec "$@" 2>&-', "sh", interpreter, "-m", "hugeheap", *words]
+        result = testbed.run(command, env=variables())
+        assert result.stdout == ("1\n" if "--summary" in words else ""), words
+
+
+def test_a_switch_that_is_not_understood_is_told(interpreter, variables):
+    """HUGEHEAP_DISABLE=yes switched nothing off, without a word."""
+    result = testbed.run([interpreter, "-m", "hugeheap", "-c", "print(1)"], env=variables(HUGEHEAP_DISABLE="yes"))
+    assert result.returncode == 2 and "HUGEHEAP_DISABLE must be 0 or 1" in result.stderr
+
+
 def test_why_nothing_is_hooked_is_said_and_the_program_runs(interpreter, variables):
     command = [interpreter, "-m", "hugeheap", "-c", "print(1)"]
     result = testbed.run(command, env=variables(HUGEHEAP_DISABLE="1"))
