@@ -38,9 +38,36 @@ def test_a_picture_is_not_cut(program, tmp_path):
     result = subprocess.run(
         ["sh", "-c", limited, "sh", "map", str(os.getpid()), "--all", "--svg", str(picture)], capture_output=True, text=True
     )
-    assert result.returncode == 2 and "cannot be written" in result.stderr
+    assert result.returncode == 3 and "cannot be written" in result.stderr
     assert picture.read_text() == "the one of yesterday"
     assert os.listdir(tmp_path) == ["map.svg"]
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("stat --runs 2 {} -- true ::: true", "--json"),
+        ("record {} -- sleep 0.2", "-o"),
+        ("map {own} {}", "--svg"),
+        ("man {}", "--out"),
+    ],
+)
+def test_a_file_that_cannot_be_written_has_the_code_of_its_reason(program, tmp_path, words, option):
+    """A full disk was status 1, which means findings, or 2, that of a mistyped option."""
+
+    def status(place):
+        given = words.replace("{own}", str(os.getpid())).replace("{}", f"{option} {place}")
+        result = subprocess.run([program, *given.split()], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert str(place) in result.stderr, result.stderr
+        return result.returncode
+
+    if option != "--out":
+        assert status("/dev/full") == 3
+        assert status("/no/such/directory/a.json") == 2
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o500)
+        assert status(tmp_path / "a.json") == 4
+    assert status("/dev/null/a.json") == 2
 
 
 @pytest.mark.parametrize("words", ["run", "doctor"])

@@ -182,7 +182,7 @@ def test_a_full_disk_keeps_what_was_recorded(program, environment, tmp_path):
             go.touch()
             unlimited.read()
         _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1, stderr
+    assert process.returncode == 3, stderr
     assert "could not be written any more" in stderr
     assert table.read_text().endswith("\n") and len(rows(table)) > 10
     assert all(int(row["rss"]) >= 0 for row in rows(table))
@@ -205,7 +205,9 @@ def test_without_control_groups_the_rest_is_recorded(hugeheap, tmp_path):
         (["--", "true"], "--output", 2),
         # It was ignored, and the command recorded to its end.
         (["-o", "a.tsv", "--duration", "0.3", "--", "true"], "'--duration <SECONDS>' cannot be used with", 2),
-        (["-o", "/dev/full", "--", "true"], "/dev/full cannot be written: No space", 2),
+        (["-o", "/dev/full", "--", "true"], "/dev/full cannot be written: No space", 3),
+        (["-o", "-", "--", "true"], "standard output is /dev/stdout", 2),
+        (["-o", "a.tsv", "--rat", "1", "--", "true"], "'--rat'", 2),
         (["-o", "/no/such/a.tsv", "--", "true"], "/no/such/a.tsv cannot be written", 2),
         (["-o", "a.tsv", "--rate", "0", "--", "true"], "looks per second between", 2),
         (["-o", "a.tsv", "--cost", "0", "--", "true"], "a percentage between", 2),

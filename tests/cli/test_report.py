@@ -100,6 +100,6 @@ def test_files_that_are_none_are_told(hugeheap, tmp_path, content, words):
 
 def test_what_cannot_be_written_is_told(hugeheap, files):
     result = hugeheap("report", files[0], "-o", "/dev/full")
-    assert result.returncode == 2 and "/dev/full could not be written" in result.stderr
+    assert result.returncode == 3 and "/dev/full could not be written" in result.stderr
     result = hugeheap("report", "/no/such/file")
     assert result.returncode == 2 and "/no/such/file cannot be read" in result.stderr

@@ -1,5 +1,6 @@
 //! Files of results: there is the whole of one, or none, or the one that was there before.
 
+use crate::exit;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -30,6 +31,17 @@ pub(crate) fn can_replace(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let made = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")));
     made.map(drop).map_err(|error| error.kind().into())
+}
+
+/// The exit code where a file named on the command line cannot be written: a wrong name, a missing permission, or a place that cannot take it.
+/// With one code for all, that of findings or of a mistyped option, who reads codes took a full disk for either.
+pub(crate) fn refused(error: &io::Error) -> u8 {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    match error.kind() {
+        NotFound | NotADirectory | IsADirectory => exit::USAGE,
+        PermissionDenied | ReadOnlyFilesystem => exit::PERMISSION,
+        _ => exit::UNSUPPORTED,
+    }
 }
 
 fn beside(path: &Path, text: &str) -> io::Result<()> {
@@ -71,6 +83,11 @@ mod tests {
         assert!(Path::new("/dev/full").exists());
         assert!(replace(Path::new("/no/such/directory/a.json"), "x").is_err());
         assert!(can_replace(Path::new("/no/such/directory/a.json")).is_err());
+        let code = |path| refused(&replace(Path::new(path), "x").unwrap_err());
+        assert_eq!(code("/dev/full"), exit::UNSUPPORTED);
+        assert_eq!(code("/no/such/directory/a.json"), exit::USAGE);
+        assert_eq!(code("/dev/null/a.json"), exit::USAGE);
+        assert_eq!(refused(&io::ErrorKind::ReadOnlyFilesystem.into()), exit::PERMISSION);
     }
 
     #[test]

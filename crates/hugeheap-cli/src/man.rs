@@ -4,7 +4,7 @@
 //! title) is one with its lines as they are. The generator would fill them into one paragraph.
 
 use crate::cli::Cli;
-use crate::file::replace;
+use crate::file::{refused, replace};
 use crate::{Context, exit};
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
@@ -46,7 +46,7 @@ pub(crate) fn man(context: &Context, arguments: &ManArguments, json: bool) -> u8
             let file = directory.join(format!("{}.1", page.name));
             if let Err(error) = replace(&file, &page.text) {
                 out.error(&format!("{}: {error}", file.display()));
-                return exit::USAGE;
+                return refused(&error);
             }
             out.detail(&format!("{} written", file.display()));
         }

@@ -50,7 +50,7 @@ fn once(context: &Context, arguments: &ExportArguments, directory: &Path) -> Res
                 (format!("no space is left in {place}; the file that is there stays"), exit::UNSUPPORTED)
             }
             ErrorKind::ReadOnlyFilesystem => {
-                (format!("{place} is on a read-only file system"), exit::UNSUPPORTED)
+                (format!("{place} is on a read-only file system"), exit::PERMISSION)
             }
             _ => (format!("{place} cannot be written: {error}"), exit::UNSUPPORTED),
         };

@@ -36,7 +36,7 @@ pub(crate) fn map(context: &Context, arguments: &MapArguments, json: bool) -> u8
     if let Some(path) = &arguments.svg {
         if let Err(error) = file::replace(path, &svg::document(&[picture::figure(&view, arguments.all)])) {
             out.error(&format!("{} cannot be written: {error}", path.display()));
-            return exit::USAGE;
+            return file::refused(&error);
         }
         out.detail(&format!("{} written", path.display()));
     }

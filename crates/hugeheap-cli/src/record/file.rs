@@ -5,7 +5,7 @@
 //! each time the recording has become twice as long. So the last one that found room stays.
 
 use super::data::Recording;
-use crate::file::replace;
+use crate::file::{refused, replace};
 use crate::watch::Sample;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -46,11 +46,13 @@ impl Files {
     /// Opens the files, so that nothing is started that cannot be recorded.
     ///
     /// # Errors
-    /// One line.
-    pub(super) fn create(paths: &[PathBuf]) -> Result<Self, String> {
+    /// One line, and the exit code.
+    pub(super) fn create(paths: &[PathBuf]) -> Result<Self, (String, u8)> {
         let mut files = Self { rows: Vec::new(), documents: Vec::new(), next: FIRST, failures: Vec::new() };
         for path in paths {
-            let refused = |error: io::Error| format!("{} cannot be written: {error}", path.display());
+            let refused = |error: io::Error| {
+                (format!("{} cannot be written: {error}", path.display()), refused(&error))
+            };
             let file = if is_document(path) {
                 File::options().create(true).append(true).open(path)
             } else {
@@ -158,6 +160,7 @@ mod tests {
     fn a_full_disk_is_told_once() {
         // The header is refused there already.
         let refused = Files::create(&["/dev/full".into()]).err().unwrap();
-        assert!(refused.starts_with("/dev/full cannot be written: "), "{refused}");
+        assert!(refused.0.starts_with("/dev/full cannot be written: "), "{}", refused.0);
+        assert_eq!(refused.1, crate::exit::UNSUPPORTED);
     }
 }

@@ -138,7 +138,7 @@ fn started(context: &Context, arguments: &RecordArguments) -> u8 {
     let is_whole = session.finish(out, ending(&ended));
     drop(group);
     if ended.status.success() && !is_whole {
-        return exit::FINDINGS;
+        return exit::UNSUPPORTED;
     }
     supervise::end_like(ended.status)
 }
@@ -210,7 +210,7 @@ fn attached(context: &Context, arguments: &RecordArguments, pid: u32) -> u8 {
             json!({"by": "process"})
         }
     };
-    if session.finish(out, by) { exit::OK } else { exit::FINDINGS }
+    if session.finish(out, by) { exit::OK } else { exit::UNSUPPORTED }
 }
 
 /// A recording that goes on.
@@ -234,9 +234,9 @@ struct Session {
 
 impl Session {
     fn new(context: &Context, arguments: &RecordArguments, subject: Subject) -> Result<Self, u8> {
-        let files = Files::create(&arguments.output).map_err(|why| {
+        let files = Files::create(&arguments.output).map_err(|(why, code)| {
             context.out.error(&why);
-            exit::USAGE
+            code
         })?;
         Ok(Self {
             subject,

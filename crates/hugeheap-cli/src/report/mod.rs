@@ -18,6 +18,7 @@ use crate::{Context, exit, file, reproduce};
 use arguments::ReportArguments;
 use page::Names;
 use section::Section;
+use std::io;
 use std::path::Path;
 
 pub(crate) fn report(context: &Context, arguments: &ReportArguments) -> u8 {
@@ -33,19 +34,22 @@ pub(crate) fn report(context: &Context, arguments: &ReportArguments) -> u8 {
             out.progress(&format!("{}: {parts}{also}", arguments.output.display()), true);
             exit::OK
         }
-        Err(why) => {
+        Err((why, code)) => {
             out.error(&why);
-            exit::USAGE
+            code
         }
     }
 }
 
-/// Makes the page and the plots. An error is one line; nothing was written then but for a full disk.
-fn made(arguments: &ReportArguments) -> Result<(Vec<Section>, u64), String> {
-    let inputs = arguments.files.iter().map(|file| read::read(file)).collect::<Result<Vec<_>, _>>()?;
-    let sections = section::sections(&inputs)?;
+/// Makes the page and the plots. An error is one line and an exit code; nothing was written then but for a full disk.
+fn made(arguments: &ReportArguments) -> Result<(Vec<Section>, u64), (String, u8)> {
+    let unread = |why| (why, exit::USAGE);
+    let inputs = arguments.files.iter().map(|file| read::read(file)).collect::<Result<Vec<_>, _>>();
+    let sections = section::sections(&inputs.map_err(unread)?).map_err(unread)?;
     let page = page::page(&arguments.title, &sections, &reproduce::command());
-    let failed = |path: &Path, error| format!("{} could not be written: {error}", path.display());
+    let failed = |path: &Path, error: io::Error| {
+        (format!("{} could not be written: {error}", path.display()), file::refused(&error))
+    };
     let mut written = 0;
     if let Some(directory) = &arguments.plots {
         std::fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;

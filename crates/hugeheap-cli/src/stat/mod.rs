@@ -27,6 +27,7 @@ use compare::Row;
 use run::{Failure, How, Run};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -96,9 +97,9 @@ pub(crate) fn stat(context: &Context, arguments: &StatArguments, json: bool) -> 
     let runs: Vec<Vec<Run>> = results.subjects.iter().map(|subject| subject.runs.clone()).collect();
     results.rows = compare::rows(&runs);
     advise(out, &results);
-    if let Err(why) = deliver(out, &results, json.as_ref(), arguments.pyperf.as_deref()) {
+    if let Err((why, code)) = deliver(out, &results, json.as_ref(), arguments.pyperf.as_deref()) {
         out.error(&why);
-        return exit::FINDINGS;
+        return code;
     }
     if let Some(signal) = results.signal {
         out.warning("interrupted: these are the runs until then");
@@ -149,8 +150,9 @@ fn subjects(arguments: &StatArguments) -> Result<Vec<Subject>, String> {
 
 /// Fails before minutes are spent on what cannot be written.
 fn writable(json: Option<&Path>, pyperf: Option<&Path>) -> Result<(), (String, u8)> {
-    let refused =
-        |path: &Path, error| (format!("{} cannot be written: {error}", path.display()), exit::USAGE);
+    let refused = |path: &Path, error: io::Error| {
+        (format!("{} cannot be written: {error}", path.display()), file::refused(&error))
+    };
     if let Some(path) = json {
         let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
         opened.map_err(|error| refused(path, error))?;
@@ -255,10 +257,11 @@ fn deliver(
     results: &Results,
     json: Option<&Option<std::path::PathBuf>>,
     pyperf: Option<&Path>,
-) -> Result<(), String> {
+) -> Result<(), (String, u8)> {
     let write = |path: &Path, value: &Value| {
-        file::replace(path, &format!("{value:#}\n"))
-            .map_err(|error| format!("{} could not be written: {error}", path.display()))
+        file::replace(path, &format!("{value:#}\n")).map_err(|error| {
+            (format!("{} could not be written: {error}", path.display()), file::refused(&error))
+        })
     };
     match json {
         Some(None) => {

@@ -76,7 +76,7 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
         (Some(Some(file)), _) => {
             if let Err(error) = files::replace(file, &format!("{value:#}\n")) {
                 out.error(&format!("{} could not be written: {error}", file.display()));
-                return exit::USAGE;
+                return files::refused(&error);
             }
             out.data(&text(&cpu, counts));
         }
