@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import time
+from pathlib import Path
 
 import pytest
 
@@ -61,10 +64,33 @@ def test_what_a_command_becomes_is_counted_and_what_it_starts_where_asked(hugehe
     assert misses("--", *starts)[0] < 40_960 <= misses("--children", "--", *starts)[0]
 
 
+@needs_valgrind
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_valgrind_too_and_leaves_nothing(start, environment, tmp_path, number):
+    """It went on alone, and its directory stayed in TMPDIR."""
+    ready = tmp_path / "ready"
+    process = start("tlb", "--cpu", "zen4", "--", "sh", "-c", f"echo $$ > {ready}; exec sleep 600")
+    until = time.monotonic() + 60
+    while not ready.exists() or not ready.read_text():
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and "interrupted" in said, said
+    assert not Path(f"/proc/{ready.read_text().strip()}").exists()
+    assert list(Path(environment["TMPDIR"]).iterdir()) == []
+
+
 def test_without_valgrind_it_says_what_to_install(hugeheap, tmp_path):
     result = hugeheap("tlb", "--cpu", "zen4", "--", "/bin/true", env={"PATH": str(tmp_path)})
     assert result.returncode == 3
     assert "apt install valgrind" in result.stderr
+
+
+@needs_valgrind
+def test_a_missing_temporary_directory_is_not_a_missing_valgrind(hugeheap):
+    result = hugeheap("tlb", "--cpu", "zen4", "--", "/bin/true", env={"TMPDIR": "/no/such"})
+    assert (result.returncode, "set TMPDIR" in result.stderr, "apt install" in result.stderr) == (3, True, False), result.stderr
 
 
 def test_a_command_that_cannot_be_started_has_the_status_of_a_shell(hugeheap, tmp_path):

@@ -10,6 +10,7 @@ mod geometry;
 mod machine;
 mod model;
 
+use crate::bench::interrupt;
 use crate::columns::{Align, columns};
 use crate::figure::{self, Content, Figure, Table};
 use crate::output::{Output, change, grouped};
@@ -60,8 +61,13 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
             true,
         );
     }
+    interrupt::watch();
     let computed = compute(out, &cpu, arguments);
     out.progress_end();
+    if let Some(signal) = interrupt::noted() {
+        out.warning("interrupted before both runs had ended: there is nothing to report");
+        return (128 + signal) as u8;
+    }
     let computed = match computed {
         Ok(computed) => computed,
         Err(error) => return refused(context, &error),

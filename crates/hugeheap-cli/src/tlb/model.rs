@@ -1,12 +1,13 @@
 //! A run under valgrind's cache model (cachegrind), with the lines of a cache as large as a page.
 
 use super::geometry::{Level, Levels};
+use crate::bench::interrupt;
 use std::ffi::OsString;
 use std::io;
 use std::ops::AddAssign;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// What was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +60,9 @@ pub(crate) fn compute(
     command: &[OsString],
     shown: bool,
 ) -> Result<Option<Computed>, io::Error> {
-    let directory = tempfile::tempdir()?;
+    // Not the kernel's "not found", which is what is said of valgrind.
+    let directory = tempfile::tempdir()
+        .map_err(|error| io::Error::other(format!("no temporary directory: {error} (set TMPDIR)")))?;
     let mut valgrind = Command::new("valgrind");
     let size = |Level { entries, ways }: Level| format!("{},{ways},{page}", u64::from(entries) * page);
     valgrind
@@ -80,7 +83,10 @@ pub(crate) fn compute(
     let mut process = valgrind.spawn()?;
     // The launcher executes the tool, and that loads the command: it stays the same process.
     let own = process.id().to_string();
-    let status = process.wait()?;
+    let status = wait(&mut process)?;
+    if interrupt::noted().is_some() {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
     let mut counts = None;
     for entry in std::fs::read_dir(directory.path())?.flatten() {
         if follow != Follow::Children && entry.file_name() != own.as_str() {
@@ -101,6 +107,19 @@ pub(crate) fn compute(
             Err(io::Error::other(format!("nothing was computed, {status}: {}", said(directory.path()))))
         }
     }
+}
+
+/// Waits for the end of valgrind, which a signal ends, too: alone it would go on for minutes, and its directory would stay.
+fn wait(process: &mut Child) -> io::Result<ExitStatus> {
+    let passed = interrupt::Measured::program(process.id() as libc::pid_t);
+    // SAFETY: all zero is a valid value of this plain struct, which the call fills.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: our child, not waited for by this call.
+    while unsafe { libc::waitid(libc::P_PID, process.id(), &mut info, libc::WEXITED | libc::WNOWAIT) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    drop(passed);
+    process.wait()
 }
 
 fn read(path: &Path) -> Option<String> {
