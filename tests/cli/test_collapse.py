@@ -279,6 +279,8 @@ def test_contradictions_and_nonsense_are_refused(hugeheap, command, tmp_path):
     result = hugeheap(command, "1", "--root", tmp_path)
     assert result.returncode == 2
     assert "--dry-run" in result.stderr
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").touch()
     result = hugeheap(command, "1", "--root", tmp_path, "--dry-run")
     assert result.returncode == 5
 

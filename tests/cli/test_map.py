@@ -159,6 +159,18 @@ def test_a_process_of_another_namespace_s_proc_is_not_said_to_have_ended(program
     assert "that of another PID namespace" in result.stderr and "has ended" not in result.stderr
 
 
+@pytest.mark.parametrize("words", [["map"], ["collapse", "--dry-run"], ["release", "--dry-run"]])
+def test_a_part_of_another_proc_is_no_place_to_say_that_a_process_has_ended(hugeheap, tmp_path, words):
+    result = hugeheap("--root", tmp_path, *words, 7)
+    assert (result.returncode, "there is no /proc below" in result.stderr) == (3, True), result.stderr
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/status").write_text("Name:\tapp\nState:\tS (sleeping)\nVmRSS:\t100 kB\n")
+    result = hugeheap("--root", tmp_path, *words, 7)
+    assert (result.returncode, "app (7): not all of its files" in result.stderr) == (3, True), result.stderr
+    result = hugeheap("--root", tmp_path, *words, 8)
+    assert (result.returncode, "there is no process 8" in result.stderr) == (5, True), result.stderr
+
+
 def test_a_process_that_is_gone(hugeheap):
     result = hugeheap("map", ended())
     assert result.returncode == 5

@@ -38,8 +38,8 @@ pub(crate) fn named(id: u32, name: &str) -> String {
 /// What a process with memory says about itself, or says why it is none and answers the exit code.
 pub(crate) fn status(context: &Context, id: u32, doing: Doing) -> Result<ProcessStatus, u8> {
     let out = &context.out;
-    let status =
-        LinuxProcess::status_of(context.facts, id).map_err(|error| refuse(out, id, None, doing, error))?;
+    let status = LinuxProcess::status_of(context.facts, id)
+        .map_err(|error| refuse(context, id, None, doing, error))?;
     if let Some(process) = LinuxProcess::process_of_thread(context.facts, id).filter(|process| *process != id)
     {
         out.error(&format!("{id} is a thread of process {process}; name the process"));
@@ -65,7 +65,7 @@ pub(crate) fn readable(context: &Context, id: u32, status: &ProcessStatus) -> Re
     // Opening tells it: there is no time for more.
     match LinuxProcess::details_of(context.facts, id, context.facts.now()) {
         Err(error) if error.kind() == ErrorKind::Permission => {
-            Err(refuse(&context.out, id, Some(status), Doing::Look, error))
+            Err(refuse(context, id, Some(status), Doing::Look, error))
         }
         _ => Ok(()),
     }
@@ -79,7 +79,7 @@ pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u
         return Err(exit::UNSUPPORTED);
     }
     let process = LinuxProcess::open(context.facts, id)
-        .map_err(|error| refuse(&context.out, id, Some(&status), doing, error))?;
+        .map_err(|error| refuse(context, id, Some(&status), doing, error))?;
     Ok(Opened { process, status })
 }
 

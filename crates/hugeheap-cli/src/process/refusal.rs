@@ -5,8 +5,9 @@
 //! be looked at, by its user or by capability: what is refused after that is the change.
 
 use super::{HEADLESS, Opened, named};
-use crate::exit;
 use crate::output::Output;
+use crate::{Context, exit};
+use hugeheap_os::linux::LinuxProcess;
 use hugeheap_os::process::{ProcessStatus, Stop, gone};
 use hugeheap_os::{Error, ErrorKind};
 use std::path::Path;
@@ -137,15 +138,32 @@ fn explained(
 
 /// Says why a process cannot be opened, and answers the exit code.
 pub(super) fn refuse(
-    out: &Output,
+    context: &Context,
     id: u32,
     status: Option<&ProcessStatus>,
     doing: Doing,
     error: Error,
 ) -> u8 {
-    let (text, code) = explained(id, status, doing, false, error, effective());
-    out.error(&text);
+    let lacks = if context.root && error.code == libc::ESRCH { lacking(context, id, status) } else { None };
+    let (text, code) = match lacks {
+        Some(text) => (text, exit::UNSUPPORTED),
+        None => explained(id, status, doing, false, error, effective()),
+    };
+    context.out.error(&text);
     code
+}
+
+/// What is missing below the root that was named, where that is not the process: a copy of a part of /proc is no place to say that one has ended.
+fn lacking(context: &Context, id: u32, status: Option<&ProcessStatus>) -> Option<String> {
+    match status {
+        Some(status) => LinuxProcess::status_of(context.facts, id).is_ok().then(|| {
+            let who = named(id, &status.name);
+            format!("{who}: not all of its files in /proc are below the directory that --root names")
+        }),
+        None => LinuxProcess::all(context.facts)
+            .is_err()
+            .then(|| "there is no /proc below the directory that --root names".to_owned()),
+    }
 }
 
 /// Says why something is not possible with a process that was opened, and answers the exit code.
