@@ -140,15 +140,17 @@ fn text(id: u32, name: &str, options: &CollapseOptions, report: &CollapseReport)
     if let Some(stop) = report.stop {
         line("ended early", &words::stopped(stop));
     } else if report.plan.steps.is_empty() {
-        line("nothing to do", nothing_to_do(report));
+        line("nothing to do", nothing_to_do(report, options));
     }
     text
 }
 
 /// Why a plan has no steps.
-fn nothing_to_do(report: &CollapseReport) -> &'static str {
+fn nothing_to_do(report: &CollapseReport, options: &CollapseOptions) -> &'static str {
     let skipped = report.plan.skipped;
-    if skipped.over_limit > 0 {
+    if skipped.over_limit > 0 && options.max_growth.is_some_and(|asked| report.plan.max_growth < asked) {
+        "raise the limit of its memory cgroup: it has no room for what --max-growth accepts"
+    } else if skipped.over_limit > 0 {
         "raise --max-growth to accept more memory"
     } else if report.refused > skipped.sparse {
         "the program advises its memory against huge pages (MADV_NOHUGEPAGE): only it can change that"
@@ -282,6 +284,17 @@ mod tests {
         let (text, _) =
             said(&kernel(), &CollapseOptions { max_growth: Some(0), min_density: 1.0, ..Default::default() });
         assert!(text.contains("left alone"), "{text}");
+        // Of what was asked for, the memory cgroup has room for a part: --max-growth was named, which was raised already.
+        let options = CollapseOptions::default();
+        let mut report = collapse(&RemoteProcess::new(&kernel()), &options, &mut |_| {}).unwrap();
+        report.plan.skipped.over_limit = 1;
+        report.plan.max_growth = 100;
+        let asked =
+            |max_growth| nothing_to_do(&report, &CollapseOptions { max_growth, ..Default::default() });
+        assert!(asked(Some(101)).contains("its memory cgroup"));
+        assert!(
+            asked(Some(100)).contains("raise --max-growth") && asked(None).contains("raise --max-growth")
+        );
         let empty = Kernel::default();
         let (text, _) = said(&empty, &CollapseOptions::default());
         assert!(text.contains("nothing to do"), "{text}");
