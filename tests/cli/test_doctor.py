@@ -387,6 +387,14 @@ TARGETS = {
 }
 
 
+def test_an_interpreter_that_cannot_say_which_it_is_is_not_said_to_be_none(hugeheap, tmp_path):
+    """One that the kernel killed in a small cgroup was no interpreter that hugeheap knows."""
+    program = script(tmp_path / "python3", "#!/bin/sh\nkill -9 $$\n")
+    result = hugeheap("doctor", "--", program)
+    assert "did not say what it is: signal: 9" in result.stdout.splitlines()[0]
+    assert "no interpreter that hugeheap knows" not in result.stdout
+
+
 @pytest.mark.parametrize("code", TARGETS)
 def test_programs(doctor, host, compiled, tmp_path, code):
     assert set(doctor("--", TARGETS[code](compiled, tmp_path), root=host.root)) == {code}

@@ -159,7 +159,14 @@ pub(super) fn target(situation: &Situation, found: &mut Vec<Finding>) {
             ),
             "hugeheap collapse PID makes the heap of any running process huge",
         ),
-        Runtime::Unknown => {}
+        // A wrapper, and a program that cannot be hooked, were told of already.
+        Runtime::Silent(why) if target.wrapper.is_none() && target.hindrance.is_none() => add(
+            found,
+            Code::TargetNoRuntime,
+            format!("{program} is called like an interpreter and did not say which it is: {why}"),
+            "start it by hand here: it has to run; CPython from 3.10 on answers",
+        ),
+        Runtime::Unknown | Runtime::Silent(_) => {}
     }
 }
 

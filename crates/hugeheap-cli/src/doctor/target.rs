@@ -7,7 +7,7 @@ use crate::run::elf;
 use crate::run::target::{NoTarget, Target};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,8 +48,18 @@ pub(crate) struct TargetFacts {
 /// What runs the user's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Runtime {
-    Python { implementation: String, version: [u64; 3], free_threaded: bool, own_huge_pages: bool },
-    Ruby { version: String, thp: Option<bool> },
+    Python {
+        implementation: String,
+        version: [u64; 3],
+        free_threaded: bool,
+        own_huge_pages: bool,
+    },
+    Ruby {
+        version: String,
+        thp: Option<bool>,
+    },
+    /// Called like an interpreter that is known, and did not say what it is: why.
+    Silent(String),
     Unknown,
 }
 
@@ -62,6 +72,7 @@ impl Runtime {
                 format!("{name} {major}.{minor}.{micro}{threads}")
             }
             Self::Ruby { version, .. } => format!("Ruby {version}"),
+            Self::Silent(why) => format!("it did not say what it is: {why}"),
             Self::Unknown => "no interpreter that hugeheap knows".to_owned(),
         }
     }
@@ -80,8 +91,8 @@ impl TargetFacts {
             (None, Some(interpreter)) => ruby(interpreter),
             (None, None) => Runtime::Unknown,
         };
-        let wrapper =
-            if runtime == Runtime::Unknown { target.wrapper().map(|name| name.to_string()) } else { None };
+        let is_known = !matches!(runtime, Runtime::Unknown | Runtime::Silent(_));
+        let wrapper = if !is_known { target.wrapper().map(|name| name.to_string()) } else { None };
         Ok(Self {
             name: name.to_string_lossy().into_owned(),
             hindrance: hindrance.map(|hindrance| (hindrance.name(), hindrance.to_string())),
@@ -109,38 +120,49 @@ fn is_version(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_digit() || c == '.' || c == 't')
 }
 
-fn answer(program: &Path, arguments: &[&str]) -> Option<String> {
+/// What a program printed, or why it did not.
+fn answer(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     // What is set for the interpreter must not keep it from answering.
     for variable in ["PYTHONMALLOC", "PYTHONHOME", "PYTHONPATH", "RUBYOPT", "RUBYLIB", crate::run::PRELOAD] {
         command.env_remove(variable);
     }
+    let failed = |error: io::Error| error.to_string();
     // A file and not a pipe: a pipe fills up, and a child that outlives its parent holds it open.
-    let mut said = tempfile::tempfile().ok()?;
-    command.args(arguments).stdin(Stdio::null()).stdout(said.try_clone().ok()?).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
+    let mut said = tempfile::tempfile()
+        .map_err(|error| format!("no temporary file for its answer: {error} (set TMPDIR)"))?;
+    let output = said.try_clone().map_err(failed)?;
+    command.args(arguments).stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(failed)?;
     let start = Instant::now();
     let status = loop {
-        match child.try_wait().ok()? {
+        match child.try_wait().map_err(failed)? {
             Some(status) => break status,
             None if start.elapsed() > PATIENCE => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return None;
+                return Err(format!("no answer within {} s", PATIENCE.as_secs()));
             }
             None => std::thread::sleep(POLL),
         }
     };
+    if !status.success() {
+        return Err(status.to_string());
+    }
     let mut text = String::new();
-    said.rewind().ok()?;
-    said.take(ANSWER_MAX).read_to_string(&mut text).ok()?;
-    status.success().then(|| text.trim().to_owned())
+    said.rewind().map_err(failed)?;
+    said.take(ANSWER_MAX).read_to_string(&mut text).map_err(failed)?;
+    Ok(text.trim().to_owned())
 }
 
 fn python(interpreter: &Path) -> Runtime {
-    let said =
-        answer(interpreter, &["-I", "-S", "-c", QUESTION]).and_then(|text| serde_json::from_str(&text).ok());
-    let Some(said): Option<Value> = said else { return Runtime::Unknown };
+    let said = answer(interpreter, &["-I", "-S", "-c", QUESTION]).and_then(|text| {
+        serde_json::from_str(&text).map_err(|_| "its answer is no interpreter's".to_owned())
+    });
+    let said: Value = match said {
+        Ok(said) => said,
+        Err(why) => return Runtime::Silent(why),
+    };
     let number = |index: usize| said[2][index].as_u64().unwrap_or(0);
     Runtime::Python {
         implementation: said[1].as_str().unwrap_or_default().to_owned(),
@@ -151,8 +173,9 @@ fn python(interpreter: &Path) -> Runtime {
 }
 
 fn ruby(program: &Path) -> Runtime {
-    let Some(said) = answer(program, &["--disable-all", "-e", RUBY_QUESTION]) else {
-        return Runtime::Unknown;
+    let said = match answer(program, &["--disable-all", "-e", RUBY_QUESTION]) {
+        Ok(said) => said,
+        Err(why) => return Runtime::Silent(why),
     };
     let (version, thp) = said.split_once(' ').unwrap_or((&said, ""));
     let thp = match thp {
