@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -394,6 +395,29 @@ def test_many_scrapes_at_once_are_all_served(server):
 def test_a_server_ends_when_it_is_told_to(server):
     server.process.terminate()
     assert server.process.wait(60) == 0
+
+
+def test_a_server_without_descriptors_says_so_once_and_serves_when_it_has_some(start):
+    """It said so five times a second and thread, for as long as it lasted."""
+    few, enough = (8, 64), (64, 64)
+    process = start("export", "--listen", "127.0.0.1:0", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few))
+    url = process.stderr.readline().split()[-1]
+    assert "no connection can be accepted now: Too many open files" in process.stderr.readline()
+    # One of its threads may have got the last one and wait; another was refused several times by then.
+    until = time.monotonic() + 60
+    while max(switches(path) for path in Path(f"/proc/{process.pid}/task").iterdir()) < 5:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, enough)
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        assert answer.status == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[1] == ""
+
+
+def switches(task):
+    """How often a thread waited."""
+    return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", (task / "status").read_text(), re.M).group(1))
 
 
 def test_an_address_that_cannot_be_had_is_told(hugeheap, server):

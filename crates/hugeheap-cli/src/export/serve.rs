@@ -14,7 +14,7 @@ use crate::{Context, exit};
 use core::time::Duration;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -57,7 +57,7 @@ pub(super) fn export(context: &Context, arguments: &ExportArguments, address: &s
     if let Ok(local) = listener.local_addr() {
         out.progress(&format!("hugeheap: metrics at http://{local}/metrics"), true);
     }
-    let server = Server { context, arguments, last: Mutex::new(None) };
+    let server = Server { context, arguments, last: Mutex::new(None), told: AtomicBool::new(false) };
     thread::scope(|scope| {
         for _ in 1..WORKERS {
             // Fewer workers where no more threads may be started; this one is always there.
@@ -115,6 +115,9 @@ struct Server<'a> {
     context: &'a Context,
     arguments: &'a ExportArguments,
     last: Mutex<Option<Look>>,
+    /// Whether it was told that no connection can be accepted, and none could since: a server without descriptors filled the log, ten times a second
+    /// for each of its threads.
+    told: AtomicBool,
 }
 
 impl Server<'_> {
@@ -122,13 +125,19 @@ impl Server<'_> {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => {
+                    self.told.store(false, Ordering::Relaxed);
                     // A client that went away is nobody's concern.
                     let _ = self.serve(stream);
                 }
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    self.context.out.warning(&format!("a connection cannot be accepted: {error}"));
+                    if !self.told.swap(true, Ordering::Relaxed) {
+                        let text = format!(
+                            "no connection can be accepted now: {error}; it is tried again and again"
+                        );
+                        self.context.out.warning(&text);
+                    }
                     thread::sleep(PAUSE);
                 }
             }
