@@ -4,7 +4,7 @@
 //!   tag      see `tag`
 //!   links    next, previous: neighbours in a list; inbox: the next page with frees of other threads
 //!   looked, gone    states at the last looks for vacant OS pages (see `vacancy`)
-//!   idle            of a page of a span: blocks that do not live (see `spans`)
+//!   idle            of a page of a span: blocks that do not live (see `span_place`)
 //!   state    31     30      20   19    18    17  16  15            0
 //!            ├ full ┼ live ────┼ unused ┼ listed ┼ used ┼ free ─────┤
 //! ```
@@ -103,7 +103,7 @@ impl Mark {
         self.change(|state| state | FULL);
     }
 
-    /// Windows that may have a free block. (Of the first page of a run: its length in pages. Of a page of a span: see [`spans`](super::spans). Of a collected object with cards: their words with dirty ones.)
+    /// Windows that may have a free block. (Of the first page of a run: its length in pages. Of a page of a span: see [`span_place`](super::span_place). Of a collected object with cards: their words with dirty ones.)
     #[inline(always)]
     pub(crate) fn free(&self) -> u16 {
         self.state() as u16

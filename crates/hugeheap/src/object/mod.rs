@@ -37,6 +37,7 @@
 //! | `registry` | all heaps; ended threads and forked children |
 //! | `lengths` | what a request above a block of a heap page gets |
 //! | `spans` | page runs cut into blocks that do not end with a heap page |
+//! | `span_place` | where their blocks are noted |
 //! | `span_vacancy` | OS pages of these that can be given back |
 //! | `runs` | short page runs of a heap, and blocks of spans, kept for reuse |
 //! | `run_cache` | which of them, and how many |
@@ -93,6 +94,7 @@ mod runs;
 mod settle;
 mod shorten;
 pub(crate) mod space;
+mod span_place;
 mod span_vacancy;
 mod spans;
 mod surplus;

@@ -19,7 +19,7 @@ use super::mark::Mark;
 use super::mistake::Mistake;
 use super::run_cache::{Kept, Spilled, TOGETHER};
 use super::space::{Page, Source, Space};
-use super::spans::SpanPlace;
+use super::span_place::SpanPlace;
 use super::tag::{self, RUN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;

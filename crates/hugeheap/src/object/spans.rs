@@ -5,8 +5,7 @@
 //!   blocks        ├ 0 ────────┼ 1 ────────┼ 2 ────────┼ 3 ────────┤
 //!   begin there     0, 1            2               3
 //!
-//!   mark of each page    tag: of a span, and of no heap       free: its place in the span
-//!                        idle, links: one for each block that begins there
+//!   mark of each page    its place in the span, and what is noted of the blocks that begin there: see `span_place`
 //!   words of the head    pooled: blocks that nobody keeps     gone: those of them whose OS pages were given back
 //!
 //!   live ── free ─▶ kept, by the heap of whoever frees it ── spilled, surplus ─▶ pooled ── all of a span are ─▶ the arenas
@@ -17,24 +16,22 @@
 //! A span belongs to no heap: its blocks are taken and freed by any thread, and each heap keeps some, by the same rules as page runs (see [`run_cache`](super::run_cache)). So nothing has to be handed to an owner, and the
 //! pooled blocks of all threads fill the same spans. Of several that have pooled blocks the one with the fewest is used first, so that others drain.
 //!
-//! That a block does not live is noted in the mark of the page in which it begins, where a free finds it with the tag. Freeing sets it by an atomic exchange: who finds it set has met a second free, of whatever thread. A block
-//! that is kept or pooled has it set.
-//!
 //! The lock of the pool is taken alone, and nothing else is locked under it. Who holds it may read and change the words of all heads, and no block is taken out of the pool meanwhile.
 //!
 //! A thread that is stopped between the pool and its heap, and is missing in a forked child, takes that block with it there.
 
 use super::class::{GRANULE_SHIFT, WINDOWS};
 use super::heap::{Core, Heap};
-use super::lengths::{CUTS, Cut, KIB, LONGEST, Length, MOST_BLOCKS, SPANS, is_span, length_of};
+use super::lengths::{CUTS, Cut, LONGEST, Length, MOST_BLOCKS, SPANS, is_span, length_of};
 use super::mark::Mark;
 use super::mistake::Mistake;
 use super::run_cache::Kept;
 use super::space::{Page, Source, Space};
+use super::span_place::{SpanPage, SpanPlace};
 use super::tag::{self, SPAN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
 /// The tag of all pages of spans.
 pub(super) const SPANNED: u32 = tag::tag(0, SPAN);
@@ -77,117 +74,13 @@ pub(super) struct SpanBlock {
     place: SpanPlace,
 }
 
-/// Where the state of a block is.
-#[derive(Clone, Copy)]
-pub(super) struct SpanPlace {
-    /// Of the page in which it begins.
-    mark: &'static Mark,
-    /// Whether it is the second one that begins there: none is the third.
-    second: bool,
-}
-
-/// What the mark of a page says of its place in a span.
-///
-/// ```text
-///     15   11 10     6 5         0
-///   ├ number ┼ length ┼ first ────┤     first: KiB to the first block that begins in the page; as many as a page has, if none does
-/// ```
-///
-/// So whether a block begins at an address is a comparison or two. With a division for it, and one by the length for its number, a stack of buffers (the peers' workload `buffers`) took a third longer than with page runs.
-#[derive(Clone, Copy)]
-struct SpanPage(u16);
-
-impl SpanPage {
-    fn new(number: usize, length: Length) -> Self {
-        let (start, kib) = (number * PAGE_KIB, CUTS[length].kib as usize);
-        let first = (start.next_multiple_of(kib) - start).min(PAGE_KIB);
-        Self((number << 11 | (length - LONGEST) << 6 | first) as u16)
-    }
-
-    #[inline(always)]
-    fn of(mark: &Mark) -> Self {
-        Self(mark.free())
-    }
-
-    fn number(self) -> usize {
-        usize::from(self.0 >> 11)
-    }
-
-    /// What is no length can be read where somebody else has the page by now.
-    #[inline(always)]
-    fn length(self) -> Option<Length> {
-        let span = usize::from(self.0 >> 6 & 31);
-        if span < SPANS { Some(LONGEST + span) } else { None }
-    }
-
-    /// Bytes to the first block that begins there.
-    #[inline(always)]
-    fn first(self) -> usize {
-        usize::from(self.0 & 63) << 10
-    }
-}
-
-/// KiB of a heap page.
-const PAGE_KIB: usize = HEAP_PAGE_BYTES >> 10;
-
-const _: () = assert!(SPANS <= 32 && PAGE_KIB < 64);
-
-/// Bytes of a block.
-#[inline(always)]
-fn bytes_of(length: Length) -> usize {
-    (KIB[length] as usize) << 10
-}
-
-impl SpanPlace {
-    /// The place of a block of a length that begins in a page.
-    #[inline(always)]
-    pub(super) fn of_block(mark: &'static Mark, address: usize, length: Length) -> Self {
-        let behind = address % HEAP_PAGE_BYTES - SpanPage::of(mark).first();
-        Self { mark, second: behind >= bytes_of(length) }
-    }
-
-    /// The place of the block that begins so many bytes into a page, with its length. `None`: none does.
-    #[inline(always)]
-    fn find(mark: &'static Mark, offset: usize) -> Option<(Self, Length)> {
-        let page = SpanPage::of(mark);
-        let length = page.length()?;
-        let behind = offset.wrapping_sub(page.first());
-        let second = behind != 0;
-        if second && behind != bytes_of(length) {
-            return None;
-        }
-        Some((Self { mark, second }, length))
-    }
-
-    #[inline(always)]
-    pub(super) fn link(self) -> &'static AtomicUsize {
-        self.mark.span_link(self.second)
-    }
-
-    pub(super) fn is_idle(self) -> bool {
-        self.mark.idle(self.second).load(Ordering::Relaxed) != 0
-    }
-
-    /// It lives from now on: by who has taken it.
-    #[inline(always)]
-    pub(super) fn begin(self) {
-        self.mark.idle(self.second).store(0, Ordering::Relaxed);
-    }
-
-    /// It does not live any more. Says no where it did not.
-    #[inline(always)]
-    fn end(self) -> bool {
-        self.mark.idle(self.second).swap(1, Ordering::AcqRel) == 0
-    }
-}
-
 impl Span {
     /// The span that a page belongs to, which has the tag of one. `None`: it is being made, or given back.
     pub(super) fn of(page: Page) -> Option<Self> {
         let place = SpanPage::of(page.mark());
         let length = place.length()?;
         let head = page.before(place.number()).filter(|head| head.tag() == SPANNED)?;
-        (SpanPage::of(head.mark()).0 == SpanPage::new(0, length).0).then_some(Self { head, length })
+        (SpanPage::of(head.mark()) == SpanPage::new(0, length)).then_some(Self { head, length })
     }
 
     /// The span that begins at a page, if one does.
@@ -325,12 +218,6 @@ impl Pool {
     }
 }
 
-/// Whether a request of so many bytes can have got a block of the span that a page with that mark is of.
-#[inline(always)]
-pub(super) fn is_of_length(mark: &Mark, bytes: usize) -> bool {
-    SpanPage::of(mark).length().is_some_and(|length| length_of(bytes) == Some(length))
-}
-
 impl<S: Source> Heap<S> {
     /// Frees the block of a span at a granule of the first region, in a page with the tag of one and that mark. Says no, with nothing changed, when none is live there.
     #[inline(never)]
@@ -410,7 +297,7 @@ impl<S: Source> Space<S> {
         span.set_word(LOOKED, u64::MAX);
         // Afterwards, and the head first: who finds a page of a span looks there.
         for (number, page) in span.pages().enumerate() {
-            page.mark().set_free(SpanPage::new(number, length).0);
+            SpanPage::new(number, length).note(page.mark());
             for second in [false, true] {
                 page.mark().idle(second).store(1, Ordering::Relaxed);
             }
@@ -460,7 +347,7 @@ impl<S: Source> Space<S> {
         for page in pages.filter(|page| page.tag() == SPANNED) {
             let span = Span::of(page).ok_or("a page of no span")?;
             let number = (page.address() - span.head.address()) / HEAP_PAGE_BYTES;
-            if SpanPage::of(page.mark()).0 != SpanPage::new(number, span.length).0 {
+            if SpanPage::of(page.mark()) != SpanPage::new(number, span.length) {
                 return Err(format!("page {:#x} has no place in its span", page.address()));
             }
             if number != 0 {

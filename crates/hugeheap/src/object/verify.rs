@@ -80,11 +80,11 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Space<S> {
-    /// The number of the heap that has the heap page of an address, if it is cut into blocks or spare.
+    /// The number of the heap that has the heap page of an address, if it is cut into blocks or spare. Spans have none.
     #[doc(hidden)]
     pub fn owner(&self, address: usize) -> Option<u32> {
         let tag = self.page(address)?.tag();
-        (tag != 0).then(|| tag::heap(tag))
+        Some(tag::heap(tag)).filter(|&number| number != 0)
     }
 
     /// All heap pages of all known regions.

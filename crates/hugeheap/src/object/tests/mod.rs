@@ -14,6 +14,7 @@ mod order;
 mod regions;
 mod resizing;
 mod runs;
+mod span_vacancy;
 mod spans;
 mod split_units;
 mod threads;
