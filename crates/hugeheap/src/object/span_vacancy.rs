@@ -13,6 +13,7 @@
 use super::lengths::Length;
 use super::space::{Page, Source, Space};
 use super::spans::{GONE, LOOKED, Span};
+use super::vacate::drop_os_pages;
 use crate::arena::HEAP_PAGE_BYTES;
 use hugeheap_os::{AddressRange, Result as OsResult};
 
@@ -110,16 +111,7 @@ impl<S: Source> Space<S> {
         if span.pooled() == span.all() {
             return Ok(());
         }
-        let (vacant, mut number) = (span.vacant(os_page), 0);
-        while vacant.checked_shr(number).is_some_and(|rest| rest != 0) {
-            number += (vacant >> number).trailing_zeros();
-            let count = (vacant >> number).trailing_ones();
-            let range =
-                AddressRange::new(head.address() + number as usize * os_page, count as usize * os_page);
-            drop(range)?;
-            *bytes += range.len;
-            number += count;
-        }
+        drop_os_pages(head.address(), span.vacant(os_page), os_page, drop, bytes)?;
         span.set_word(GONE, span.pooled());
         Ok(())
     }

@@ -16,7 +16,7 @@
 //! A span belongs to no heap: its blocks are taken and freed by any thread, and each heap keeps some, by the same rules as page runs (see [`run_cache`](super::run_cache)). So nothing has to be handed to an owner, and the
 //! pooled blocks of all threads fill the same spans. Of several that have pooled blocks the one with the fewest is used first, so that others drain.
 //!
-//! The lock of the pool is taken alone, and nothing else is locked under it. Who holds it may read and change the words of all heads, and no block is taken out of the pool meanwhile.
+//! The lock of the pool is taken alone, and nothing else is locked under it (but the arenas by the verifier, who is alone). Who holds it may read and change the words of all heads, and no block is taken out of the pool meanwhile.
 //!
 //! A thread that is stopped between the pool and its heap, and is missing in a forked child, takes that block with it there.
 

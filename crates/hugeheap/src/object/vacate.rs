@@ -165,16 +165,7 @@ impl<S: Source> Space<S> {
         bytes: &mut usize,
     ) -> OsResult<()> {
         let Some((vacant, others)) = self.vacant_for_good(page, os_page)? else { return Ok(()) };
-        let mut number = 0;
-        while vacant >> number != 0 {
-            number += (vacant >> number).trailing_zeros();
-            let count = (vacant >> number).trailing_ones();
-            let range =
-                AddressRange::new(page.address() + number as usize * os_page, count as usize * os_page);
-            drop(range)?;
-            *bytes += range.len;
-            number += count;
-        }
+        drop_os_pages(page.address(), vacant.into(), os_page, drop, bytes)?;
         // Also what could not be had: it is tried again when the page has changed.
         page.mark().set_gone(others);
         Ok(())
@@ -242,6 +233,26 @@ impl<S: Source> Space<S> {
             self.finish_announcement_of(page);
         }
     }
+}
+
+/// Drops OS pages from an address on, a bit each, in as few ranges as that takes.
+pub(super) fn drop_os_pages(
+    start: usize,
+    vacant: u64,
+    os_page: usize,
+    drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    bytes: &mut usize,
+) -> OsResult<()> {
+    let mut number = 0;
+    while vacant.checked_shr(number).is_some_and(|rest| rest != 0) {
+        number += (vacant >> number).trailing_zeros();
+        let count = (vacant >> number).trailing_ones();
+        let range = AddressRange::new(start + number as usize * os_page, count as usize * os_page);
+        drop(range)?;
+        *bytes += range.len;
+        number += count;
+    }
+    Ok(())
 }
 
 /// The bitmap of a page that is pending, and what the owner's fast paths may take of its class, if they are in the middle of nothing there: neither of a free nor of an allocation. See the module's text.
