@@ -3,11 +3,10 @@
 //! /proc shows an ended process, one whose main thread has ended, and a kernel thread with no memory at all. Answered as numbers that was zeros, or a plan
 //! with nothing to do, as if the process were small. And where /proc is that of another PID namespace, a number means another process there.
 
-use hugeheap_os::linux::{Linux, LinuxProcess};
+use hugeheap_os::linux::{Linux, LinuxProcess, ProcFs};
 use hugeheap_os::process::ProcessStatus;
 use hugeheap_os::{Error, ErrorKind};
 use pyo3::prelude::*;
-use std::path::Path;
 
 /// Why a process cannot be looked at or changed.
 #[derive(Debug)]
@@ -33,12 +32,10 @@ impl From<Error> for Refusal {
 
 /// Whether no process can be seen, or not by the numbers that mean processes here.
 fn hidden() -> Option<Refusal> {
-    match std::fs::read_link("/proc/self") {
-        Ok(own) if own == Path::new(&std::process::id().to_string()) => None,
-        Ok(_) => Some(Refusal::ForeignProc),
-        // A file of every /proc, also of one in which this process is not.
-        Err(_) if Path::new("/proc/meminfo").exists() => Some(Refusal::ForeignProc),
-        Err(_) => Some(Refusal::NoProc),
+    match ProcFs::mounted() {
+        ProcFs::Own => None,
+        ProcFs::Foreign => Some(Refusal::ForeignProc),
+        ProcFs::Missing => Some(Refusal::NoProc),
     }
 }
 

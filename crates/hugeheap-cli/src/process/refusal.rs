@@ -7,7 +7,7 @@
 use super::{HEADLESS, Opened, named};
 use crate::output::Output;
 use crate::{Context, exit};
-use hugeheap_os::linux::LinuxProcess;
+use hugeheap_os::linux::{LinuxProcess, ProcFs};
 use hugeheap_os::process::{ProcessStatus, Stop, gone};
 use hugeheap_os::{Error, ErrorKind};
 use std::path::Path;
@@ -49,14 +49,7 @@ pub(crate) const FOREIGN: &str = "/proc is here that of another PID namespace, w
 
 /// Whether /proc is that of another PID namespace.
 pub(crate) fn proc_is_foreign() -> bool {
-    // A file of every /proc, also of one in which this process is not.
-    let is_mounted = || Path::new("/proc/meminfo").exists();
-    is_foreign(std::fs::read_link("/proc/self").ok().as_deref(), std::process::id(), is_mounted)
-}
-
-/// The same by `/proc/self`: it leads to this process's number there, or nowhere.
-fn is_foreign(own: Option<&Path>, id: u32, is_mounted: impl Fn() -> bool) -> bool {
-    own.map_or_else(is_mounted, |own| own != Path::new(&id.to_string()))
+    ProcFs::mounted() == ProcFs::Foreign
 }
 
 /// Whether this process has the capability to look at other users' processes.
@@ -211,15 +204,6 @@ mod tests {
             assert!(of(doing, 1 << CAP_SYS_NICE).contains("security module"));
         }
         assert!(of(Doing::Look, 0).contains("needs CAP_SYS_PTRACE, which"));
-    }
-
-    #[test]
-    fn a_foreign_proc_shows_another_number_or_none() {
-        assert!(!is_foreign(Some(Path::new("7")), 7, || true));
-        assert!(is_foreign(Some(Path::new("70")), 7, || true));
-        assert!(is_foreign(None, 7, || true));
-        assert!(!is_foreign(None, 7, || false), "there is none: another message");
-        assert!(!proc_is_foreign());
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod vm;
 pub use descriptors::{separate_descriptors, write_to_stderr};
 pub use knobs::{Knob, Knobs};
 
-pub use process::{LinuxProcess, SharedMemory};
+pub use process::{LinuxProcess, ProcFs, SharedMemory};
 
 use crate::Result;
 use read::Root;

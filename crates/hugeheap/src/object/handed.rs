@@ -102,7 +102,7 @@ impl<S: Source> Space<S> {
             pages += u32::from(page.mark().free());
             // Release: who frees it the next time sets it after that.
             page.remote()[0].store(0, Ordering::Release);
-            taken(Kept { address: page.address(), length: usize::from(page.mark().free()) - 1 });
+            taken(Kept::run(page.address(), page.mark()));
         }
         shared.inbox.run_pages.fetch_sub(pages, Ordering::Relaxed);
     }

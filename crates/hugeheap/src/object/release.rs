@@ -20,7 +20,7 @@ use super::remote;
 use super::runs::check_run;
 use super::space::{Page, Source, Space};
 use super::span_place::is_of_length;
-use super::spans::SPANNED;
+use super::spans::{SPANNED, SpanBlock};
 use super::tag::{self, RUN, SPAN, SPARE};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
@@ -33,6 +33,16 @@ enum Elsewhere {
     Freed,
     /// Another thread freed it before. Not left to a second attempt: the block may be taken again by then.
     Twice,
+}
+
+/// What an address lies in.
+pub(super) enum Found {
+    /// A page of blocks of that class. Whether a live one begins there is not looked at.
+    Block(Page, Class),
+    /// A live block of a span, which begins there.
+    InSpan(SpanBlock),
+    /// What the arenas know of: a page run, a large block, or nothing.
+    Pages,
 }
 
 /// Whether an address lies in the first window of its page.
@@ -395,11 +405,10 @@ impl<S: Source> Space<S> {
     /// # Errors
     /// When nothing live of this allocator begins there.
     pub fn usable_size(&self, address: usize) -> Result<usize, Mistake> {
-        if let Some(block) = self.span_block(address)? {
-            return Ok(block.bytes());
-        }
-        let Some((page, class)) = self.block_page(address)? else {
-            return self.bytes_before_guard(address);
+        let (page, class) = match self.find(address)? {
+            Found::Block(page, class) => (page, class),
+            Found::InSpan(block) => return Ok(block.bytes()),
+            Found::Pages => return self.bytes_before_guard(address),
         };
         let place = Place::of(page, class, address)?;
         let bytes = SHAPES[class].bytes as usize;
@@ -408,15 +417,23 @@ impl<S: Source> Space<S> {
         if gone & place.bits != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
     }
 
-    /// The page of a block and its class; `None` where heap pages are not cut into blocks.
-    pub(super) fn block_page(&self, address: usize) -> Result<Option<(Page, Class)>, Mistake> {
-        let Some(page) = self.page(address) else { return Ok(None) };
+    /// What an address lies in.
+    ///
+    /// # Errors
+    /// When that cannot be live.
+    pub(super) fn find(&self, address: usize) -> Result<Found, Mistake> {
+        let Some(page) = self.page(address) else { return Ok(Found::Pages) };
         match tag::class(page.tag()) {
-            0 => Ok(None),
+            0 => Ok(Found::Pages),
             SPARE => Err(Mistake::NotLive { bytes: 0 }),
             RUN if page.vacant()[0].load(Ordering::Relaxed) & 1 == 1 => Err(Mistake::NotLive { bytes: 0 }),
-            RUN | SPAN => Ok(None),
-            class => Ok(Some((page, class))),
+            RUN => Ok(Found::Pages),
+            SPAN => {
+                let block = SpanBlock::at(page, address)?;
+                block.check_live()?;
+                Ok(Found::InSpan(block))
+            }
+            class => Ok(Found::Block(page, class)),
         }
     }
 
@@ -426,16 +443,13 @@ impl<S: Source> Space<S> {
     /// # Errors
     /// When it cannot, or nothing of this allocator lies there.
     pub fn check_size(&self, address: usize, given: usize) -> Result<(), Mistake> {
-        let (bytes, fits) = match self.block_page(address)? {
-            Some((_, class)) => {
+        let (bytes, fits) = match self.find(address)? {
+            Found::Block(_, class) => {
                 let fits = given <= super::class::MAX_BLOCK && super::class::class_of(given) == class;
                 (SHAPES[class].bytes as usize, fits)
             }
-            None => {
-                if let Some(block) = self.span_block(address)? {
-                    let bytes = block.bytes();
-                    return if block.fits(given) { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) };
-                }
+            Found::InSpan(block) => (block.bytes(), block.fits(given)),
+            Found::Pages => {
                 let bytes = self.bytes_before_guard(address)?;
                 if let Some(fits) = self.fits_guarded(address, given) {
                     return if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) };

@@ -5,6 +5,7 @@ use super::heap::Heap;
 use super::lengths;
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
+use super::release::Found;
 use super::space::Source;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
@@ -112,18 +113,20 @@ impl<S: Source> Heap<S> {
     fn resize_here(&mut self, address: NonNull<u8>, bytes: usize) -> Result<Resized, Mistake> {
         let start = address.as_ptr() as usize;
         let space = self.own().space;
-        if let Some((_, class)) = space.block_page(start)? {
-            space.usable_size(start)?;
-            let stays = bytes <= MAX_BLOCK && class_of(bytes) == class;
-            return Ok(if stays {
-                Resized::Here(address)
-            } else {
-                Resized::Has(SHAPES[class].bytes as usize)
-            });
-        }
-        if let Some(block) = space.span_block(start)? {
-            return Ok(if block.fits(bytes) { Resized::Here(address) } else { Resized::Has(block.bytes()) });
-        }
+        let (have, stays) = match space.find(start)? {
+            Found::Block(_, class) => {
+                (space.usable_size(start)?, bytes <= MAX_BLOCK && class_of(bytes) == class)
+            }
+            Found::InSpan(block) => (block.bytes(), block.fits(bytes)),
+            Found::Pages => return self.resize_pages_here(address, bytes),
+        };
+        Ok(if stays { Resized::Here(address) } else { Resized::Has(have) })
+    }
+
+    /// The same of a page run or large block.
+    fn resize_pages_here(&mut self, address: NonNull<u8>, bytes: usize) -> Result<Resized, Mistake> {
+        let start = address.as_ptr() as usize;
+        let space = self.own().space;
         let have = space.bytes_before_guard(start)?;
         let fits = space.fits_guarded(start, bytes);
         if fits == Some(true) {

@@ -17,6 +17,7 @@
 //! used by nobody in the child, and no more. `kib` may then be too high by that run, never too low; it is corrected when the lists are found empty.
 
 use super::lengths::{KIB, LENGTHS, Length};
+use super::mark::Mark;
 use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 /// KiB that may be kept in any heap.
@@ -40,6 +41,12 @@ pub(super) struct Kept {
 
 impl Kept {
     const NONE: Self = Self { address: 0, length: 0 };
+
+    /// The page run that begins at an address, in a page with that mark.
+    #[inline(always)]
+    pub(super) fn run(address: usize, mark: &Mark) -> Self {
+        Self { address, length: usize::from(mark.free()) - 1 }
+    }
 
     fn kib(self) -> u32 {
         KIB[self.length]
@@ -236,7 +243,6 @@ impl RunCache {
 #[cfg(test)]
 mod tests {
     use super::super::lengths::{LONGEST, length_of};
-    use super::super::mark::Mark;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;

@@ -126,7 +126,7 @@ impl<S: Source> Heap<S> {
         let run = own.base + (granule << GRANULE_SHIFT);
         word.store(1, Ordering::Relaxed);
         let keeping = heap.try_keeping();
-        let run = Kept { address: run, length: mark.free() as usize - 1 };
+        let run = Kept::run(run, mark);
         let kept = keeping.is_some_and(|_keeping| heap.own().keep(run));
         // Also where somebody holds the heap: it is waited for there.
         kept || Self::spill(core, run)
@@ -236,7 +236,7 @@ impl<S: Source> Own<S> {
             return;
         }
         let mut spilled = Spilled::none();
-        let run = Kept { address: page.address(), length: usize::from(page.mark().free()) - 1 };
+        let run = Kept::run(page.address(), page.mark());
         self.keep_or_spill(run, &mut spilled);
         self.space.give_runs(&spilled);
     }

@@ -71,27 +71,28 @@ const _: () = {
 };
 
 impl<S: Source> Space<S> {
-    /// Looks at the span that begins at a page. `None`: none does.
-    pub(super) fn look_at_span(&self, head: Page, os_page: usize) -> Option<SpanVacancy> {
+    /// Does something with the span that begins at a page, while nobody takes a block out of the pool. `None`: none begins there, or it is about to go to the arenas as a whole.
+    fn with_span<R>(&self, head: Page, work: impl FnOnce(Span) -> R) -> Option<R> {
         Span::at(head)?;
         let _pool = self.spans.lock();
         // Again: it may have been given back.
-        let span = Span::at(head)?;
-        let (pooled, gone) = (span.pooled(), span.word(GONE));
-        let looked = span.word(LOOKED);
-        // As a whole it is about to go to the arenas.
-        if pooled == span.all() {
-            return None;
-        }
-        if looked != pooled {
-            span.set_word(LOOKED, pooled);
-        }
-        Some(SpanVacancy {
-            pages: span.cut().pages as usize,
-            live: (span.all() & !pooled).count_ones() as usize * span.cut().bytes(),
-            bytes: span.vacant(os_page).count_ones() as usize * os_page,
-            quiet: looked == pooled,
-            gone: gone != 0,
+        Span::at(head).filter(|span| span.pooled() != span.all()).map(work)
+    }
+
+    /// Looks at the span that begins at a page, if one does.
+    pub(super) fn look_at_span(&self, head: Page, os_page: usize) -> Option<SpanVacancy> {
+        self.with_span(head, |span| {
+            let (pooled, looked) = (span.pooled(), span.word(LOOKED));
+            if looked != pooled {
+                span.set_word(LOOKED, pooled);
+            }
+            SpanVacancy {
+                pages: span.cut().pages as usize,
+                live: (span.all() & !pooled).count_ones() as usize * span.cut().bytes(),
+                bytes: span.vacant(os_page).count_ones() as usize * os_page,
+                quiet: looked == pooled,
+                gone: span.word(GONE) != 0,
+            }
         })
     }
 
@@ -103,25 +104,17 @@ impl<S: Source> Space<S> {
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
         bytes: &mut usize,
     ) -> OsResult<()> {
-        if Span::at(head).is_none() {
-            return Ok(());
-        }
-        let _pool = self.spans.lock();
-        let Some(span) = Span::at(head) else { return Ok(()) };
-        if span.pooled() == span.all() {
-            return Ok(());
-        }
-        drop_os_pages(head.address(), span.vacant(os_page), os_page, drop, bytes)?;
-        span.set_word(GONE, span.pooled());
-        Ok(())
+        let dropped = self.with_span(head, |span| {
+            drop_os_pages(head.address(), span.vacant(os_page), os_page, drop, bytes)?;
+            span.set_word(GONE, span.pooled());
+            Ok(())
+        });
+        dropped.unwrap_or(Ok(()))
     }
 
     /// That some of a span was given back is of no meaning any more.
     pub(super) fn forget_vacancy_of_span(&self, head: Page) {
-        let _pool = self.spans.lock();
-        if let Some(span) = Span::at(head) {
-            span.set_word(GONE, 0);
-        }
+        self.with_span(head, |span| span.set_word(GONE, 0));
     }
 }
 

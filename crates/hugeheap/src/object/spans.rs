@@ -238,17 +238,6 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Space<S> {
-    /// The block of a span that an address lies in, if the page there is one of a span.
-    ///
-    /// # Errors
-    /// When no live one begins there.
-    pub(super) fn span_block(&self, address: usize) -> Result<Option<SpanBlock>, Mistake> {
-        let Some(page) = self.page(address).filter(|page| page.tag() == SPANNED) else { return Ok(None) };
-        let block = SpanBlock::at(page, address)?;
-        block.check_live()?;
-        Ok(Some(block))
-    }
-
     /// Frees the block of a span at an address in a page with the tag of one, for who keeps none.
     pub(super) fn free_to_pool(&self, page: Page, address: usize) -> Result<(), Mistake> {
         let block = SpanBlock::at(page, address)?;

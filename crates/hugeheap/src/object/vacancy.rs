@@ -21,7 +21,7 @@
 use super::class::{CLASSES, GRANULE_SHIFT, SHAPES, Shape, WINDOWS};
 use super::space::{Page, Region, Source, Space};
 use super::tables::GROUP_BYTES;
-use super::tag;
+use super::tag::{self, SPAN};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES, Vacancy};
 use core::sync::atomic::Ordering;
 use hugeheap_os::Facts;
@@ -139,7 +139,7 @@ impl<S: Source> Space<S> {
             let page = region.page(start + number * HEAP_PAGE_BYTES);
             let (tag, mark) = (page.tag(), page.mark());
             let class = tag::class(tag);
-            if let Some(span) = self.look_at_span(page, os_page) {
+            if let Some(span) = (class == SPAN).then(|| self.look_at_span(page, os_page)).flatten() {
                 vacancy.blocks |= (u128::MAX >> (HEAP_PAGES as usize - span.pages)) << number;
                 vacancy.live += span.live;
                 vacancy.gone |= span.gone;
@@ -180,7 +180,7 @@ impl<S: Source> Space<S> {
     pub(crate) fn forget_vacancy(&self, start: usize) {
         for number in 0..HEAP_PAGES as usize {
             if let Some(page) = self.page(start + number * HEAP_PAGE_BYTES) {
-                if tag::class(page.tag()) == tag::SPAN {
+                if tag::class(page.tag()) == SPAN {
                     self.forget_vacancy_of_span(page);
                 } else {
                     page.mark().forget_gone();

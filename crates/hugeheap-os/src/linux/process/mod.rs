@@ -19,10 +19,12 @@
 mod details;
 mod files;
 mod folios;
+mod proc_fs;
 mod remote;
 mod shared;
 mod tables;
 
+pub use proc_fs::ProcFs;
 pub use shared::SharedMemory;
 
 use super::read::{File, PathBuffer, Root};
