@@ -405,16 +405,11 @@ impl<S: Source> Space<S> {
     /// # Errors
     /// When nothing live of this allocator begins there.
     pub fn usable_size(&self, address: usize) -> Result<usize, Mistake> {
-        let (page, class) = match self.find(address)? {
-            Found::Block(page, class) => (page, class),
-            Found::InSpan(block) => return Ok(block.bytes()),
-            Found::Pages => return self.bytes_before_guard(address),
-        };
-        let place = Place::of(page, class, address)?;
-        let bytes = SHAPES[class].bytes as usize;
-        let gone = page.vacant()[place.window].load(Ordering::Relaxed)
-            | page.remote()[place.window].load(Ordering::Relaxed);
-        if gone & place.bits != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
+        match self.find(address)? {
+            Found::Block(page, class) => live_bytes(page, class, address),
+            Found::InSpan(block) => Ok(block.bytes()),
+            Found::Pages => self.bytes_before_guard(address),
+        }
     }
 
     /// What an address lies in.
@@ -459,4 +454,16 @@ impl<S: Source> Space<S> {
         };
         if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }
     }
+}
+
+/// Bytes of the live block that begins at `address`, in a page of that class.
+///
+/// # Errors
+/// When none does.
+pub(super) fn live_bytes(page: Page, class: Class, address: usize) -> Result<usize, Mistake> {
+    let place = Place::of(page, class, address)?;
+    let bytes = SHAPES[class].bytes as usize;
+    let gone = page.vacant()[place.window].load(Ordering::Relaxed)
+        | page.remote()[place.window].load(Ordering::Relaxed);
+    if gone & place.bits != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
 }
