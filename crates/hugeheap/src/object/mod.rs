@@ -82,6 +82,7 @@ pub(crate) mod mark;
 mod mistake;
 #[cfg(all(test, loom))]
 mod model;
+mod ownerless;
 mod pages;
 mod recent;
 mod refill;

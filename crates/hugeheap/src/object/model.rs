@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The steps themselves are those of `remote`: this module has a copy of that file on loom's atomics. The order in which they are called
-//! is repeated from `release` and `registry`. Loom knows sequentially consistent fences, but takes accesses of that order for acquire and
+//! is repeated from `release` and `ownerless`. Loom knows sequentially consistent fences, but takes accesses of that order for acquire and
 //! release: where one side writes and then looks, a fence stands between, for what the accesses mean together.
 //! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
@@ -44,6 +44,18 @@ struct Page {
     freed: UnsafeCell<u64>,
 }
 
+impl Page {
+    /// By whoever has the heap.
+    fn free(&self, bits: u64) {
+        self.freed.with_mut(|freed| {
+            // SAFETY: loom checks that nobody else has it.
+            let freed = unsafe { &mut *freed };
+            assert_eq!(*freed & bits, 0, "taken twice");
+            *freed |= bits;
+        });
+    }
+}
+
 /// A heap with two pages, the addresses of which are 1 and 2.
 struct Heap {
     inbox: AtomicUsize,
@@ -66,6 +78,9 @@ impl Heap {
     fn free(&self, address: usize, bit: u64) -> bool {
         let page = &self.pages[address - 1];
         let tag = page.tag.load(Ordering::Acquire);
+        if tag & tag::PENDING == 0 && self.free_in_waiting(page, tag, bit) {
+            return true;
+        }
         if !remote::free(&page.remote, bit) {
             return false;
         }
@@ -75,6 +90,19 @@ impl Heap {
             self.collect_ownerless();
         }
         true
+    }
+
+    /// `Space::free_in_waiting`: says whether the block is freed.
+    fn free_in_waiting(&self, page: &Page, tag: u32, bit: u64) -> bool {
+        if self.state.load(Ordering::Relaxed) != WAITING || !self.claim(VISITED) {
+            return false;
+        }
+        let here = page.tag.load(Ordering::Acquire) == tag;
+        if here {
+            page.free(bit);
+        }
+        self.wait_again();
+        here
     }
 
     /// `Own::collect`, by whoever has the heap. Returns the pages seen.
@@ -94,13 +122,7 @@ impl Heap {
     fn collect_page(&self, address: usize) {
         let page = &self.pages[address - 1];
         remote::acknowledge(&page.tag);
-        let bits = remote::take(&page.remote);
-        page.freed.with_mut(|freed| {
-            // SAFETY: loom checks that nobody else has it.
-            let freed = unsafe { &mut *freed };
-            assert_eq!(*freed & bits, 0, "taken twice");
-            *freed |= bits;
-        });
+        page.free(remote::take(&page.remote));
     }
 
     /// `Own::collect_held`: one page after the other.
@@ -140,6 +162,11 @@ impl Heap {
     /// The drop of a handle.
     fn leave(&self) {
         self.collect();
+        self.wait_again();
+    }
+
+    /// `Heap::wait_again`, and what follows.
+    fn wait_again(&self) {
         self.state.store(WAITING, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.inbox.load(Ordering::SeqCst) != 0 {
@@ -303,6 +330,21 @@ fn two_threads_free_in_a_waiting_heap() {
         assert_eq!(heap.state.load(Ordering::SeqCst), WAITING);
         assert_eq!(heap.inbox.load(Ordering::SeqCst), 0, "nobody came");
         assert_eq!((heap.freed(1), heap.freed(2)), (1, 1));
+    });
+}
+
+#[test]
+fn two_threads_free_in_a_page_of_a_waiting_heap() {
+    loom::model(|| {
+        let heap = Heap::new(WAITING);
+        let thread = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || assert!(heap.free(1, 1)))
+        };
+        assert!(heap.free(1, 2));
+        thread.join().unwrap();
+        assert_eq!(heap.inbox.load(Ordering::SeqCst), 0, "nobody came");
+        assert_eq!(heap.freed(1), 3);
     });
 }
 

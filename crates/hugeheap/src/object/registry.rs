@@ -4,15 +4,14 @@
 //!            acquire                    drop of the handle, end of the thread (Leaving)
 //!   (new) ───────────▶ Owned, Thread ──────────────────────▶ Waiting
 //!                        ▲          acquire: adopted            │ ▲
-//!                        └──────────────────────────────────────┤ │ collected
+//!                        └──────────────────────────────────────┤ │ done
 //!                                                                ▼ │
 //!   Lost ◀── a fork left it in the middle of a change          Visited: by a thread that freed in it
 //! ```
 //!
 //! A heap is never destroyed: its live blocks belong to the program. A thread that ends leaves its heap *waiting*; the next thread that
-//! needs one adopts it with everything in it. A thread that frees in a waiting heap collects for it, so that memory does not stay
-//! because nobody came. Both sides first write (the inbox; the state) and then look (at the state; at the inbox), with sequential
-//! consistency, so one of them sees the other.
+//! needs one adopts it with everything in it. A thread that frees in a waiting heap [does what its owner would](super::ownerless), so that memory does not stay
+//! because nobody came.
 //!
 //! A thread that has left its heap may take another: a destructor allocates. If that was the last one to be called, nobody leaves this heap. So it is noted as *late*, and
 //! whoever would make a heap looks first whether the threads of late ones are gone. All heaps of threads are late where the C library has no key to be told by that a thread ends; so
@@ -29,7 +28,6 @@ use super::space::{Page, Source, Space, map_metadata};
 use super::tag;
 use super::visit::Visits;
 use crate::lock::Lock;
-use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -289,41 +287,6 @@ impl<S: Source> Space<S> {
         Some(Heap { core: NonNull::new(core)? })
     }
 
-    /// Collects for heap `number` if nobody owns it: called after its inbox got a page.
-    pub(super) fn collect_ownerless(&self, number: u32) {
-        let Some(shared) = self.registry.shared::<S>(number) else { return };
-        if shared.state.load(Ordering::SeqCst) != WAITING {
-            return;
-        }
-        while let Some(mut visit) = self.claim(number, VISITED).map(ManuallyDrop::new) {
-            // A visit may find nothing: after an arena was opened all heaps have one.
-            let some = shared.inbox.first.load(Ordering::Relaxed) != 0 || visit.own().queued() != 0;
-            visit.collect_all();
-            let filled = some && shared.hardened && shared.quarantined.fetch_add(1, Ordering::Relaxed) == 0;
-            // Nothing else is kept in a heap that waits, but for a quarantine; most visits, one for each block freed there, empty no page.
-            if visit.own().keeps_pages() {
-                visit.trim_but_quarantine();
-            }
-            let more = visit.wait();
-            if filled {
-                self.tell_quarantined();
-            }
-            if !more {
-                return;
-            }
-        }
-    }
-
-    /// After an arena was opened: collects for heaps that wait and were left with pages of it.
-    pub(super) fn collect_left_behind(&self) {
-        if !self.registry.left_behind.load(Ordering::SeqCst)
-            || !self.registry.left_behind.swap(false, Ordering::SeqCst)
-        {
-            return;
-        }
-        self.registry.numbers().for_each(|number| self.collect_ownerless(number));
-    }
-
     /// In a forked child: the heaps of threads that do not exist here. `own`: the heaps that are still owned.
     pub(crate) fn after_fork_in_child(&self, own: &[Option<u32>]) {
         // First, while it still says whose heaps these are.
@@ -452,30 +415,6 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// Makes the heap wait. Says whether there is something to collect.
-    ///
-    /// The inbox may have got a page since it was collected. And there may be pages in the queues: put there by who collected for an idle owner, or because they lie in an arena that was closed. Nobody announces those again. They stayed until
-    /// somebody adopted the heap, with all that was freed in them.
-    pub(super) fn wait(&mut self) -> bool {
-        let (core, registry) = (self.core, &self.own().space.registry);
-        let queued = {
-            // Who holds the heap has done so when this begins.
-            let _busy = self.busy();
-            self.own().queued() != 0
-        };
-        // SAFETY: cores are never unmapped; from here on the heap is another's, but for this part.
-        let shared = unsafe { &(*core.as_ptr()).shared };
-        registry.waiting(shared.hardened).count.fetch_add(1, Ordering::AcqRel);
-        shared.state.store(WAITING, Ordering::SeqCst);
-        if queued {
-            // First written and then looked, as by who opens the arena: one of them sees the other.
-            registry.left_behind.store(true, Ordering::SeqCst);
-        }
-        shared.inbox.first.load(Ordering::SeqCst) != 0
-            || shared.inbox.runs.load(Ordering::SeqCst) != 0
-            || queued && registry.closed.load(Ordering::SeqCst) == 0
-    }
-
     /// Gives back what the heap keeps without live blocks. Returns the bytes given back to the arenas.
     pub fn trim(&mut self) -> usize {
         let _busy = self.busy();
@@ -483,18 +422,6 @@ impl<S: Source> Heap<S> {
         // SAFETY: as in `collect_all`.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
         own.trim(shared) * crate::arena::HEAP_PAGE_BYTES
-    }
-
-    /// The same for a heap that nobody owns, after it was collected: of a hardened one without what waits in quarantine, or a block that is freed
-    /// after its thread's end would be had at once. When that ends: see `waiting`.
-    fn trim_but_quarantine(&mut self) {
-        if self.own().preset.is_none() {
-            self.trim();
-            return;
-        }
-        let _busy = self.busy();
-        let own = self.own();
-        own.give_spares(own.spare_count as usize);
     }
 }
 

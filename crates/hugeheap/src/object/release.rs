@@ -336,6 +336,13 @@ impl<S: Source> Space<S> {
         if owners & bit != 0 {
             return Elsewhere::Refused;
         }
+        if !tag::is_pending(tag) {
+            match self.free_in_waiting(address, tag) {
+                Some(Ok(())) => return Elsewhere::Freed,
+                Some(Err(_)) => return Elsewhere::Refused,
+                None => {}
+            }
+        }
         if !remote::free(freed, bit) {
             return Elsewhere::Twice;
         }

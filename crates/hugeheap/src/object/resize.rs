@@ -121,7 +121,8 @@ impl<S: Source> Heap<S> {
         address: NonNull<u8>,
         bytes: usize,
     ) -> Result<Option<NonNull<u8>>, Mistake> {
-        if bytes > MAX_BLOCK {
+        // A request for 0 bytes is one for a byte: no class is looked up for it here.
+        if bytes.wrapping_sub(1) >= MAX_BLOCK {
             return Ok(None);
         }
         let own = self.own();

@@ -10,9 +10,8 @@
 //!
 //! Who ends it has the heap as a visitor has (`VISITED`), so nobody adopts it meanwhile. A fork waits for that: it would leave the heap lost in the child.
 
-use super::registry::{VISITED, WAITING};
+use super::registry::WAITING;
 use super::space::{Source, Space};
-use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 
 /// Heap pages that are told to be used in part when a quarantine has its first block: a mebibyte. What it may keep is not known there, a page for each block at most.
@@ -42,12 +41,12 @@ impl<S: Source> Space<S> {
         }
         let visiting = self.registry.visits.lock();
         // Somebody adopted it, or frees there.
-        let Some(mut visit) = self.claim(number, VISITED).map(ManuallyDrop::new) else { return quiet };
+        let Some(mut visit) = self.visit_waiting(number) else { return quiet };
         visit.trim();
         // What is counted from here on is not what was seen.
         shared.seen.store(0, Ordering::Relaxed);
         shared.quarantined.store(0, Ordering::Relaxed);
-        let more = visit.wait();
+        let more = visit.wait_again();
         drop(visiting);
         if more {
             self.collect_ownerless(number);
