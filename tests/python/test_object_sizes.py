@@ -62,3 +62,18 @@ def test_buffers_of_powers_of_two_are_no_larger_than_on_stock(ask, objects):
     """Reads return `bytes` of 33 bytes more than they asked for: rounded to heap pages they took up to twice their size."""
     stock, taken = ask(BUFFERS), ask(BUFFERS, **objects)
     assert all(mib < on_stock * 1.05 + 4 for mib, on_stock in zip(taken, stock, strict=True)), (stock, taken)
+
+
+@pytest.mark.every_version
+def test_dictionaries_and_lists_begin_with_a_cache_line(ask, objects):
+    """With the header of the collector before it, each fills one: a collection of many took twice as long while header and object were in one line."""
+    lists, dictionaries = ask(
+        """
+        import json
+        kinds = [[[number] for number in range(5_000)], [{} for _ in range(5_000)]]
+        print(json.dumps([sum(id(each) % 64 == 0 for each in kind) for kind in kinds]))
+        """,
+        **objects,
+    )
+    # A few are what was dropped earlier, and kept by the interpreter.
+    assert lists > 4_800 and dictionaries > 4_800

@@ -483,6 +483,7 @@ pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
     if several && threads.is_none() {
         return false;
     }
+    space().expect_headers();
     let Some(heap) = space().acquire() else { return false };
     // SAFETY: by the contract above nobody uses the state before the hook is visible, which is last.
     unsafe {

@@ -6,7 +6,7 @@
 //! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random, `global-random` as Rust's global allocator; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
 //! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
 //! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it, `medium-sized` with its size; `others` takes 1,000 blocks of 64 bytes, and
-//! another heap frees them; `pages` takes and frees a page run, of 30,000 bytes, `span` a block of a span, of 20,000. `hardened`,
+//! another heap frees them, `left` the same after their heap was left; `grow` takes a block of 40 bytes, has it grow to 80 and frees it; `pages` takes and frees a page run, of 30,000 bytes, `span` a block of a span, of 20,000. `hardened`,
 //! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
@@ -64,6 +64,30 @@ fn for_others(heap: &mut ProcessHeap, count: u32) {
         for block in black_box(blocks) {
             // SAFETY: just allocated and used by nobody.
             unsafe { other.free_sized(block, 64) };
+        }
+    }
+}
+
+/// Of a heap that waits, by another one.
+fn left(other: &mut ProcessHeap, count: u32) {
+    for _ in 0..count / 1000 {
+        let mut heap = space().acquire().expect("memory");
+        let blocks: [_; 1000] = std::array::from_fn(|_| heap.allocate(64).expect("memory"));
+        drop(heap);
+        for block in black_box(blocks) {
+            // SAFETY: just allocated and used by nobody.
+            unsafe { other.free_sized(block, 64) };
+        }
+    }
+}
+
+fn grow(heap: &mut ProcessHeap, count: u32) {
+    for _ in 0..count {
+        let block = black_box(heap.allocate(black_box(40)).expect("memory"));
+        // SAFETY: just allocated and used by nobody.
+        unsafe {
+            let grown = black_box(heap.reallocate(block, black_box(80)).expect("memory"));
+            heap.free_sized(grown, 80);
         }
     }
 }
@@ -171,12 +195,13 @@ fn main() {
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|global[-random]|[hardened-]random|[hardened-]pages|span|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|left|grow|global[-random]|[hardened-]random|[hardened-]pages|span|hardened COUNT"
         );
         std::process::exit(2);
     };
-    if let "block" | "sized" | "order" | "streams" | "gaps" | "medium" | "medium-sized" | "others"
-    | "random" | "pages" | "span" | "hardened" | "hardened-random" | "hardened-pages" = kind.as_str()
+    if let "block" | "sized" | "order" | "streams" | "gaps" | "medium" | "medium-sized" | "others" | "left"
+    | "grow" | "random" | "pages" | "span" | "hardened" | "hardened-random" | "hardened-pages" =
+        kind.as_str()
     {
         let hardened = kind.starts_with("hardened");
         let heap = if hardened { space().acquire_hardened() } else { space().acquire() };
@@ -190,6 +215,8 @@ fn main() {
             "medium" => medium(&mut heap, count),
             "medium-sized" => medium_sized(&mut heap, count),
             "others" => for_others(&mut heap, count),
+            "left" => left(&mut heap, count),
+            "grow" => grow(&mut heap, count),
             "pages" => pages(&mut heap, 30_000, count),
             "span" => pages(&mut heap, 20_000, count),
             _ => replace(&mut heap, count),

@@ -11,7 +11,7 @@
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own, Shared};
 use super::mark::Mark;
-use super::recent::FEW;
+use super::recent::has_few;
 use super::space::{Bitmap, Source};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
@@ -36,7 +36,7 @@ impl<S: Source> Own<S> {
         let others = lists.partial.first | lists.sparse.first | shared.inbox.first.load(Ordering::Relaxed);
         // Of a page at hand that lies elsewhere nobody has looked for a free block.
         let unknown = self.bins[class].page != 0 && self.page_near(class).is_none();
-        if class < FEW || others != 0 || self.spare_count == 0 || unknown {
+        if !has_few(class) || others != 0 || self.spare_count == 0 || unknown {
             return None;
         }
         let last = self.spare_count as usize - 1;
@@ -74,7 +74,8 @@ impl<S: Source> Own<S> {
     #[inline(always)]
     fn gather_row(&mut self, page: usize, mark: &Mark, class: Class) -> Option<NonNull<u8>> {
         let shape = &SHAPES[class];
-        let (first, step) = ((page * WINDOWS * 64) as u32, shape.bytes >> GRANULE_SHIFT);
+        let (first, step) =
+            ((page * WINDOWS * 64) as u32 + (shape.first >> GRANULE_SHIFT), shape.bytes >> GRANULE_SHIFT);
         let count = self.bins[class].gather_row(first, step, shape.blocks.into());
         if count == usize::from(shape.blocks) {
             mark.set_free(0);

@@ -9,10 +9,11 @@
 //! A fast path ends with a call wherever it does not know what to do, and has nothing on the stack then. The order of what it gives is that of what it was given: an instruction for each argument
 //! that is elsewhere, and where all registers are in use two more to save one. So there are functions of one purpose for callers that have the address first and the heap last.
 
-use super::class::{CLASSES, GRANULE_SHIFT, MAX_BLOCK};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES};
 use super::heap::{Core, Heap, Own, Way};
 use super::instructions::{in_register, with_bit};
 use super::mistake::{self, Mistake};
+use super::release::InPending;
 use super::space::Source;
 use super::tag;
 use core::ptr::NonNull;
@@ -35,6 +36,18 @@ impl<S: Source> Heap<S> {
 
     #[inline(never)]
     fn free_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
+        // SAFETY: whoever frees gives the block up.
+        match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, |class| class < CLASSES) } {
+            InPending::Freed => {}
+            InPending::Announce(tag) => Self::announce_freed(core, address.as_ptr() as usize, tag),
+            InPending::Refused => Self::free_farther_or_abort(core, address),
+            InPending::Twice(class) => free_twice(address, class),
+        }
+    }
+
+    /// What is in no page that is pending.
+    #[inline(never)]
+    fn free_farther_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
         let address = address.as_ptr() as usize;
         // SAFETY: whoever frees gives the block up.
         if unsafe { Self::free_of_own(core, address) } {
@@ -241,6 +254,13 @@ impl<S: Source> Heap<S> {
         }
         own.space.free_remote(page, tag, address, &own.announcing)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn free_twice(address: NonNull<u8>, class: Class) -> ! {
+    let bytes = SHAPES[class].bytes as usize;
+    mistake::abort("free", address.as_ptr() as usize, Mistake::TwoThreads { bytes })
 }
 
 /// What came of freeing a block in its page's bitmap. Told and not done there, so that a fast path can end in it.

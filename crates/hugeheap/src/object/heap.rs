@@ -20,7 +20,7 @@
 
 use super::apart::Apart;
 use super::bin::{Bin, NO_BLOCK};
-use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS, small_class_of};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS};
 use super::hardened::Preset;
 use super::inbox::Queues;
 use super::instructions::in_register;
@@ -163,6 +163,8 @@ impl<S: Source> Heap<S> {
 
     /// A block, page run or large block of at least `bytes` bytes, aligned to 16. 0 bytes are 1. Contents undefined.
     /// `None` when the system has no memory.
+    ///
+    /// It is not placed for a header in front ([`Space::expect_headers`](super::Space::expect_headers)): where the size is a constant, the way to its class is one, too.
     #[inline(always)]
     pub fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         self.allocate_with::<true>(bytes)
@@ -180,12 +182,20 @@ impl<S: Source> Heap<S> {
         if bytes > MAX_BLOCK {
             return Self::allocate_pages(self.core, bytes);
         }
-        let way = tag::way_of(bytes);
         // SAFETY: the way of a request.
-        let taken = unsafe {
-            let own = self.own();
-            if own.bin_on(way).remembers() { own.retake_on(way) } else { own.take_on(way) }
-        };
+        unsafe { self.allocate_on::<GATHER>(tag::way_of(bytes)) }
+    }
+
+    /// A block of the class that a way leads to.
+    ///
+    /// # Safety
+    /// It is the way of a class.
+    #[inline(always)]
+    pub(super) unsafe fn allocate_on<const GATHER: bool>(&mut self, way: usize) -> Option<NonNull<u8>> {
+        let own = self.own();
+        // SAFETY: by the contract.
+        let taken =
+            unsafe { if own.bin_on(way).remembers() { own.retake_on(way) } else { own.take_on(way) } };
         let (core, class) = (self.core, tag::class_on(way));
         taken.or_else(|| if GATHER { Self::gather_or_refill(core, class) } else { Self::refill(core, class) })
     }
@@ -217,15 +227,16 @@ impl<S: Source> Heap<S> {
         if bytes > MAX_SMALL {
             return None;
         }
-        // SAFETY: at most the highest small class.
-        unsafe { self.own().take_on(small_class_of(bytes) << tag::CLASS_SHIFT) }
+        let own = self.own();
+        // SAFETY: the way of a request.
+        unsafe { own.take_on(own.way_of(bytes)) }
     }
 
     /// What [`allocate`](Self::allocate) does for a request that is not [near](Self::allocate_near).
     #[inline(always)]
     pub fn allocate_far(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes <= MAX_SMALL {
-            return Self::refill(self.core, small_class_of(bytes));
+            return Self::refill(self.core, tag::class_on(self.own().way_of(bytes)));
         }
         Self::allocate_more(self.core, bytes)
     }
@@ -281,7 +292,8 @@ impl<S: Source> Own<S> {
         // SAFETY: by the contract; each write is within the heap, aligned, and of a value that is small or a copy of what is constant.
         unsafe {
             Bin::make_all_at(&raw mut (*own).bins);
-            (&raw mut (*own).ways).copy_from_nonoverlapping(&tag::WAYS, 1);
+            let ways = if space.has_headers() { &tag::HEADED_WAYS } else { &tag::WAYS };
+            (&raw mut (*own).ways).copy_from_nonoverlapping(ways, 1);
             (&raw mut (*own).tag).write(tag::tag(number, 0));
             (&raw mut (*own).batch).write(FIRST_BATCH);
             (&raw mut (*own).runs).write(RunCache::EMPTY);
@@ -316,7 +328,7 @@ impl<S: Source> Own<S> {
         } = made;
     }
 
-    /// [`tag::way_of`], from the heap's own table.
+    /// The same as [`tag::way_of`], from the heap's own table: an instruction less where the size is no constant, and to headed classes in a heap that has them.
     #[inline(always)]
     pub(super) fn way_of(&self, bytes: usize) -> usize {
         self.ways[(bytes + 15) >> GRANULE_SHIFT].into()

@@ -15,7 +15,7 @@
 //! place is enough. Its page is at hand or in a list, so it is lost to nobody when it is forgotten.
 
 use super::bin::{GATHERED, Window};
-use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS, small_class_of};
+use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
 use super::heap::{Core, Heap, Own, window_number};
 use super::instructions::without_bit;
 use super::space::{Bitmap, Source};
@@ -26,6 +26,12 @@ use core::sync::atomic::{Ordering, compiler_fence};
 /// The first class of which blocks are always gathered: above 512 bytes a window has one or two, and to open it costs as much as to gather eight. From 256 bytes on no program with one thread was
 /// faster, and `xmalloc` with two took a quarter longer.
 pub(super) const FEW: Class = small_class_of(512) + 1;
+
+/// Whether a window has so few blocks of that class that they are always gathered.
+#[inline(always)]
+pub(super) fn has_few(class: Class) -> bool {
+    (FEW..SIZES).contains(&class)
+}
 
 impl<S: Source> Heap<S> {
     /// The block that was freed last is taken again, or the current window has no free one. That it does no more is what keeps it from
@@ -49,7 +55,7 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     pub(super) fn gather_or_refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
-        if heap.own().bins[class].begin_anew() || class >= FEW {
+        if heap.own().bins[class].begin_anew() || has_few(class) {
             return Self::gather(core, class);
         }
         Self::refill_from_windows(core, class)

@@ -12,7 +12,7 @@
 //!
 //! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
 
-use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, block_class_of, class_of};
+use super::class::{self, CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, block_class_of};
 use super::heap::{Core, Heap, Own, Place, Way};
 use super::mark::Mark;
 use super::mistake::{self, Mistake};
@@ -33,6 +33,18 @@ enum Elsewhere {
     Freed,
     /// Another thread freed it before. Not left to a second attempt: the block may be taken again by then.
     Twice,
+}
+
+/// What came of freeing a block in a page that is pending.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum InPending {
+    /// It is none, or not of another heap, or no live block begins there; and nothing was changed.
+    Refused,
+    Freed,
+    /// Freed, and somebody may have to be [told](Heap::announce_freed). With the tag that the page had before.
+    Announce(u32),
+    /// Another thread freed it before, a block of that class.
+    Twice(Class),
 }
 
 /// What an address lies in.
@@ -111,6 +123,23 @@ impl<S: Source> Heap<S> {
             // SAFETY: by the contract above.
             return unsafe { Self::free_sized_run(core, address, bytes) };
         }
+        let class = block_class_of(bytes);
+        // SAFETY: by the contract above.
+        match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, |other| other == class) } {
+            InPending::Freed => {}
+            // SAFETY: by the contract above.
+            InPending::Refused => unsafe { Self::free_sized_farther(core, address, bytes) },
+            InPending::Announce(tag) => Self::announce_freed(core, address.as_ptr() as usize, tag),
+            InPending::Twice(class) => sized_free_twice(address.as_ptr() as usize, class),
+        }
+    }
+
+    /// What is in no page that is pending: see [`free_sized_far`](Self::free_sized_far).
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(never)]
+    unsafe fn free_sized_farther(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
         let granule = heap.own().granule_of(address.as_ptr() as usize);
         if let Some(Way { way, mark, .. }) = heap.own().way_to_any(granule) {
@@ -126,6 +155,54 @@ impl<S: Source> Heap<S> {
         }
         // SAFETY: by the contract above.
         unsafe { Self::free_sized_or_abort(core, address, bytes) }
+    }
+
+    /// Frees a block of another heap, in the first region, in a page in which others freed before: what nearly all frees of other heaps' blocks are. Saves no registers, as long as what follows is the last thing called. `fits`: of that class.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub(super) unsafe fn free_in_pending(
+        core: NonNull<Core<S>>,
+        address: usize,
+        fits: impl FnOnce(Class) -> bool,
+    ) -> InPending {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        let granule = own.granule_of(address);
+        let Some(Way { way, window, mark }) = own.way_to_any(granule) else { return InPending::Refused };
+        let tag = way as u32 ^ own.tag;
+        if !tag::is_pending(tag) || tag::heap(way as u32) == 0 || !fits(tag::class(way as u32)) {
+            return InPending::Refused;
+        }
+        // SAFETY: windows of the first region have words.
+        let (vacant, freed) = unsafe { (&*own.vacant.add(window), &*own.remote.add(window)) };
+        let (bit, owners) = (1 << (granule % 64), vacant.load(Ordering::Relaxed));
+        if owners & bit != 0 {
+            return InPending::Refused;
+        }
+        if !remote::free(freed, bit) {
+            return InPending::Twice(tag::class(tag));
+        }
+        let whole = owners | freed.load(Ordering::Relaxed) == u64::MAX && is_in_first_window(address);
+        // As `remote::announce` looks: whoever collects the page while it is pending sees the bit.
+        if whole || mark.tag.load(Ordering::SeqCst) != tag {
+            InPending::Announce(tag)
+        } else {
+            InPending::Freed
+        }
+    }
+
+    /// Goes on where a block was freed in a page that was pending, with that tag: it may have been collected since, or a window of it have no live block any more.
+    #[inline(never)]
+    pub(super) fn announce_freed(core: NonNull<Core<S>>, address: usize, tag: u32) {
+        let mut heap = Self::borrowed(core);
+        let own = heap.own();
+        let granule = own.granule_of(address);
+        let Some(Way { window, mark, .. }) = own.way_to_any(granule) else { return };
+        // SAFETY: windows of the first region have words.
+        let (vacant, freed) = unsafe { (&*own.vacant.add(window), &*own.remote.add(window)) };
+        own.space.announce(vacant.load(Ordering::Relaxed), freed, (mark, tag), address, &own.announcing);
     }
 
     /// A page run of this heap. A function of its own: blocks of other heaps would save its registers.
@@ -168,7 +245,7 @@ impl<S: Source> Heap<S> {
             return;
         }
         let fits = bytes <= MAX_BLOCK
-            && space.page(start).is_some_and(|page| tag::class(page.tag()) == class_of(bytes));
+            && space.page(start).is_some_and(|page| class::fits(bytes, tag::class(page.tag())));
         let checked = if fits { Ok(()) } else { space.check_size(start, bytes) };
         // SAFETY: by the contract above.
         let result = checked.and_then(|()| unsafe { heap.try_free(address) });
@@ -336,23 +413,33 @@ impl<S: Source> Space<S> {
         if owners & bit != 0 {
             return Elsewhere::Refused;
         }
-        if !tag::is_pending(tag) {
-            match self.free_in_waiting(address, tag) {
-                Some(Ok(())) => return Elsewhere::Freed,
-                Some(Err(_)) => return Elsewhere::Refused,
-                None => {}
-            }
+        // SAFETY: whoever frees gives the block up.
+        if !tag::is_pending(tag) && unsafe { self.free_in_waiting(address, tag::heap(tag)) } {
+            return Elsewhere::Freed;
         }
         if !remote::free(freed, bit) {
             return Elsewhere::Twice;
         }
+        self.announce(owners, freed, (mark, tag), address, announcing);
+        Elsewhere::Freed
+    }
+
+    /// After a block's bit was set among those of other threads: has the page collected. The tag is what the mark had before.
+    #[inline(always)]
+    fn announce(
+        &self,
+        owners: u64,
+        freed: &AtomicU64,
+        (mark, tag): (&Mark, u32),
+        address: usize,
+        announcing: &AtomicUsize,
+    ) {
         if remote::announce(&mark.tag, tag, || announcing.store(address, Ordering::Relaxed)) {
             self.put_into_inbox(address, tag);
             announcing.store(0, Ordering::Relaxed);
         } else if owners | freed.load(Ordering::Relaxed) == u64::MAX && is_in_first_window(address) {
             self.count_vacant(tag);
         }
-        Elsewhere::Freed
     }
 
     /// The page of an address became pending: a function of its own, because few frees of its blocks do that.
@@ -447,7 +534,7 @@ impl<S: Source> Space<S> {
     pub fn check_size(&self, address: usize, given: usize) -> Result<(), Mistake> {
         let (bytes, fits) = match self.find(address)? {
             Found::Block(_, class) => {
-                let fits = given <= super::class::MAX_BLOCK && super::class::class_of(given) == class;
+                let fits = given <= MAX_BLOCK && class::fits(given, class);
                 (SHAPES[class].bytes as usize, fits)
             }
             Found::InSpan(block) => (block.bytes(), block.fits(given)),

@@ -10,7 +10,7 @@
 //! a number that is too large.
 
 use super::bin::Bin;
-use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, block_class_of};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, block_class_of, headed};
 
 /// Another thread freed in the page, and the owner has not collected it yet.
 pub(crate) const PENDING: u32 = 1 << 31;
@@ -40,21 +40,27 @@ pub(crate) const fn tag(heap: u32, class: Class) -> u32 {
 pub(crate) type Ways = [u16; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
 
 /// What they are.
-pub(crate) const WAYS: Ways = {
+pub(crate) const WAYS: Ways = ways(false);
+
+/// The same in a heap of objects with headers.
+pub(crate) const HEADED_WAYS: Ways = ways(true);
+
+const fn ways(headers: bool) -> Ways {
     let mut ways = [0; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
     let mut step = 0;
     while step < ways.len() {
-        ways[step] = tag(0, block_class_of(step << GRANULE_SHIFT)) as u16;
+        let class = block_class_of(step << GRANULE_SHIFT);
+        ways[step] = tag(0, if headers { headed(class) } else { class }) as u16;
         step += 1;
     }
     ways
-};
+}
 
 const _: () = assert!(CLASSES << CLASS_SHIFT <= 1 << 16);
 
-/// The way to the bin of the class of a request of at most [`MAX_BLOCK`] bytes. For 0 bytes that to the bin of class 0.
+/// The way to the bin of the class of a request of at most [`MAX_BLOCK`] bytes; of a headed class never. For 0 bytes that to the bin of class 0.
 ///
-/// Looked up for all of them, though the classes of small ones are a shift: a program does not foresee which of the two the next one is.
+/// Looked up for all of them, though the classes of small ones are a shift: a program does not foresee which of the two the next one is. Where the size is a constant, so is the way.
 #[inline(always)]
 pub(crate) const fn way_of(bytes: usize) -> usize {
     WAYS[(bytes + 15) >> GRANULE_SHIFT] as usize

@@ -198,7 +198,7 @@ mod tests {
     fn by_blocks(shape: &Shape, live: &[usize], os_page: usize) -> u16 {
         let mut vacant = (1u32 << (HEAP_PAGE_BYTES / os_page)) - 1;
         for block in live {
-            let first = block * shape.bytes as usize;
+            let first = shape.first as usize + block * shape.bytes as usize;
             for byte in first..first + shape.bytes as usize {
                 vacant &= !(1 << (byte / os_page));
             }
@@ -217,7 +217,8 @@ mod tests {
                     random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     // From nearly none to half of them.
                     if random >> 33 & 0xff < round * 2 {
-                        let granule = (block * shape.bytes as usize) >> GRANULE_SHIFT;
+                        let first = shape.first as usize + block * shape.bytes as usize;
+                        let granule = first >> GRANULE_SHIFT;
                         words[granule / 64] &= !(1 << (granule % 64));
                         live.push(block);
                     }

@@ -15,7 +15,7 @@
 //!
 //! Page runs without a tag and large blocks belong to no heap; the arenas' snapshot counts them.
 
-use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
+use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, plain};
 use super::lengths::{CUTS, Cut, LONGEST, SPANS};
 use super::space::{Page, Source, Space};
 use super::spans::Span;
@@ -131,7 +131,7 @@ impl<S: Source> Space<S> {
                 }
                 SPAN => match Span::of(page) {
                     Some(span) => {
-                        kind = CLASSES + span.length - LONGEST;
+                        kind = SIZES + span.length - LONGEST;
                         for (block, _) in span.blocks_in(page).filter(|(_, idle)| !idle) {
                             let granule = (block - address) >> GRANULE_SHIFT;
                             live[granule / 64] |= 1 << (granule % 64);
@@ -143,6 +143,7 @@ impl<S: Source> Space<S> {
                 },
                 _ => {
                     live = live_words(page, class, tag::is_pending(seen));
+                    kind = plain(class);
                     Content::Blocks(SHAPES[class].bytes as usize)
                 }
             };
@@ -157,7 +158,7 @@ impl<S: Source> Space<S> {
     /// What the heaps of this space have, by class.
     pub fn statistics(&self) -> Statistics {
         let mut sum = Statistics::NONE;
-        let blocks = SHAPES.iter().map(|shape| shape.bytes as usize);
+        let blocks = SHAPES[..SIZES].iter().map(|shape| shape.bytes as usize);
         let bytes = blocks.chain(CUTS[LONGEST..].iter().map(Cut::bytes));
         for (class, bytes) in sum.classes.iter_mut().zip(bytes) {
             class.block_bytes = bytes;
@@ -204,7 +205,7 @@ impl ClassStatistics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// By class, from small blocks to large ones: those of heap pages, of which the first has none, and those of spans.
-    pub classes: [ClassStatistics; CLASSES + SPANS],
+    pub classes: [ClassStatistics; SIZES + SPANS],
     /// Regions in which there are heap pages.
     pub regions: usize,
     /// Arenas in which a heap has a page.
@@ -221,7 +222,7 @@ pub struct Statistics {
 
 impl Statistics {
     const NONE: Self = Self {
-        classes: [ClassStatistics::NONE; CLASSES + SPANS],
+        classes: [ClassStatistics::NONE; SIZES + SPANS],
         regions: 0,
         arenas: 0,
         spare_pages: 0,

@@ -8,6 +8,7 @@ mod exhausted;
 mod forks;
 mod found;
 mod hardened;
+mod headers;
 mod idle;
 mod limits;
 mod order;

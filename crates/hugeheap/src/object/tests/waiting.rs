@@ -113,3 +113,42 @@ fn a_heap_that_was_taken_late_and_is_left_is_a_heap_like_others() {
     let (first, second) = (space.acquire(), space.acquire());
     assert_eq!([first, second].map(|heap| heap.map(|mut heap| heap.number())), [Some(1), Some(2)]);
 }
+
+#[test]
+fn what_is_freed_in_a_waiting_heap_goes_back_at_once() {
+    for (count, bytes) in [(1, 64), (10, 64), (1000, 64), (1000, 16), (40, 1000), (3, 8192)] {
+        let (space, mut other) = heap();
+        let mut gone = space.acquire().expect("memory");
+        let blocks = gone.take_many(count, bytes);
+        drop(gone);
+        let before = live(space);
+        assert!(before > 0);
+        // From both ends, so that no page is emptied in its order.
+        let (first, last) = blocks.split_at(count / 2);
+        for &block in first.iter().chain(last.iter().rev()) {
+            // SAFETY: used by nobody else.
+            unsafe { other.free_sized(block, bytes) };
+        }
+        assert_eq!(live(space), 0, "{count} blocks of {bytes} bytes");
+        let mut adopted = space.acquire().expect("memory");
+        adopted.verify().expect("sound");
+        assert!(adopted.take_many(count, bytes).iter().all(|&block| space.usable_size(at(block)).is_ok()));
+    }
+}
+
+#[test]
+fn a_block_of_a_waiting_heap_is_freed_once() {
+    let (space, mut other) = heap();
+    let mut gone = space.acquire().expect("memory");
+    let (block, _keeps) = (gone.take(64), gone.take(64));
+    drop(gone);
+    // SAFETY: refused, or used by nobody else.
+    unsafe {
+        assert!(other.try_free(pointer(at(block) + 16)).is_err(), "within it");
+        assert_eq!(other.try_free(block), Ok(()));
+        assert_eq!(other.try_free(block), Err(Mistake::NotLive { bytes: 64 }));
+    }
+    let mut adopted = space.acquire().expect("memory");
+    assert_eq!(adopted.take(64), block, "and is had again");
+    adopted.verify().expect("sound");
+}
