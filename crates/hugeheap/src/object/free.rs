@@ -36,24 +36,38 @@ impl<S: Source> Heap<S> {
 
     #[inline(never)]
     fn free_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
+        let mut heap = Self::borrowed(core);
+        let granule = heap.own().granule_of(address.as_ptr() as usize);
+        if let Some(way) = heap.own().way_to_any(granule) {
+            // Tags of heaps have no such bit: it is the page's.
+            if tag::is_pending(way.way as u32) {
+                return Self::free_pending_or_abort(core, address);
+            }
+            // SAFETY: whoever frees gives the block up; the way is that of the granule.
+            if unsafe { heap.free_on_way_of_own(granule, way) } {
+                return;
+            }
+        }
+        Self::free_elsewhere_or_abort(core, address);
+    }
+
+    /// What is in a page that is pending.
+    #[inline(never)]
+    fn free_pending_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
         // SAFETY: whoever frees gives the block up.
         match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, |class| class < CLASSES) } {
             InPending::Freed => {}
             InPending::Announce(tag) => Self::announce_freed(core, address.as_ptr() as usize, tag),
-            InPending::Refused => Self::free_farther_or_abort(core, address),
+            InPending::Refused => Self::free_elsewhere_or_abort(core, address),
             InPending::Twice(class) => free_twice(address, class),
         }
     }
 
-    /// What is in no page that is pending.
+    /// What is no page run and no block of this heap in the first region.
     #[inline(never)]
-    fn free_farther_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
+    fn free_elsewhere_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
         let address = address.as_ptr() as usize;
         // SAFETY: whoever frees gives the block up.
-        if unsafe { Self::free_of_own(core, address) } {
-            return;
-        }
-        // SAFETY: as above.
         if let Err(mistake) = unsafe { Self::free_elsewhere(core, address) } {
             mistake::abort("free", address, mistake);
         }

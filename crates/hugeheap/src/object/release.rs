@@ -89,7 +89,7 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As for [`free`](Self::free); the granule lies in the first region, and that is the way from it.
     #[inline(always)]
-    unsafe fn free_on_way_of_own(&mut self, granule: usize, Way { way, mark, .. }: Way) -> bool {
+    pub(super) unsafe fn free_on_way_of_own(&mut self, granule: usize, Way { way, mark, .. }: Way) -> bool {
         if way == tag::tag(0, RUN) as usize {
             return Self::free_run(self.core, granule);
         }
