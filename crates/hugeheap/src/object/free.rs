@@ -13,7 +13,7 @@ use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES};
 use super::heap::{Core, Heap, Own, Way};
 use super::instructions::{in_register, with_bit};
 use super::mistake::{self, Mistake};
-use super::release::InPending;
+use super::remote_free::InPending;
 use super::space::Source;
 use super::tag;
 use core::ptr::NonNull;

@@ -89,6 +89,7 @@ mod refill;
 mod registry;
 mod release;
 mod remote;
+mod remote_free;
 mod resize;
 mod run_cache;
 mod runs;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The steps themselves are those of `remote`: this module has a copy of that file on loom's atomics. The order in which they are called
-//! is repeated from `release` and `ownerless`. Loom knows sequentially consistent fences, but takes accesses of that order for acquire and
+//! is repeated from `remote_free` and `ownerless`. Loom knows sequentially consistent fences, but takes accesses of that order for acquire and
 //! release: where one side writes and then looks, a fence stands between, for what the accesses mean together.
 //! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
@@ -83,6 +83,10 @@ impl Heap {
         }
         if !remote::free(&page.remote, bit) {
             return false;
+        }
+        // As `Heap::free_in_pending` does; elsewhere it is the first look of `announce`.
+        if tag & tag::PENDING != 0 && remote::is_still_pending(&page.tag, tag) {
+            return true;
         }
         if remote::announce(&page.tag, tag, || {}) {
             remote::push(&self.inbox, address, &page.link);

@@ -1,22 +1,11 @@
-//! Taking blocks back: by the owner away from its current windows, and from other threads.
+//! Taking blocks back by the owner away from its current windows, and what an address lies in.
 //!
-//! ```text
-//!   other thread                                   owner
-//!   remote[window] |= bit       (twice: mistake)
-//!   tag |= PENDING ── was not set ─▶ inbox ──────▶ collect (see `inbox`): tag &= !PENDING, take the bits, free them
-//! ```
-//!
-//! Setting the pending bit is a compare-and-swap. It fails when the owner changed it since: then the bit was taken, and the page may be
-//! somebody else's by now. A page that is pending stays in its heap, because it is in the inbox, or is about to be: the owner's own
-//! compare-and-swap to the spare tag fails, and the next collection releases it.
-//!
-//! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
+//! Blocks of other heaps: see [`remote_free`](super::remote_free).
 
 use super::class::{self, CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, block_class_of};
 use super::heap::{Core, Heap, Own, Place, Way};
-use super::mark::Mark;
 use super::mistake::{self, Mistake};
-use super::remote;
+use super::remote_free::{Elsewhere, InPending};
 use super::runs::check_run;
 use super::space::{Page, Source, Space};
 use super::span_place::is_of_length;
@@ -24,28 +13,7 @@ use super::spans::{SPANNED, SpanBlock};
 use super::tag::{self, RUN, SPAN, SPARE};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// What came of freeing a block of another heap.
-enum Elsewhere {
-    /// No live block begins there, and nothing was changed: [`Space::free_remote`] knows why.
-    Refused,
-    Freed,
-    /// Another thread freed it before. Not left to a second attempt: the block may be taken again by then.
-    Twice,
-}
-
-/// What came of freeing a block in a page that is pending.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum InPending {
-    /// It is none, or not of another heap, or no live block begins there; and nothing was changed.
-    Refused,
-    Freed,
-    /// Freed, and somebody may have to be [told](Heap::announce_freed). With the tag that the page had before.
-    Announce(u32),
-    /// Another thread freed it before, a block of that class.
-    Twice(Class),
-}
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// What an address lies in.
 pub(super) enum Found {
@@ -55,11 +23,6 @@ pub(super) enum Found {
     InSpan(SpanBlock),
     /// What the arenas know of: a page run, a large block, or nothing.
     Pages,
-}
-
-/// Whether an address lies in the first window of its page.
-fn is_in_first_window(address: usize) -> bool {
-    address % HEAP_PAGE_BYTES < 64 << GRANULE_SHIFT
 }
 
 /// Away from the function that meets it, which would save registers for it.
@@ -155,54 +118,6 @@ impl<S: Source> Heap<S> {
         }
         // SAFETY: by the contract above.
         unsafe { Self::free_sized_or_abort(core, address, bytes) }
-    }
-
-    /// Frees a block of another heap, in the first region, in a page in which others freed before: what nearly all frees of other heaps' blocks are. Saves no registers, as long as what follows is the last thing called. `fits`: of that class.
-    ///
-    /// # Safety
-    /// As for [`free`](Self::free).
-    #[inline(always)]
-    pub(super) unsafe fn free_in_pending(
-        core: NonNull<Core<S>>,
-        address: usize,
-        fits: impl FnOnce(Class) -> bool,
-    ) -> InPending {
-        let mut heap = Self::borrowed(core);
-        let own = heap.own();
-        let granule = own.granule_of(address);
-        let Some(Way { way, window, mark }) = own.way_to_any(granule) else { return InPending::Refused };
-        let tag = way as u32 ^ own.tag;
-        if !tag::is_pending(tag) || tag::heap(way as u32) == 0 || !fits(tag::class(way as u32)) {
-            return InPending::Refused;
-        }
-        // SAFETY: windows of the first region have words.
-        let (vacant, freed) = unsafe { (&*own.vacant.add(window), &*own.remote.add(window)) };
-        let (bit, owners) = (1 << (granule % 64), vacant.load(Ordering::Relaxed));
-        if owners & bit != 0 {
-            return InPending::Refused;
-        }
-        if !remote::free(freed, bit) {
-            return InPending::Twice(tag::class(tag));
-        }
-        let whole = owners | freed.load(Ordering::Relaxed) == u64::MAX && is_in_first_window(address);
-        // As `remote::announce` looks: whoever collects the page while it is pending sees the bit.
-        if whole || mark.tag.load(Ordering::SeqCst) != tag {
-            InPending::Announce(tag)
-        } else {
-            InPending::Freed
-        }
-    }
-
-    /// Goes on where a block was freed in a page that was pending, with that tag: it may have been collected since, or a window of it have no live block any more.
-    #[inline(never)]
-    pub(super) fn announce_freed(core: NonNull<Core<S>>, address: usize, tag: u32) {
-        let mut heap = Self::borrowed(core);
-        let own = heap.own();
-        let granule = own.granule_of(address);
-        let Some(Way { window, mark, .. }) = own.way_to_any(granule) else { return };
-        // SAFETY: windows of the first region have words.
-        let (vacant, freed) = unsafe { (&*own.vacant.add(window), &*own.remote.add(window)) };
-        own.space.announce(vacant.load(Ordering::Relaxed), freed, (mark, tag), address, &own.announcing);
     }
 
     /// A page run of this heap. A function of its own: blocks of other heaps would save its registers.
@@ -319,25 +234,6 @@ impl<S: Source> Own<S> {
         Ok(())
     }
 
-    /// Frees a block of another heap.
-    ///
-    /// # Safety
-    /// As for [`free`](super::Heap::free); the granule lies in the first region, in a page with that mark, and `way` is the difference of its tag, that of another heap and of a class, and this heap's.
-    #[inline(always)]
-    unsafe fn free_of_other(&self, granule: usize, way: usize, mark: &Mark) -> Elsewhere {
-        let number = granule / 64;
-        // SAFETY: windows of the first region have words.
-        let words = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
-        let address = self.base + (granule << GRANULE_SHIFT);
-        self.space.free_for_owner(
-            words,
-            1 << (granule % 64),
-            (mark, way as u32 ^ self.tag),
-            address,
-            &self.announcing,
-        )
-    }
-
     /// Frees a block; says no, with nothing changed, if it is not live.
     fn free_at(&mut self, page: Page, place: &Place) -> bool {
         if !self.free_bits(page, place) {
@@ -370,101 +266,6 @@ impl<S: Source> Own<S> {
 }
 
 impl<S: Source> Space<S> {
-    /// Frees a block in a page of another heap, or of a heap that has no owner now. `announcing`: the caller's.
-    pub(super) fn free_remote(
-        &self,
-        page: Page,
-        tag: u32,
-        address: usize,
-        announcing: &AtomicUsize,
-    ) -> Result<(), Mistake> {
-        let class = tag::class(tag);
-        if class == SPARE {
-            return Err(Mistake::NotLive { bytes: 0 });
-        }
-        if class == RUN {
-            return self.free_run_remote(page, tag, address);
-        }
-        if class == SPAN {
-            return self.free_to_pool(page, address);
-        }
-        let bytes = SHAPES[class].bytes as usize;
-        let place = Place::of(page, class, address)?;
-        let words = (&page.vacant()[place.window], &page.remote()[place.window]);
-        match self.free_for_owner(words, place.bits, (page.mark(), tag), address, announcing) {
-            Elsewhere::Freed => Ok(()),
-            Elsewhere::Refused => Err(Mistake::NotLive { bytes }),
-            Elsewhere::Twice => Err(Mistake::TwoThreads { bytes }),
-        }
-    }
-
-    /// Frees a block that is another's, by its bit in the words (vacant, remote) of its window. The tag is what the page's mark had before.
-    #[inline(always)]
-    fn free_for_owner(
-        &self,
-        (vacant, freed): (&AtomicU64, &AtomicU64),
-        bit: u64,
-        (mark, tag): (&Mark, u32),
-        address: usize,
-        announcing: &AtomicUsize,
-    ) -> Elsewhere {
-        // Where no live block begins it is 1, also inside of blocks.
-        let owners = vacant.load(Ordering::Relaxed);
-        if owners & bit != 0 {
-            return Elsewhere::Refused;
-        }
-        // SAFETY: whoever frees gives the block up.
-        if !tag::is_pending(tag) && unsafe { self.free_in_waiting(address, tag::heap(tag)) } {
-            return Elsewhere::Freed;
-        }
-        if !remote::free(freed, bit) {
-            return Elsewhere::Twice;
-        }
-        self.announce(owners, freed, (mark, tag), address, announcing);
-        Elsewhere::Freed
-    }
-
-    /// After a block's bit was set among those of other threads: has the page collected. The tag is what the mark had before.
-    #[inline(always)]
-    fn announce(
-        &self,
-        owners: u64,
-        freed: &AtomicU64,
-        (mark, tag): (&Mark, u32),
-        address: usize,
-        announcing: &AtomicUsize,
-    ) {
-        if remote::announce(&mark.tag, tag, || announcing.store(address, Ordering::Relaxed)) {
-            self.put_into_inbox(address, tag);
-            announcing.store(0, Ordering::Relaxed);
-        } else if owners | freed.load(Ordering::Relaxed) == u64::MAX && is_in_first_window(address) {
-            self.count_vacant(tag);
-        }
-    }
-
-    /// The page of an address became pending: a function of its own, because few frees of its blocks do that.
-    #[inline(never)]
-    pub(super) fn put_into_inbox(&self, address: usize, tag: u32) {
-        let Some(page) = self.page(address) else { return };
-        self.push_into_inbox(page, tag);
-        self.announced(tag);
-    }
-
-    /// Puts a page that became pending into the inbox of its heap.
-    pub(super) fn push_into_inbox(&self, page: Page, tag: u32) {
-        if let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) {
-            remote::push(&shared.inbox.first, page.address(), &page.links().inbox);
-        }
-    }
-
-    /// After a page was put into an inbox: sees to it that somebody collects it.
-    pub(super) fn announced(&self, tag: u32) {
-        if let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) {
-            self.collect_ownerless(tag::heap(tag));
-            self.count_announced(tag::heap(tag), shared);
-        }
-    }
-
     /// Frees what begins at `address` from a thread without a heap of its own.
     ///
     /// # Safety

@@ -43,6 +43,13 @@ pub(super) fn announce(tag: &AtomicU32, seen: u32, note: impl Fn()) -> bool {
     }
 }
 
+/// Whether a page that was pending, with the tag `seen` from before the bit was set, is so still: then there is nothing to [announce].
+#[inline(always)]
+pub(super) fn is_still_pending(tag: &AtomicU32, seen: u32) -> bool {
+    written_before_look();
+    tag.load(Ordering::SeqCst) == seen
+}
+
 /// Owner: the page is not pending any more. Returns its tag. Before the bits are taken, so that later ones announce the page again.
 pub(super) fn acknowledge(tag: &AtomicU32) -> u32 {
     let was = tag.fetch_and(!PENDING, Ordering::SeqCst);
