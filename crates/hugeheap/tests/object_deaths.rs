@@ -61,6 +61,18 @@ fn give(heap: &mut ProcessHeap, address: usize) {
     unsafe { heap.free(NonNull::new(address as *mut u8).expect("not null")) };
 }
 
+/// Lets another thread do it, after it has freed a block of the same page: such a page has a way of its own.
+fn in_pending_page(heap: &mut ProcessHeap, deed: impl FnOnce(&mut ProcessHeap) + Send + 'static) {
+    let neighbour = take(heap, 48);
+    std::thread::spawn(move || {
+        let mut heap = space().acquire().expect("memory");
+        give(&mut heap, neighbour);
+        deed(&mut heap);
+    })
+    .join()
+    .expect("the process ends before");
+}
+
 /// One test per deed: its name, what is done, what the line says after the address, the deed.
 macro_rules! deaths {
     ($($(#[$attribute:meta])* $name:ident $action:literal $mistake:literal $deed:expr;)*) => {
@@ -291,6 +303,48 @@ deaths! {
         tell(block);
         // SAFETY: as in `free`.
         unsafe { heap.reallocate(NonNull::new(block as *mut u8).expect("not null"), 100) };
+    };
+
+    resized_within_its_class_after_it_was_freed
+        "reallocate" "size class 48: nothing live begins at the address (freed twice?)" |heap| {
+        let block = take(heap, 48);
+        give(heap, block);
+        tell(block);
+        // SAFETY: as in `free`.
+        unsafe { heap.reallocate(NonNull::new(block as *mut u8).expect("not null"), 40) };
+    };
+
+    resized_inside_a_block
+        "reallocate" "size class 48: the address is inside a block, not at its beginning" |heap| {
+        let block = take(heap, 48);
+        tell(block + 16);
+        // SAFETY: as in `free`.
+        unsafe { heap.reallocate(NonNull::new((block + 16) as *mut u8).expect("not null"), 100) };
+    };
+
+    inside_a_block_of_a_page_in_which_others_freed
+        "free" "size class 48: the address is inside a block, not at its beginning" |heap| {
+        let block = take(heap, 48);
+        in_pending_page(heap, move |other| free(other, block + 16));
+    };
+
+    wrong_size_in_a_page_in_which_others_freed
+        "sized free" "size class 48: freed with a size of 100 bytes, which another class has" |heap| {
+        let block = take(heap, 48);
+        in_pending_page(heap, move |other| free_sized(other, block, 100));
+    };
+
+    freed_by_the_owner_of_a_page_in_which_others_freed
+        "sized free" "size class 48: nothing live begins at the address (freed twice?)" |heap| {
+        let (block, keeps) = (take(heap, 48), take(heap, 48));
+        give(heap, block);
+        std::thread::spawn(move || {
+            let mut heap = space().acquire().expect("memory");
+            give(&mut heap, keeps);
+            free_sized(&mut heap, block, 48);
+        })
+        .join()
+        .expect("the process ends before");
     };
 
     without_a_heap_of_its_own
