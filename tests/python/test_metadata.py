@@ -12,7 +12,9 @@ def test_a_heap_that_has_become_small_keeps_no_metadata(ask):
         import hugeheap, json, re
         def numbers():
             resident = int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
-            return hugeheap.stats().metadata, resident
+            stats = hugeheap.stats()
+            # Without the arenas: one more or less may have a live object in it.
+            return stats.metadata, resident - stats.resident
         numbers()
         before = numbers()
         many = [[number] for number in range(3_000_000)]
@@ -28,4 +30,4 @@ def test_a_heap_that_has_become_small_keeps_no_metadata(ask):
     # 88 and 32 bytes for each, and a list of 24 MB beside them.
     assert grown > 3_000_000 * 100 / 16384 * 192, (before, full)
     assert after[0] - before[0] < grown / 10, (before, full, after)
-    assert after[1] - before[1] < grown, (before, full, after)
+    assert after[1] - before[1] < grown / 2, (before, full, after)

@@ -38,19 +38,19 @@ def test_objects_are_blocks_and_pymalloc_gets_no_arena(ask, objects, tmp_path):
     status, heap_pages, arenas = ask(
         """
         import hugeheap, json
-        rows = [(number, str(number), float(number)) for number in range(200_000)]
-        # A heap page of 16 KiB begins with a block; a pool of pymalloc's begins with its header. A tuple is 16 bytes into its block.
-        at_page = sum(id(part) % 16384 == 0 for row in rows for part in row[1:]) + sum((id(row) - 16) % 16384 == 0 for row in rows)
+        rows = [(number, str(number) * 5, float(number)) for number in range(100_000, 300_000)]
+        # A heap page of 16 KiB begins with a block, of most sizes; a pool of pymalloc's begins with its header.
+        at_page = sum(id(part) % 16384 == 0 for row in rows for part in row)
         stats = hugeheap.stats()
-        assert all((str(number), float(number)) == (text, real) for number, text, real in rows)
+        assert all((str(number) * 5, float(number)) == (text, real) for number, text, real in rows)
         print(json.dumps([vars(hugeheap.status()), at_page, stats.arenas]))
         """,
         **objects,
         HUGEHEAP_TELEMETRY=str(tmp_path),
     )
     assert (status["state"], status["level"]) == ("hooked", "objects") and "objects" in status["explanation"]
-    # 200 000 strings and floats of 16 MB and more in all: about 1 000 heap pages.
-    assert heap_pages > 200
+    # 200 000 strings of 80 bytes, and as many numbers of 32 twice: about 1 700 heap pages.
+    assert heap_pages > 1_000
     assert arenas > 0
     record = testbed.only_record(tmp_path)
     assert (record["level"], record["state"]) == ("objects", "hooked")
@@ -77,7 +77,8 @@ levels.append(hugeheap.enable(level="objects").level)
 levels.append(hugeheap.enable(level="arenas").level)
 levels.append(hugeheap.enable(policy="base").level)
 new = [[number, str(number)] for number in range(100_000)]
-at_page = sum(id(row[1]) % 16384 == 0 or (id(row) - 16) % 16384 == 0 for row in new)
+long = [str(number) * 5 for number in range(100_000, 200_000)]
+at_page = sum(id(text) % 16384 == 0 for text in long)
 # Larger, smaller, larger again: across owners the first bytes stay.
 for mark, (block, size) in enumerate(early):
     for wanted in (2 * size, size // 2 + 1, 3 * size, 20 * size, size):
@@ -105,8 +106,8 @@ print(json.dumps([vars(hugeheap.status()), hugeheap.stats().live, levels, at_pag
     )
     assert levels == ["arenas", "objects", "objects", "objects"], "a level is raised, and never lowered"
     assert status["level"] == "objects" and status["policy"] == "base" and live > 5 << 20
-    # 100 000 strings of 64 bytes and their lists: about 400 heap pages of strings.
-    assert at_page > 100, "objects do not come from blocks"
+    # 100 000 strings of 80 bytes: about 490 heap pages, each of which begins with one. A pool of pymalloc's begins with its header.
+    assert at_page > 300, "objects do not come from blocks"
     assert testbed.only_record(tmp_path)["level"] == "objects"
 
 
@@ -185,8 +186,10 @@ def test_tracemalloc_started_on_top_and_stopped(ask, objects):
             good = good and again == more
             del again
             last = [[number] * 24 for number in range(50_000)]
+            texts = [str(number) * 5 for number in range(100_000, 150_000)]
             levels.append(hugeheap.status().level)
-            at_page = sum((id(row) - 16) % 16384 == 0 for row in last)
+            # 80 bytes each, about 240 heap pages; a pool of pymalloc's begins with its header.
+            at_page = sum(id(text) % 16384 == 0 for text in texts)
             print(json.dumps([traced, freed, good and last == more and at_page > 50, levels]))
             """,
             **preload,
