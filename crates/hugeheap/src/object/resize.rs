@@ -6,8 +6,8 @@
 //!         └─▶ looked for everywhere: others' blocks, spans, page runs, large blocks, mistakes
 //! ```
 //!
-//! The first way is that of a string or a vector that grows from the beginning. While it was the second one, which looked for the block three times, such a step cost as much as four pairs of allocating and freeing: a program that
-//! formats numbers spent an eighth of its instructions there.
+//! The first way is that of a string or a vector that grows from the beginning. While it was the second one, which looked for the block three times, to take 40 bytes, have
+//! them grow to 80 and free them cost 271 instructions; now it is 140 (`tests/instructions`, `grow`).
 
 use super::class::{CLASSES, MAX_BLOCK, SHAPES, aligned_class_of, fits};
 use super::heap::{Core, Heap, Way};
