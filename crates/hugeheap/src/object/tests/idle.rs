@@ -118,12 +118,15 @@ fn a_page_that_was_claimed_and_in_which_nobody_freed_is_the_owners_again() {
     owner.check_empty();
 }
 
+/// Frees a block of so many bytes.
+type Free = fn(&mut Heap<World>, NonNull<u8>, usize);
+
 /// Of a page that is pending already no free is announced: the arenas learn of each 64th that becomes vacant.
 #[test]
 fn what_is_freed_in_pending_pages_is_news_as_well() {
     // Each has a way of its own to a pending page.
     // SAFETY: the tests' blocks, used by nobody else.
-    let ways: [fn(&mut Heap<World>, NonNull<u8>, usize); 3] = unsafe {
+    let ways: [Free; 3] = unsafe {
         [
             |heap, block, _| heap.try_free(block).expect("live"),
             |heap, block, _| heap.free(block),
