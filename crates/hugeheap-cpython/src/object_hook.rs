@@ -15,8 +15,6 @@
 //! What a thread frees of another's waits until its owner needs blocks. A worker that handed out what it built and now waits needs none: as long as there is one
 //! interpreter, whoever holds its lock [visits](visit_due) the worker's heap. Nothing else in a process uses the heaps of threads in this library.
 //!
-//! Requests of which [rounding would waste much](wastes) go on to the allocator that was there before, which for all above 512 bytes is malloc.
-//!
 //! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew since. A block of
 //! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
 
@@ -27,9 +25,8 @@ use core::ffi::{c_int, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
-use hugeheap::arena::HEAP_PAGE_BYTES;
 use hugeheap::complain;
-use hugeheap::object::{Mistake, ProcessHeap, block_bytes, space, thread_heap, thread_heap_at_hand};
+use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap, thread_heap_at_hand};
 
 /// What the hook needs: written once, before the hook is visible.
 struct State {
@@ -162,31 +159,8 @@ unsafe extern "C" fn malloc_shared<const DOMAIN: Domain>(bytes: usize) -> *mut c
     unsafe { malloc_far::<true, DOMAIN>(bytes) }
 }
 
-/// Bytes above which a request may go on to malloc: a heap page has four blocks of so many, and room for three or two of more. Below, less than an eighth is wasted on the average of each class.
-const EXACT: usize = HEAP_PAGE_BYTES / 4;
-
-/// Part of a request, as a divisor, that may be wasted: with an eighth the `bytes` of reads of 8, 16 and 64 KiB would take 12 % more than on stock CPython.
-const WASTE: usize = 10;
-
-/// Bytes from which on malloc makes a mapping for each block, at first: 128 KiB. That takes longer than what heap pages waste of them is worth, an eighth at most.
-const MAPPED: usize = 128 << 10;
-
-/// Whether a request is better served by malloc, which rounds to 16 bytes. Here all of a block is resident on a huge page.
-///
-/// A buffer for a read of 4 KiB is 33 bytes longer than that as a `bytes` object, and would get a third of a heap page: 200 MB of them were 275 MiB resident, with stock CPython 206 (`docs/measurements/buffers.py`).
-fn wastes(bytes: usize) -> bool {
-    bytes > EXACT && bytes < MAPPED && block_bytes(bytes) - bytes > bytes / WASTE
-}
-
 #[inline(never)]
 unsafe extern "C" fn malloc_far<const LOCKS: bool, const DOMAIN: Domain>(bytes: usize) -> *mut c_void {
-    if wastes(bytes) {
-        // SAFETY: a request like any other; its own context.
-        let block = unsafe { previous::<DOMAIN>().malloc(bytes) };
-        if !block.is_null() {
-            return block;
-        }
-    }
     let block = pointer(on_heap::<LOCKS, _>(|heap| heap.allocate_far(bytes)));
     if block.is_null() {
         // SAFETY: the allocator before may still have memory; its own context.
@@ -200,13 +174,6 @@ unsafe extern "C" fn calloc<const LOCKS: bool, const DOMAIN: Domain>(
     count: usize,
     size: usize,
 ) -> *mut c_void {
-    if count.checked_mul(size).is_some_and(wastes) {
-        // SAFETY: as in `malloc`.
-        let block = unsafe { previous::<DOMAIN>().calloc(count, size) };
-        if !block.is_null() {
-            return block;
-        }
-    }
     let block = pointer(on_heap::<LOCKS, _>(|heap| heap.allocate_array(count, size)));
     if block.is_null() {
         // SAFETY: as in `malloc`; overflow is refused there as well.
@@ -240,13 +207,6 @@ unsafe extern "C" fn realloc_far<const LOCKS: bool, const DOMAIN: Domain>(
     bytes: usize,
 ) -> *mut c_void {
     let Some(address) = NonNull::new(old.cast::<u8>()) else { return null_mut() };
-    if wastes(bytes) {
-        // SAFETY: as above.
-        let moved = unsafe { realloc_without::<DOMAIN>(address, bytes) };
-        if !moved.is_null() {
-            return moved;
-        }
-    }
     // SAFETY: CPython gives the old block up when the answer is not null.
     match on_heap::<LOCKS, _>(|heap| unsafe { heap.try_reallocate(address, bytes) }) {
         Some(Ok(Some(block))) => block.as_ptr().cast(),
@@ -258,7 +218,7 @@ unsafe extern "C" fn realloc_far<const LOCKS: bool, const DOMAIN: Domain>(
     }
 }
 
-/// Of the allocator before: it is better for so many bytes, or hugeheap has no memory for a larger block, or for a heap.
+/// Of the allocator before: hugeheap has no memory for a larger block, or for a heap.
 ///
 /// # Safety
 /// As for `realloc`.
@@ -504,25 +464,4 @@ pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
         }
     }
     true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_goes_on_to_malloc_is_what_rounding_would_waste_a_tenth_of() {
-        let ours = [
-            0, 1, 512, 4096, 5_000, 5_440, 7_500, 8_192, 9_000, 14_000, 16_384, 18_000, 30_000, 32_768,
-            65_536,
-        ];
-        for bytes in ours.into_iter().chain([110_000, 131_072, 131_073, 1 << 20, usize::MAX]) {
-            assert!(!wastes(bytes), "{bytes}");
-        }
-        for bytes in
-            [4_097, 4_129, 5_500, 8_193, 8_225, 14_500, 16_385, 16_417, 29_000, 32_801, 65_569, 100_000]
-        {
-            assert!(wastes(bytes), "{bytes}");
-        }
-    }
 }

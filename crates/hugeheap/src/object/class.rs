@@ -25,8 +25,12 @@
 
 use crate::arena::HEAP_PAGE_BYTES;
 
-/// Largest request, in bytes, that gets a block; larger ones get page runs. Two blocks to a heap page.
+/// Largest block of a size class, in bytes. Two blocks to a heap page.
 pub const MAX_BLOCK: usize = 8 << 10;
+
+/// Largest request, in bytes, that gets a block of its class. Of longer ones a heap page has room for three or two, and what they are rounded to is up to half as much again as they ask for: they get blocks of [spans](super::spans). But in hardened heaps, and in collected
+/// ones, which move what is in their way.
+pub const MAX_BINNED: usize = 4 << 10;
 
 /// Largest block, in bytes, of the classes in steps of 16: pymalloc's range, in its steps, and 64 bytes more. A request of a power of two is
 /// often one of a few bytes more, for a header or a zero at the end: with 512 and 640 for the next class a program with a twelfth of its objects a

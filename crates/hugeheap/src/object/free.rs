@@ -9,7 +9,7 @@
 //! A fast path ends with a call wherever it does not know what to do, and has nothing on the stack then. The order of what it gives is that of what it was given: an instruction for each argument
 //! that is elsewhere, and where all registers are in use two more to save one. So there are functions of one purpose for callers that have the address first and the heap last.
 
-use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, SHAPES};
 use super::heap::{Core, Heap, Own, Way};
 use super::instructions::{in_register, with_bit};
 use super::mistake::{self, Mistake};
@@ -125,7 +125,7 @@ impl<S: Source> Heap<S> {
     /// As for [`free`](Self::free).
     #[inline(always)]
     pub unsafe fn free_sized(&mut self, address: NonNull<u8>, bytes: usize) {
-        if bytes <= MAX_BLOCK {
+        if bytes <= MAX_BINNED {
             let way = tag::way_of(bytes);
             // SAFETY: the way of a request.
             let bin = unsafe { self.own().bin_on(way) };
@@ -153,7 +153,7 @@ impl<S: Source> Heap<S> {
     #[inline(always)]
     pub(crate) unsafe fn free_sized_anywhere(&mut self, address: NonNull<u8>, bytes: usize) {
         let core = self.core;
-        if bytes <= MAX_BLOCK {
+        if bytes <= MAX_BINNED {
             // SAFETY: by the contract above.
             match unsafe { self.free_on_way::<true>(address, bytes) } {
                 InWord::Refused => {}
@@ -201,7 +201,7 @@ impl<S: Source> Heap<S> {
     /// Frees a block of a class that has a bin, if it is this heap's and of the class of `bytes`. `CURRENT`: it may lie in the current window.
     ///
     /// # Safety
-    /// As for [`free_sized`](Self::free_sized); at most [`MAX_BLOCK`] bytes.
+    /// As for [`free_sized`](Self::free_sized); at most [`MAX_BINNED`] bytes.
     #[inline(always)]
     unsafe fn free_on_way<const CURRENT: bool>(&mut self, address: NonNull<u8>, bytes: usize) -> InWord {
         let own = self.own();

@@ -20,7 +20,7 @@
 
 use super::apart::Apart;
 use super::bin::{Bin, NO_BLOCK};
-use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, MAX_SMALL, SHAPES, WINDOWS};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, MAX_SMALL, SHAPES, WINDOWS};
 use super::hardened::Preset;
 use super::inbox::Queues;
 use super::instructions::in_register;
@@ -179,7 +179,7 @@ impl<S: Source> Heap<S> {
 
     #[inline(always)]
     fn allocate_with<const GATHER: bool>(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        if bytes > MAX_BLOCK {
+        if bytes > MAX_BINNED {
             return Self::allocate_pages(self.core, bytes);
         }
         // SAFETY: the way of a request.
@@ -204,7 +204,7 @@ impl<S: Source> Heap<S> {
     /// argument.
     #[inline(always)]
     pub(crate) fn allocate_remembered(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-        if bytes > MAX_BLOCK {
+        if bytes > MAX_BINNED {
             return Self::allocate_pages_of(bytes, self.core);
         }
         let way = self.own().way_of(bytes);
@@ -259,7 +259,7 @@ impl<S: Source> Heap<S> {
         Self::gather_or_refill(core, class)
     }
 
-    /// Requests above [`MAX_BLOCK`].
+    /// Requests above [`MAX_BINNED`].
     #[inline(never)]
     fn allocate_pages(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
         Self::allocate_run(core, bytes)

@@ -12,7 +12,7 @@
 //! All are multiples of a kibibyte, and all but that of 9 KiB, of which no power of two cuts a span of few pages without rest, cut theirs exactly: so blocks are aligned as their length is, which buffers for direct
 //! input and output want.
 
-use super::class::{MAX_BLOCK, SHAPES, class_of};
+use super::class::{MAX_BINNED, MAX_BLOCK, SHAPES, class_of};
 use super::pages::MAX_RUN;
 use crate::arena::HEAP_PAGE_BYTES;
 
@@ -25,8 +25,8 @@ pub(super) const LONGEST: usize = 32;
 /// How a page run is cut.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
-    /// Of a block, in KiB.
-    pub(super) kib: u32,
+    /// Of a block.
+    bytes: u32,
     /// Heap pages.
     pub(super) pages: u32,
     /// Blocks.
@@ -36,13 +36,36 @@ pub(super) struct Cut {
 impl Cut {
     /// Bytes of a block.
     pub(super) const fn bytes(&self) -> usize {
-        (self.kib as usize) << 10
+        self.bytes as usize
+    }
+
+    /// KiB of a block, or of its greater part.
+    pub(super) const fn kib(&self) -> u32 {
+        self.bytes.div_ceil(1 << 10)
     }
 }
 
 /// Heap pages and blocks of spans, from short blocks to long ones. Few pages: those of a span come together, and go together.
-const SPAN_CUTS: [(u32, u32); 12] =
-    [(4, 7), (5, 8), (3, 4), (7, 8), (9, 8), (5, 4), (3, 2), (7, 4), (9, 4), (5, 2), (7, 2), (9, 2)];
+const SPAN_CUTS: [(u32, u32); 18] = [
+    (4, 15),
+    (3, 10),
+    (4, 12),
+    (3, 8),
+    (4, 9),
+    (4, 8),
+    (8, 15),
+    (5, 8),
+    (3, 4),
+    (7, 8),
+    (16, 15),
+    (5, 4),
+    (3, 2),
+    (7, 4),
+    (15, 7),
+    (5, 2),
+    (7, 2),
+    (9, 2),
+];
 
 /// How many lengths of spans there are.
 pub(super) const SPANS: usize = SPAN_CUTS.len();
@@ -51,22 +74,23 @@ pub(super) const SPANS: usize = SPAN_CUTS.len();
 pub(super) const LENGTHS: usize = LONGEST + SPANS;
 
 /// Most blocks of a span.
-pub(super) const MOST_BLOCKS: usize = 8;
+pub(super) const MOST_BLOCKS: usize = 15;
 
-/// KiB of a heap page.
-const PAGE_KIB: u32 = (HEAP_PAGE_BYTES >> 10) as u32;
+/// Bytes that all lengths are multiples of: an eighth of a thirty-second of the shortest one. What [`span_place`](super::span_place) has seven bits for.
+pub(super) const UNIT: usize = 256;
 
 /// All lengths.
 pub(super) const CUTS: [Cut; LENGTHS] = {
-    let mut cuts = [Cut { kib: 0, pages: 0, blocks: 1 }; LENGTHS];
+    let mut cuts = [Cut { bytes: 0, pages: 0, blocks: 1 }; LENGTHS];
     let mut length = 0;
     while length < LENGTHS {
         cuts[length] = if length < LONGEST {
             let pages = length as u32 + 1;
-            Cut { kib: pages * PAGE_KIB, pages, blocks: 1 }
+            Cut { bytes: pages * HEAP_PAGE_BYTES as u32, pages, blocks: 1 }
         } else {
             let (pages, blocks) = SPAN_CUTS[length - LONGEST];
-            Cut { kib: pages * PAGE_KIB / blocks, pages, blocks }
+            let bytes = pages * HEAP_PAGE_BYTES as u32 / blocks;
+            Cut { bytes: bytes - bytes % UNIT as u32, pages, blocks }
         };
         length += 1;
     }
@@ -78,39 +102,59 @@ pub(super) const KIB: [u32; LENGTHS] = {
     let mut kib = [0; LENGTHS];
     let mut length = 0;
     while length < LENGTHS {
-        kib[length] = CUTS[length].kib;
+        kib[length] = CUTS[length].kib();
         length += 1;
     }
     kib
 };
 
-/// KiB of the longest request that may get a block of a span: above it a heap page is an eighth at most.
-const TABLE_KIB: usize = 128;
+/// Bytes of the longest request that may get a block of a span: above it a heap page is a fifth at most.
+const MOST_SPANNED: usize = CUTS[LENGTHS - 1].bytes();
 
-/// The length of each size, in KiB.
-const TABLE: [u8; TABLE_KIB + 1] = {
-    let mut table = [0; TABLE_KIB + 1];
-    let mut kib = 1;
-    while kib <= TABLE_KIB {
-        let (mut best, mut length) = (TABLE_KIB / PAGE_KIB as usize - 1, 0);
+/// The length of each size up to that, in units.
+const TABLE: [u8; MOST_SPANNED / UNIT + 1] = {
+    let mut table = [0; MOST_SPANNED / UNIT + 1];
+    let mut units = 1;
+    while units < table.len() {
+        let (mut best, mut length) = (LONGEST - 1, 0);
         while length < LENGTHS {
-            let fits = CUTS[length].kib as usize >= kib;
-            if fits && CUTS[length].kib < CUTS[best].kib {
+            let bytes = CUTS[length].bytes();
+            if bytes >= units * UNIT && bytes < CUTS[best].bytes() {
                 best = length;
             }
             length += 1;
         }
-        table[kib] = best as u8;
-        kib += 1;
+        table[units] = best as u8;
+        units += 1;
     }
     table
 };
 
-/// The length of a request above [`MAX_BLOCK`]; `None` for one that is longer than all of them.
+/// The length of a request above [`MAX_BINNED`]; `None` for one that is longer than all of them.
 #[inline(always)]
 pub(super) const fn length_of(bytes: usize) -> Option<Length> {
-    let kib = bytes.div_ceil(1 << 10);
-    if kib <= TABLE_KIB { Some(TABLE[kib] as Length) } else { run_length(bytes.div_ceil(HEAP_PAGE_BYTES)) }
+    if bytes <= MOST_SPANNED {
+        Some(TABLE[bytes.div_ceil(UNIT)] as Length)
+    } else {
+        run_length(bytes.div_ceil(HEAP_PAGE_BYTES))
+    }
+}
+
+/// The length that a block gets which grows to more than [`MAX_BINNED`] bytes and not more than [`MAX_BLOCK`]: it is likely to grow on, and would be copied for each of the lengths between.
+pub(super) const GROWN: Length = length_of_exactly(MAX_BLOCK);
+
+const fn length_of_exactly(bytes: usize) -> Length {
+    match length_of(bytes) {
+        Some(length) if CUTS[length].bytes() == bytes => length,
+        _ => panic!("no length"),
+    }
+}
+
+/// Whether a request of so many bytes can have got a block of a span of that length.
+#[inline(always)]
+pub(super) fn fits_span(bytes: usize, length: Length) -> bool {
+    let grew = length == GROWN && bytes <= MAX_BLOCK;
+    bytes > MAX_BINNED && (grew || length_of(bytes) == Some(length))
 }
 
 /// The length of a page run.
@@ -122,7 +166,7 @@ pub(super) const fn run_length(pages: usize) -> Option<Length> {
 ///
 /// For who has another allocator as well, and gives each what it serves best.
 pub const fn block_bytes(bytes: usize) -> usize {
-    if bytes <= MAX_BLOCK {
+    if bytes <= MAX_BINNED {
         return SHAPES[class_of(bytes)].bytes as usize;
     }
     match length_of(bytes) {
@@ -140,19 +184,25 @@ pub(super) const fn is_span(length: Length) -> bool {
 
 /// The length of a request of that alignment, a power of two up to a heap page.
 pub(super) const fn aligned_length_of(bytes: usize, align: usize) -> Option<Length> {
-    match length_of(bytes) {
-        Some(length) if CUTS[length].bytes() % align == 0 => Some(length),
-        _ => run_length(bytes.div_ceil(HEAP_PAGE_BYTES)),
+    let mut least = bytes;
+    // Ends at the latest with a page run.
+    loop {
+        let Some(rounded) = least.checked_next_multiple_of(align) else { return None };
+        match length_of(rounded) {
+            Some(length) if CUTS[length].bytes() % align != 0 => least = CUTS[length].bytes() + 1,
+            found => return found,
+        }
     }
 }
 
 /// Whether what a request gets is aligned to a heap page, whoever frees it and whatever becomes of it.
 pub(super) const fn is_whole(bytes: usize) -> bool {
-    bytes > MAX_BLOCK && !matches!(length_of(bytes), Some(length) if is_span(length))
+    bytes > MAX_BINNED && !matches!(length_of(bytes), Some(length) if is_span(length))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::mark::SPAN_BLOCKS;
     use super::*;
 
     #[test]
@@ -173,7 +223,7 @@ mod tests {
         for bytes in MAX_BLOCK + 1..=LONGEST * HEAP_PAGE_BYTES {
             let wasted = CUTS[length_of(bytes).expect("not longer than all")].bytes() - bytes;
             assert!(wasted * 5 <= bytes, "{wasted} of {bytes}");
-            if bytes <= TABLE_KIB << 10 {
+            if bytes <= 128 << 10 {
                 (all, wasted_of_all) = (all + bytes, wasted_of_all + wasted);
             }
         }
@@ -183,8 +233,8 @@ mod tests {
             assert!(used <= all && (all - used) * 60 <= all, "length {length}");
             assert_eq!(is_span(length), cut.blocks > 1);
             assert!(cut.blocks as usize <= MOST_BLOCKS);
-            // One mark has a place for two blocks that begin in its page.
-            assert!(cut.bytes() * 2 >= HEAP_PAGE_BYTES, "length {length}");
+            // One mark has a place for so many blocks that begin in its page.
+            assert!(cut.bytes() * SPAN_BLOCKS > HEAP_PAGE_BYTES, "length {length}");
         }
     }
 

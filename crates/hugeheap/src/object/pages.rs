@@ -7,7 +7,7 @@
 //!
 //! Both may be freed by any thread; the arenas' lock orders it.
 
-use super::class::MAX_BLOCK;
+use super::class::MAX_BINNED;
 use super::mistake::Mistake;
 use super::space::{Source, Space};
 use crate::arena::{ARENA_BYTES, Arenas, BadFree, HEAP_PAGE_BYTES, layout};
@@ -113,7 +113,7 @@ impl<S: Source> Space<S> {
 /// Whether a request of `given` bytes can have got a page run or large block of `bytes`, without a guard.
 pub(super) const fn fits_pages(bytes: usize, given: usize) -> bool {
     let run = bytes % HEAP_PAGE_BYTES == 0 && given.div_ceil(HEAP_PAGE_BYTES) == bytes / HEAP_PAGE_BYTES;
-    bytes == given || run && given > MAX_BLOCK
+    bytes == given || run && given > MAX_BINNED
 }
 
 fn pages_of(bytes: usize) -> u32 {

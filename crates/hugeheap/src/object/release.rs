@@ -2,7 +2,7 @@
 //!
 //! Blocks of other heaps: see [`remote_free`](super::remote_free).
 
-use super::class::{self, CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES, block_class_of};
+use super::class::{self, CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, MAX_BLOCK, SHAPES, block_class_of};
 use super::heap::{Core, Heap, Own, Place, Way};
 use super::mistake::{self, Mistake};
 use super::remote_free::{Elsewhere, InPending};
@@ -82,7 +82,7 @@ impl<S: Source> Heap<S> {
     /// As for [`free`](Self::free).
     #[inline(never)]
     pub(super) unsafe fn free_sized_far(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
-        if bytes > MAX_BLOCK {
+        if bytes > MAX_BINNED {
             // SAFETY: by the contract above.
             return unsafe { Self::free_sized_run(core, address, bytes) };
         }

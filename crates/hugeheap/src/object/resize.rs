@@ -9,9 +9,9 @@
 //! The first way is that of a string or a vector that grows from the beginning. While it was the second one, which looked for the block three times, to take 40 bytes, have
 //! them grow to 80 and free them cost 271 instructions; now it is 140 (`tests/instructions`, `grow`).
 
-use super::class::{CLASSES, MAX_BLOCK, SHAPES, aligned_class_of, fits};
+use super::class::{CLASSES, MAX_BINNED, MAX_BLOCK, SHAPES, aligned_class_of, fits};
 use super::heap::{Core, Heap, Way};
-use super::lengths;
+use super::lengths::{self, GROWN};
 use super::mistake::Mistake;
 use super::pages::MAX_RUN;
 use super::release::{Found, live_bytes};
@@ -42,14 +42,17 @@ impl<S: Source> Heap<S> {
         if align <= 16 {
             return self.allocate(bytes);
         }
-        if let Some(class) = aligned_class_of(bytes, align) {
+        let most = self.own().most_of_class();
+        if let Some(class) =
+            aligned_class_of(bytes, align).filter(|&class| SHAPES[class].bytes as usize <= most)
+        {
             // Not by its bytes: a heap for objects with headers has others for these, which are not aligned.
             // SAFETY: a class.
             return unsafe { self.allocate_on::<true>(tag::tag(0, class) as usize) };
         }
         if align <= HEAP_PAGE_BYTES {
             // A page run begins at a heap page. By the way of all of them, which finds those that are kept: a program that takes and frees buffers of 4 to 40 KB, aligned to 4096 bytes, took four times as long otherwise.
-            let bytes = bytes.max(MAX_BLOCK + 1);
+            let bytes = bytes.max(most + 1);
             return match lengths::aligned_length_of(bytes, align) {
                 Some(length) => Self::allocate_length(self.core, length, bytes),
                 None => self.allocate(bytes),
@@ -61,7 +64,7 @@ impl<S: Source> Heap<S> {
     /// Like [`allocate`](Self::allocate), all of it zero. Memory that is known to be fresh from the system is not written.
     pub fn allocate_zeroed(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         // Of a page run nobody knows whether it was used before, so it may be one that is kept.
-        let (address, zeroed) = if bytes <= MAX_BLOCK {
+        let (address, zeroed) = if bytes <= MAX_BINNED {
             let way = self.own().way_of(bytes);
             // SAFETY: the way of a request.
             (unsafe { self.allocate_on::<true>(way)? }, false)
@@ -128,7 +131,7 @@ impl<S: Source> Heap<S> {
         bytes: usize,
     ) -> Result<Option<NonNull<u8>>, Mistake> {
         // A request for 0 bytes is one for a byte: no class is looked up for it here.
-        if bytes.wrapping_sub(1) >= MAX_BLOCK {
+        if bytes.wrapping_sub(1) >= MAX_BINNED {
             return Ok(None);
         }
         let own = self.own();
@@ -172,9 +175,10 @@ impl<S: Source> Heap<S> {
             Resized::Here(resized) => return Ok(Some(resized)),
             Resized::Has(have) => have,
         };
-        let grows = bytes > have && bytes > MAX_BLOCK && heap.own().preset.is_none();
+        let grows = bytes > have && bytes > MAX_BINNED && heap.own().preset.is_none();
         let moved = match lengths::run_length(bytes.div_ceil(HEAP_PAGE_BYTES)) {
             _ if !grows => heap.allocate_far(bytes),
+            _ if bytes <= MAX_BLOCK => Self::allocate_length(core, GROWN, bytes),
             Some(run) if bytes <= COPIED => Self::allocate_length(core, run, bytes),
             _ => heap.ask(|space| space.allocate_growing(bytes)),
         };

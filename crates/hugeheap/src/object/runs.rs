@@ -11,7 +11,7 @@
 //!
 //! The lock, the clock and the arena's bitmaps cost 115 ns per pair of allocate and free; from here it is 10. How many are kept: [`run_cache`](super::run_cache).
 
-use super::class::{GRANULE_SHIFT, WINDOWS};
+use super::class::{GRANULE_SHIFT, MAX_BINNED, MAX_BLOCK, WINDOWS, class_of};
 use super::hardened::BYTES_WORD;
 use super::heap::{Core, Heap, Own};
 use super::lengths::{self, CUTS, LONGEST, Length};
@@ -20,13 +20,14 @@ use super::mistake::Mistake;
 use super::run_cache::{Kept, Spilled, TOGETHER};
 use super::space::{Page, Source, Space};
 use super::span_place::SpanPlace;
+use super::spans::{Span, Taken};
 use super::tag::{self, RUN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 impl<S: Source> Heap<S> {
-    /// Requests above [`MAX_BLOCK`](super::MAX_BLOCK).
+    /// Requests above [`MAX_BINNED`](super::MAX_BINNED).
     #[inline(always)]
     pub(super) fn allocate_run(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
         match lengths::length_of(bytes) {
@@ -77,7 +78,7 @@ impl<S: Source> Heap<S> {
     fn new_run(core: NonNull<Core<S>>, length: Length, bytes: usize) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         if heap.is_hardened() {
-            return heap.allocate_fresh(bytes, false).map(|fresh| fresh.address);
+            return Self::new_hardened(core, bytes);
         }
         heap.take_handed();
         let raised = {
@@ -91,9 +92,10 @@ impl<S: Source> Heap<S> {
             if raised {
                 heap.own().space.source().with(|arenas| arenas.keeps_runs());
             }
-            if let Some(block) = heap.ask(|space| space.take_block(length)) {
+            if let Some(taken) = heap.ask(|space| space.take_blocks(length)) {
                 heap.own().learn();
-                return Some(block);
+                heap.keep_more(&taken);
+                return taken.first();
             }
         }
         // There may be room for what is needed of a span, where there is none for all of it.
@@ -111,6 +113,33 @@ impl<S: Source> Heap<S> {
             page.mark().tag.store(own.tag_of(RUN), Ordering::Release);
         }
         Some(address)
+    }
+
+    /// Keeps what came with a block of a span, as far as there is room.
+    fn keep_more(&mut self, taken: &Taken) {
+        let mut spilled = Spilled::none();
+        {
+            let _keeping = self.keeping();
+            let own = self.own();
+            for block in taken.more() {
+                // Kept is what lies in the first region only.
+                if own.granule_of(block.address) >= own.all_granules() || !own.keep(block) {
+                    spilled.add(block);
+                }
+            }
+        }
+        self.own().space.give_runs(&spilled);
+    }
+
+    /// A hardened heap has no spans: its blocks are placed at random, and checked by their bits alone.
+    #[cold]
+    fn new_hardened(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        if bytes > heap.own().most_of_class() {
+            return heap.allocate_fresh(bytes, false).map(|fresh| fresh.address);
+        }
+        // SAFETY: a class.
+        unsafe { heap.allocate_on::<true>(tag::tag(0, class_of(bytes)) as usize) }
     }
 
     /// Frees the run at a granule of the first region, in a page that has this heap's tag for runs; says no when none is live there.
@@ -191,6 +220,11 @@ pub(super) fn bytes_of(page: Page) -> usize {
 }
 
 impl<S: Source> Own<S> {
+    /// Bytes of the longest block of a class that this heap has.
+    pub(super) fn most_of_class(&self) -> usize {
+        if self.preset.is_some() { MAX_BLOCK } else { MAX_BINNED }
+    }
+
     /// Finds the link of what is kept.
     #[inline(always)]
     pub(super) fn run_links(&self) -> impl Fn(Kept) -> &'static AtomicUsize + Copy + use<S> {
@@ -303,14 +337,22 @@ impl<S: Source> Space<S> {
     /// Gives what was kept back: blocks of spans to the pool, runs to the arenas. Returns how many heap pages these got.
     pub(super) fn give_runs(&self, spilled: &Spilled) -> usize {
         let (mut runs, mut count, mut pages) = ([0; TOGETHER + 1], 0, 0);
-        for &run in spilled.runs() {
-            if lengths::is_span(run.length) {
-                pages += self.give_block(run);
-                continue;
-            }
+        let mut add = |run: Kept| {
             runs[count] = run.address;
             count += 1;
             pages += CUTS[run.length].pages as usize;
+        };
+        let (mut blocks, whole) = (0, spilled.runs().iter().copied());
+        for run in whole.clone() {
+            if lengths::is_span(run.length) {
+                blocks += 1;
+            } else {
+                add(run);
+            }
+        }
+        if blocks > 0 {
+            let blocks = whole.filter(|run| lengths::is_span(run.length));
+            self.give_blocks(blocks, |span| add(Kept { address: span.head.address(), length: span.length }));
         }
         if count == 0 {
             return pages;
@@ -318,7 +360,10 @@ impl<S: Source> Space<S> {
         let runs = &runs[..count];
         self.source().before_free();
         for page in runs.iter().filter_map(|&run| self.page(run)) {
-            page.mark().tag.store(0, Ordering::Release);
+            match Span::at(page) {
+                Some(span) => span.pages().for_each(|page| page.mark().tag.store(0, Ordering::Release)),
+                None => page.mark().tag.store(0, Ordering::Release),
+            }
         }
         let given = self.source().with(|arenas| arenas.free_runs(runs));
         debug_assert!(given.is_ok(), "kept runs are runs of the arenas");

@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   tag      of a span, and of no heap: the same for all
-//!   free     15   11 10     6 5         0
-//!            ├ number ┼ length ┼ first ────┤     of the page in its span; KiB to the first block that begins in the page, as many as a page has if none does
-//!   idle     for each of the one or two blocks that begin there 1 if it does not live
+//!   free     15   12 11     7 6         0
+//!            ├ number ┼ length ┼ first ────┤     of the page in its span; units of 256 bytes to the first block that begins in the page, as many as a page has if none does
+//!   idle     for each of the up to four blocks that begin there 1 if it does not live
 //!   links    for each of them the next one that its heap keeps
 //! ```
 //!
-//! So whether a block begins at an address is a comparison or two. With a division for it, and one by the length for its number, a stack of buffers (the peers' workload `buffers`) took a third longer than with page runs.
+//! So whether a block begins at an address is a few comparisons. With a division for it, and one by the length for its number, a stack of buffers (the peers' workload `buffers`) took a third longer than with page runs.
 //!
 //! A free sets *idle* by an atomic exchange: who finds it set has met a second free, of whatever thread. A block that is kept or pooled has it set; who takes it from there clears it by a store, which nobody else does meanwhile.
 
-use super::lengths::{CUTS, KIB, LONGEST, Length, SPANS, length_of};
-use super::mark::Mark;
+use super::lengths::{CUTS, LONGEST, Length, SPANS, UNIT, fits_span};
+use super::mark::{Mark, SPAN_BLOCKS};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 pub(super) struct SpanPlace {
     /// Of the page in which it begins.
     mark: &'static Mark,
-    /// Whether it is the second one that begins there: none is the third.
-    second: bool,
+    /// Which of those that begin there it is.
+    block: usize,
 }
 
 /// What the mark of a page says of its place in a span. What is none can be read where somebody else has the page by now.
@@ -32,9 +32,9 @@ pub(super) struct SpanPage(u16);
 
 impl SpanPage {
     pub(super) fn new(number: usize, length: Length) -> Self {
-        let (start, kib) = (number * PAGE_KIB, CUTS[length].kib as usize);
-        let first = (start.next_multiple_of(kib) - start).min(PAGE_KIB);
-        Self((number << 11 | (length - LONGEST) << 6 | first) as u16)
+        let (start, units) = (number * PAGE_UNITS, CUTS[length].bytes() / UNIT);
+        let first = (start.next_multiple_of(units) - start).min(PAGE_UNITS);
+        Self((number << 12 | (length - LONGEST) << 7 | first) as u16)
     }
 
     #[inline(always)]
@@ -48,31 +48,37 @@ impl SpanPage {
     }
 
     pub(super) fn number(self) -> usize {
-        usize::from(self.0 >> 11)
+        usize::from(self.0 >> 12)
     }
 
     #[inline(always)]
     pub(super) fn length(self) -> Option<Length> {
-        let span = usize::from(self.0 >> 6 & 31);
+        let span = usize::from(self.0 >> 7 & 31);
         if span < SPANS { Some(LONGEST + span) } else { None }
     }
 
     /// Bytes to the first block that begins there.
     #[inline(always)]
     fn first(self) -> usize {
-        usize::from(self.0 & 63) << 10
+        usize::from(self.0 & 127) * UNIT
     }
 }
 
-/// KiB of a heap page.
-const PAGE_KIB: usize = HEAP_PAGE_BYTES >> 10;
+/// Units of a heap page.
+const PAGE_UNITS: usize = HEAP_PAGE_BYTES / UNIT;
 
-const _: () = assert!(SPANS <= 32 && PAGE_KIB < 64);
+const _: () = assert!(SPANS <= 32 && PAGE_UNITS < 128);
 
 /// Bytes of a block.
 #[inline(always)]
 fn bytes_of(length: Length) -> usize {
-    (KIB[length] as usize) << 10
+    CUTS[length].bytes()
+}
+
+/// Which block it is that begins so many bytes behind the first one of its page. Without a division, and without a branch that nobody foresees.
+#[inline(always)]
+fn block_behind(behind: usize, bytes: usize) -> usize {
+    (1..SPAN_BLOCKS).map(|block| usize::from(behind >= block * bytes)).sum()
 }
 
 impl SpanPlace {
@@ -80,7 +86,7 @@ impl SpanPlace {
     #[inline(always)]
     pub(super) fn of_block(mark: &'static Mark, address: usize, length: Length) -> Self {
         let behind = address % HEAP_PAGE_BYTES - SpanPage::of(mark).first();
-        Self { mark, second: behind >= bytes_of(length) }
+        Self { mark, block: block_behind(behind, bytes_of(length)) }
     }
 
     /// The place of the block that begins so many bytes into a page, with its length. `None`: none does.
@@ -88,38 +94,38 @@ impl SpanPlace {
     pub(super) fn find(mark: &'static Mark, offset: usize) -> Option<(Self, Length)> {
         let page = SpanPage::of(mark);
         let length = page.length()?;
-        let behind = offset.wrapping_sub(page.first());
-        let second = behind != 0;
-        if second && behind != bytes_of(length) {
+        let (behind, bytes) = (offset.wrapping_sub(page.first()), bytes_of(length));
+        let block = block_behind(behind, bytes);
+        if behind != block * bytes {
             return None;
         }
-        Some((Self { mark, second }, length))
+        Some((Self { mark, block }, length))
     }
 
     #[inline(always)]
     pub(super) fn link(self) -> &'static AtomicUsize {
-        self.mark.span_link(self.second)
+        self.mark.span_link(self.block)
     }
 
     pub(super) fn is_idle(self) -> bool {
-        self.mark.idle(self.second).load(Ordering::Relaxed) != 0
+        self.mark.idle(self.block).load(Ordering::Relaxed) != 0
     }
 
     /// It lives from now on: by who has taken it.
     #[inline(always)]
     pub(super) fn begin(self) {
-        self.mark.idle(self.second).store(0, Ordering::Relaxed);
+        self.mark.idle(self.block).store(0, Ordering::Relaxed);
     }
 
     /// It does not live any more. Says no where it did not.
     #[inline(always)]
     pub(super) fn end(self) -> bool {
-        self.mark.idle(self.second).swap(1, Ordering::AcqRel) == 0
+        self.mark.idle(self.block).swap(1, Ordering::AcqRel) == 0
     }
 }
 
 /// Whether a request of so many bytes can have got a block of the span that a page with that mark is of.
 #[inline(always)]
 pub(super) fn is_of_length(mark: &Mark, bytes: usize) -> bool {
-    SpanPage::of(mark).length().is_some_and(|length| length_of(bytes) == Some(length))
+    SpanPage::of(mark).length().is_some_and(|length| fits_span(bytes, length))
 }

@@ -22,10 +22,10 @@
 
 use super::class::{GRANULE_SHIFT, WINDOWS};
 use super::heap::{Core, Heap};
-use super::lengths::{CUTS, Cut, LONGEST, Length, MOST_BLOCKS, SPANS, is_span, length_of};
-use super::mark::Mark;
+use super::lengths::{CUTS, Cut, LONGEST, Length, MOST_BLOCKS, SPANS, fits_span, is_span};
+use super::mark::{Mark, SPAN_BLOCKS};
 use super::mistake::Mistake;
-use super::run_cache::Kept;
+use super::run_cache::{Kept, Spilled};
 use super::space::{Page, Source, Space};
 use super::span_place::{SpanPage, SpanPlace};
 use super::tag::{self, SPAN};
@@ -44,7 +44,10 @@ pub(super) const LOOKED: usize = 2;
 const NEXT: usize = 3;
 const PREVIOUS: usize = 4;
 
-const _: () = assert!(PREVIOUS < WINDOWS && MOST_BLOCKS <= 8);
+const _: () = assert!(PREVIOUS < WINDOWS && MOST_BLOCKS <= 64);
+
+/// Bytes of blocks that a heap takes out of the pool at once, one to be used and the others to be kept: the lock is paid once for a few. A heap of 256 MiB in blocks of 4 to 8 KiB is filled, and emptied, in two thirds of the time.
+const AT_ONCE: usize = 32 << 10;
 
 /// KiB of pooled blocks that are news for the arenas: as much as in heap pages that heaps have in lists.
 const TOLD: u32 = 1 << 10;
@@ -65,6 +68,40 @@ pub(super) struct Span {
     pub(super) length: Length,
 }
 
+/// Blocks of a span that were taken out of the pool.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    span: Span,
+    /// The number of the one that lives now.
+    first: usize,
+    /// Those that do not live: the heap that wanted one keeps them, or gives them back.
+    more: u64,
+}
+
+impl Taken {
+    /// The first blocks of a set, which is not empty.
+    fn choose(span: Span, from: u64, most: usize) -> Self {
+        let (mut left, mut more) = (from & (from - 1), 0);
+        for _ in 1..most {
+            more |= left & left.wrapping_neg();
+            left &= left.saturating_sub(1);
+        }
+        Self { span, first: from.trailing_zeros() as usize, more }
+    }
+
+    /// The block that lives.
+    pub(super) fn first(&self) -> Option<NonNull<u8>> {
+        NonNull::new(self.span.address_of(self.first) as *mut u8)
+    }
+
+    /// The others.
+    pub(super) fn more(&self) -> impl Iterator<Item = Kept> {
+        let Self { span, more, .. } = *self;
+        let numbers = (0..span.cut().blocks as usize).filter(move |number| more >> number & 1 != 0);
+        numbers.map(move |number| Kept { address: span.address_of(number), length: span.length })
+    }
+}
+
 /// A block of a span.
 #[derive(Clone, Copy)]
 pub(super) struct SpanBlock {
@@ -72,6 +109,11 @@ pub(super) struct SpanBlock {
     /// Its number in the span.
     number: usize,
     place: SpanPlace,
+}
+
+/// Blocks of a length that are taken at once.
+fn at_once(length: Length) -> usize {
+    (AT_ONCE / CUTS[length].bytes()).max(1)
 }
 
 impl Span {
@@ -167,7 +209,7 @@ impl SpanBlock {
 
     /// Whether a request of so many bytes can have got it.
     pub(super) fn fits(&self, bytes: usize) -> bool {
-        bytes > super::MAX_BLOCK && length_of(bytes) == Some(self.length())
+        fits_span(bytes, self.length())
     }
 
     fn kept(&self) -> Kept {
@@ -212,6 +254,14 @@ impl Pool {
         }
     }
 
+    /// Takes out what was chosen of a span of which those blocks are pooled.
+    fn take(&mut self, taken: Taken, pooled: u64, find: impl Fn(usize) -> Option<Page>) -> Taken {
+        let Taken { span, first, more } = taken;
+        self.set_pooled(span, pooled & !(1 << first | more), find);
+        span.place_of(first).begin();
+        taken
+    }
+
     /// The head of the span of a length with the fewest pooled blocks.
     fn fullest(&self, length: Length) -> Option<usize> {
         self.first[length - LONGEST].iter().copied().find(|&head| head != 0)
@@ -244,32 +294,33 @@ impl<S: Source> Space<S> {
         if !block.place.end() {
             return Err(Mistake::NotLive { bytes: block.bytes() });
         }
-        self.give_block(block.kept());
+        let mut given = Spilled::none();
+        given.add(block.kept());
+        self.give_runs(&given);
         Ok(())
     }
 
-    /// A live block of a length, of a span that has one pooled, or of a new one.
-    pub(super) fn take_block(&self, length: Length) -> Option<NonNull<u8>> {
-        self.take_pooled(length)
-            .or_else(|| self.new_span(length))
-            .and_then(|start| NonNull::new(start as *mut u8))
+    /// A live block of a length, of a span that has one pooled, or of a new one; and some more, if they are short.
+    pub(super) fn take_blocks(&self, length: Length) -> Option<Taken> {
+        self.take_pooled(length).or_else(|| self.new_span(length))
     }
 
-    fn take_pooled(&self, length: Length) -> Option<usize> {
+    fn take_pooled(&self, length: Length) -> Option<Taken> {
         let mut pool = self.spans.lock();
         let span = Span { head: self.page(pool.fullest(length)?)?, length };
         let (pooled, gone) = (span.pooled(), span.word(GONE));
-        // Of those that are resident, if there are.
-        let from = if pooled & !gone != 0 { pooled & !gone } else { pooled };
-        let number = from.trailing_zeros() as usize;
-        span.set_word(GONE, gone & !(1 << number));
-        pool.set_pooled(span, pooled & !(1 << number), |address| self.page(address));
-        span.place_of(number).begin();
-        Some(span.address_of(number))
+        // Those that are resident, if there are. What is not is brought back for who needs it only.
+        let (from, most) = match pooled & !gone {
+            0 => (pooled, 1),
+            resident => (resident, at_once(length)),
+        };
+        let taken = pool.take(Taken::choose(span, from, most), pooled, |address| self.page(address));
+        span.set_word(GONE, gone & !(1 << taken.first));
+        Some(taken)
     }
 
-    /// Takes a page run from the arenas, cuts it, and takes its first block.
-    fn new_span(&self, length: Length) -> Option<usize> {
+    /// Takes a page run from the arenas, cuts it, and takes its first blocks.
+    fn new_span(&self, length: Length) -> Option<Taken> {
         let cut = CUTS[length];
         let start = self.source().with(|arenas| arenas.allocate(cut.pages))?.get();
         let ready = |page: usize| self.page_or_add(start + page * HEAP_PAGE_BYTES).is_some();
@@ -287,46 +338,34 @@ impl<S: Source> Space<S> {
         // Afterwards, and the head first: who finds a page of a span looks there.
         for (number, page) in span.pages().enumerate() {
             SpanPage::new(number, length).note(page.mark());
-            for second in [false, true] {
-                page.mark().idle(second).store(1, Ordering::Relaxed);
+            for block in 0..SPAN_BLOCKS {
+                page.mark().idle(block).store(1, Ordering::Relaxed);
             }
             page.mark().tag.store(SPANNED, Ordering::Release);
         }
-        span.place_of(0).begin();
-        self.spans.lock().set_pooled(span, span.all() & !1, |address| self.page(address));
-        Some(start)
+        let taken = Taken::choose(span, span.all(), at_once(length));
+        Some(self.spans.lock().take(taken, span.all(), |address| self.page(address)))
     }
 
-    /// Puts a block that does not live into the pool. A span of which all are there goes to the arenas: returns its heap pages.
-    pub(super) fn give_block(&self, block: Kept) -> usize {
-        let found = self.page(block.address).map(|page| SpanBlock::at(page, block.address));
-        let Some(Ok(SpanBlock { span, number, .. })) = found else { return 0 };
-        let (pooled, news) = {
-            let mut pool = self.spans.lock();
+    /// Puts blocks that do not live into the pool. `ended` is told of each span of which all are there now. Nobody finds it any more: it is in no list, and none of its blocks lives or is kept. It is to go to the arenas.
+    pub(super) fn give_blocks(&self, blocks: impl Iterator<Item = Kept>, mut ended: impl FnMut(Span)) {
+        let mut pool = self.spans.lock();
+        for block in blocks {
+            let found = self.page(block.address).map(|page| SpanBlock::at(page, block.address));
+            let Some(Ok(SpanBlock { span, number, .. })) = found else { continue };
             let pooled = span.pooled() | 1 << number;
             pool.set_pooled(span, pooled, |address| self.page(address));
-            pool.news += span.cut().kib;
-            (pooled, if pool.news < TOLD { 0 } else { core::mem::take(&mut pool.news) })
-        };
+            pool.news += span.cut().kib();
+            if pooled == span.all() {
+                ended(span);
+            }
+        }
+        let news = if pool.news < TOLD { 0 } else { core::mem::take(&mut pool.news) };
+        drop(pool);
         if news > 0 {
             let pages = (news as usize).div_ceil(HEAP_PAGE_BYTES >> 10);
             self.source().with(|arenas| arenas.became_partial(pages as u64));
         }
-        if pooled != span.all() {
-            return 0;
-        }
-        // Nobody finds it any more: it is in no list, and none of its blocks lives or is kept.
-        self.end_span(span);
-        span.cut().pages as usize
-    }
-
-    fn end_span(&self, span: Span) {
-        self.source().before_free();
-        for page in span.pages() {
-            page.mark().tag.store(0, Ordering::Release);
-        }
-        let freed = self.free_pages(span.head.address());
-        debug_assert!(freed.is_ok(), "a span is a run of the arenas");
     }
 
     /// Compares the lists of the pool with what the heads of all spans say. `pages`: all pages of the space.

@@ -10,7 +10,7 @@
 //! a number that is too large.
 
 use super::bin::Bin;
-use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, block_class_of, headed};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, block_class_of, headed};
 
 /// Another thread freed in the page, and the owner has not collected it yet.
 pub(crate) const PENDING: u32 = 1 << 31;
@@ -36,8 +36,8 @@ pub(crate) const fn tag(heap: u32, class: Class) -> u32 {
     heap << HEAP_SHIFT | (class as u32) << CLASS_SHIFT
 }
 
-/// The ways to the bins of all sizes up to [`MAX_BLOCK`], in steps of a granule.
-pub(crate) type Ways = [u16; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
+/// The ways to the bins of all sizes up to [`MAX_BINNED`], in steps of a granule.
+pub(crate) type Ways = [u16; (MAX_BINNED >> GRANULE_SHIFT) + 1];
 
 /// What they are.
 pub(crate) const WAYS: Ways = ways(false);
@@ -46,7 +46,7 @@ pub(crate) const WAYS: Ways = ways(false);
 pub(crate) const HEADED_WAYS: Ways = ways(true);
 
 const fn ways(headers: bool) -> Ways {
-    let mut ways = [0; (MAX_BLOCK >> GRANULE_SHIFT) + 1];
+    let mut ways = [0; (MAX_BINNED >> GRANULE_SHIFT) + 1];
     let mut step = 0;
     while step < ways.len() {
         let class = block_class_of(step << GRANULE_SHIFT);
@@ -58,7 +58,7 @@ const fn ways(headers: bool) -> Ways {
 
 const _: () = assert!(CLASSES << CLASS_SHIFT <= 1 << 16);
 
-/// The way to the bin of the class of a request of at most [`MAX_BLOCK`] bytes; of a headed class never. For 0 bytes that to the bin of class 0.
+/// The way to the bin of the class of a request of at most [`MAX_BINNED`] bytes; of a headed class never. For 0 bytes that to the bin of class 0.
 ///
 /// Looked up for all of them, though the classes of small ones are a shift: a program does not foresee which of the two the next one is. Where the size is a constant, so is the way.
 #[inline(always)]

@@ -49,7 +49,7 @@ fn a_block_freed_twice_whose_page_went_back_meanwhile() {
         let (space, mut heap) = heap();
         let mut other = space.acquire().expect("memory");
         // Two to a page: more pages than a heap keeps without blocks.
-        let blocks = heap.take_many(100, 8192);
+        let blocks = heap.take_many(100, 4096);
         other.give_all(blocks.iter().copied());
         let address = at(blocks[picked]);
         // SAFETY: as above.
@@ -61,7 +61,7 @@ fn a_block_freed_twice_whose_page_went_back_meanwhile() {
 #[test]
 fn addresses_inside_a_block() {
     let (_, mut heap) = heap();
-    for bytes in [32, 48, 512, 576, 640, 5440, 8192] {
+    for bytes in [32, 48, 512, 576, 640, 3264, 4096] {
         let block = at(heap.take(bytes));
         for offset in [16, bytes / 32 * 16, bytes - 16] {
             assert_eq!(refused(&mut heap, block + offset), Mistake::Interior { bytes });
@@ -74,7 +74,7 @@ fn addresses_inside_a_block() {
 #[test]
 fn addresses_that_are_not_aligned() {
     let (_, mut heap) = heap();
-    for bytes in [16, 48, 576, 640, 8192] {
+    for bytes in [16, 48, 576, 640, 4096] {
         let block = at(heap.take(bytes));
         for offset in [1, 2, 7, 8, 15] {
             assert_eq!(refused(&mut heap, block + offset), Mistake::Interior { bytes });
@@ -88,7 +88,7 @@ fn addresses_that_are_not_aligned() {
 fn the_rest_of_a_page() {
     let (_, mut heap) = heap();
     // 16,384 = 341 × 48 + 16 = 3 × 5,376 + 256
-    for (bytes, rest) in [(48, 16), (5440, 256)] {
+    for (bytes, rest) in [(48, 16), (2688, 256)] {
         let block = heap.take(bytes);
         let address = page_of(block) + HEAP_PAGE_BYTES - rest;
         assert_eq!(refused(&mut heap, address), Mistake::Interior { bytes });
@@ -116,7 +116,7 @@ fn never_handed_out() {
 #[test]
 fn freed_twice_by_the_owner() {
     let (_, mut heap) = heap();
-    for bytes in [16, 48, 576, 640, 8192] {
+    for bytes in [16, 48, 576, 640, 4096] {
         let blocks = heap.take_many(2000, bytes);
         // In an open window, one left long ago, and pages between.
         let twice = [1999, 0, 3, 1000];

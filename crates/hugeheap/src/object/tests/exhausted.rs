@@ -76,7 +76,7 @@ fn pages_without_metadata_go_back() {
     let before = live(space);
     for call in [Call::Map, Call::Protect] {
         space.source().kernel.fail_every(call, 1, OUT_OF_MEMORY);
-        for bytes in [48, 5000] {
+        for bytes in [48, 4000] {
             assert_eq!(heap.allocate(bytes), None);
         }
         assert_eq!(live(space), before, "pages without metadata are of no use");

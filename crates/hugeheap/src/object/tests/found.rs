@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 
 /// One class of small blocks, of which a window has many, some between, and those of which a page has few.
-const SIZES: [usize; 8] = [16, 48, 144, 400, 640, 1472, 2048, 8192];
+const SIZES: [usize; 8] = [16, 48, 144, 400, 640, 1472, 2048, 4096];
 
 #[derive(Clone, Debug)]
 enum Step {

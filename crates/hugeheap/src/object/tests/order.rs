@@ -34,7 +34,7 @@ fn a_heap_with_blocks_of_few_sizes_needs_no_huge_page() {
 #[test]
 fn free_blocks_are_used_before_new_pages() {
     let (space, mut heap) = heap();
-    for bytes in [16, 48, 576, 640, 8192] {
+    for bytes in [16, 48, 576, 640, 4096] {
         let blocks = heap.take_many(20 * HEAP_PAGE_BYTES / bytes, bytes);
         let before = live(space);
         let odd: Vec<_> = blocks.iter().copied().skip(1).step_by(2).collect();
@@ -99,7 +99,7 @@ fn a_page_comes_back_when_its_last_block_is_freed() {
 #[test]
 fn a_page_comes_back_in_whatever_order_its_blocks_are_freed() {
     let (_, mut heap) = heap();
-    for bytes in [32, 144, 576, 640, 2048, 8192] {
+    for bytes in [32, 144, 576, 640, 2048, 4096] {
         for order in 0..5 {
             let blocks = heap.take_many(6 * (HEAP_PAGE_BYTES / bytes), bytes);
             let pages = by_page(&blocks).into_values().collect::<Vec<_>>();
@@ -305,7 +305,7 @@ fn what_was_gathered_is_found_again_when_it_is_forgotten() {
 /// Of a page without a live block the next ones are remembered without a look at its windows.
 #[test]
 fn what_was_gathered_of_a_new_page_is_found_again_when_it_is_forgotten() {
-    for bytes in [640, 1472, 2048, 3264, 8192] {
+    for bytes in [640, 1472, 2048, 3264, 4096] {
         let (_, mut heap) = heap();
         let blocks_of_page = HEAP_PAGE_BYTES / bytes;
         let mut blocks = heap.take_many(RECENT * blocks_of_page, bytes);
@@ -405,7 +405,7 @@ fn blocks_of_many_windows_taken_in_turn_open_none() {
 
 #[test]
 fn a_page_without_live_blocks_is_handed_out_from_its_beginning_to_its_end() {
-    for bytes in [16, 48, 64, 144, 576, 640, 1472, 2048, 3264, 5440, 8192] {
+    for bytes in [16, 48, 64, 144, 576, 640, 1472, 2048, 3264, 4096] {
         let (_, mut heap) = heap();
         let blocks = heap.take_many(2 * (HEAP_PAGE_BYTES / bytes), bytes);
         let pages = by_page(&blocks);

@@ -30,7 +30,7 @@ fn a_heap_of_many_regions() {
     let mut heap = space.acquire().expect("memory");
     let mut blocks = Vec::new();
     while space.regions().len() < 4 {
-        for bytes in [48, 512, 1000, 8192] {
+        for bytes in [48, 512, 1000, 4096] {
             let block = heap.take(bytes);
             fill(block, bytes, blocks.len() as u8);
             blocks.push((block, bytes, blocks.len() as u8));
@@ -89,7 +89,7 @@ fn checks_hold_beyond_the_first_region() {
 #[test]
 fn sized_frees_beyond_the_first_region() {
     let (space, mut heap, _runs) = beyond();
-    for bytes in [32, 48, 640, 8192] {
+    for bytes in [32, 48, 640, 4096] {
         let blocks = heap.take_many(2000, bytes);
         heap.check();
         for block in blocks {
@@ -148,7 +148,7 @@ fn blocks_far_from_the_start_of_the_first_region_are_found_again_without_being_r
     space.source().arenas.lock().table.use_near();
     let start = space.regions()[0].start;
     let is_far = |block: &NonNull<u8>| at(*block) - start >= FAR;
-    for bytes in [16, 48, 144, 512, 1000, 8192] {
+    for bytes in [16, 48, 144, 512, 1000, 4096] {
         let mut blocks: Vec<_> = core::iter::repeat_with(|| heap.take(bytes))
             .skip_while(|block| !is_far(block))
             .take(300)

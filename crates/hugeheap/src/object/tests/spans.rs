@@ -77,14 +77,14 @@ fn a_wrong_free_of_a_block_of_a_span_is_told() {
     }
 }
 
-/// Seven blocks of 9 KiB leave a kibibyte of four heap pages, where an eighth would begin.
+/// Fifteen blocks of 8.5 KiB leave 512 bytes of eight heap pages, where a sixteenth would begin.
 #[test]
 fn no_block_begins_in_the_rest_of_a_span() {
     let (_, mut heap) = heap();
-    let blocks = heap.take_many(7, 9 << 10);
-    let rest = pointer(at(blocks[0]) + 7 * (9 << 10));
-    assert_eq!(heap.give(rest), Err(Mistake::Interior { bytes: 9 << 10 }));
-    assert_eq!(heap.usable_size(rest), Err(Mistake::Interior { bytes: 9 << 10 }));
+    let blocks = heap.take_many(15, 8704);
+    let rest = pointer(at(blocks[0]) + 15 * 8704);
+    assert_eq!(heap.give(rest), Err(Mistake::Interior { bytes: 8704 }));
+    assert_eq!(heap.usable_size(rest), Err(Mistake::Interior { bytes: 8704 }));
     heap.give_all(blocks);
     heap.check_empty();
 }
@@ -92,7 +92,8 @@ fn no_block_begins_in_the_rest_of_a_span() {
 #[test]
 fn a_size_of_another_length_is_told() {
     let (space, mut heap) = heap();
-    let classes: Vec<RangeInclusive<usize>> = vec![8193..=9216, 16_385..=18_432, 65_537..=73_728];
+    let classes: Vec<RangeInclusive<usize>> =
+        vec![4097..=4352, 6145..=7168, 8193..=8704, 16_385..=17_408, 65_537..=73_728];
     for sizes in classes {
         let block = heap.take(*sizes.start());
         let bytes = *sizes.end();
@@ -117,7 +118,7 @@ fn a_size_of_another_length_is_told() {
 fn what_one_thread_freed_another_uses_in_the_spans_that_are_fullest() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
-    let bytes = 18 << 10;
+    let bytes = 14 << 10;
     let blocks = heap.take_many(64 * 8, bytes);
     let full = pages(space);
     // Of the first half of the spans one block in eight is freed, of the others seven. (What is kept is given to the pool.)
@@ -146,7 +147,7 @@ fn blocks_of_spans_come_and_go_without_the_arenas() {
             let blocks = heap.take_many(count, bytes);
             heap.give_all(blocks);
         };
-        (0..6).for_each(|_| up_and_down(&mut heap));
+        (0..12).for_each(|_| up_and_down(&mut heap));
         let before = space.source().arenas.lock().snapshot().allocations;
         (0..10).for_each(|_| up_and_down(&mut heap));
         assert_eq!(space.source().arenas.lock().snapshot().allocations, before, "{count} of {bytes}");
@@ -209,11 +210,37 @@ fn resized_blocks_keep_their_contents_and_stay_where_their_length_does() {
     assert_eq!(heap.usable_size(grown), Ok(32 << 10), "a run, for what grows on");
     heap.give(grown).expect("live");
     let block = heap.take(17_000);
-    for bytes in [16_385, 18_432, 17_500] {
+    for bytes in [16_385, 17_408, 16_900] {
         // SAFETY: as before.
         assert_eq!(unsafe { heap.try_reallocate(block, bytes) }, Ok(Some(block)));
     }
     heap.give(block).expect("live");
+    heap.check_empty();
+}
+
+/// What grew was copied six times between 4 and 8 KiB.
+#[test]
+fn what_grows_beyond_4_kib_has_room_up_to_8_and_can_be_freed_with_its_size() {
+    let (space, mut heap) = heap();
+    for bytes in [4097, 5000, 8192] {
+        let block = heap.take(3000);
+        fill(block, 3000, 5);
+        // SAFETY: live, and the old address is not used any more.
+        let grown = unsafe { heap.try_reallocate(block, bytes) }.expect("live").expect("memory");
+        assert!(holds(grown, 3000, 5));
+        assert_eq!(heap.usable_size(grown), Ok(8192));
+        for more in [4097, 6000, 8192] {
+            // SAFETY: as before.
+            assert_eq!(unsafe { heap.try_reallocate(grown, more) }, Ok(Some(grown)), "{bytes} to {more}");
+            assert_eq!(space.check_size(at(grown), more), Ok(()));
+        }
+        for given in [4096, 8193] {
+            let mistake = Mistake::WrongSize { bytes: 8192, given };
+            assert_eq!(space.check_size(at(grown), given), Err(mistake));
+        }
+        // SAFETY: live and not used any more.
+        unsafe { heap.free_sized(grown, bytes) };
+    }
     heap.check_empty();
 }
 

@@ -195,9 +195,9 @@ fn what_others_freed_does_not_wait_for_a_class_that_is_used_no_more() {
 fn a_page_in_which_others_freed_is_found_again_when_all_is_collected_just_as_it_is_used_up() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
-    // Three to a page: often enough that each thing that is done now and then is done with such a page at hand.
+    // Four to a page: often enough that each thing that is done now and then is done with such a page at hand.
     for _ in 0..1000 {
-        let block = heap.take(5000);
+        let block = heap.take(4000);
         other.give(block).expect("live");
         heap.check();
     }

@@ -116,7 +116,7 @@ fn a_heap_that_was_taken_late_and_is_left_is_a_heap_like_others() {
 
 #[test]
 fn what_is_freed_in_a_waiting_heap_goes_back_at_once() {
-    for (count, bytes) in [(1, 64), (10, 64), (1000, 64), (1000, 16), (40, 1000), (3, 8192)] {
+    for (count, bytes) in [(1, 64), (10, 64), (1000, 64), (1000, 16), (40, 1000), (3, 4096)] {
         let (space, mut other) = heap();
         let mut gone = space.acquire().expect("memory");
         let blocks = gone.take_many(count, bytes);

@@ -19,7 +19,7 @@ fn live_blocks(space: &Space<World>) -> BTreeSet<usize> {
     pages(space).iter().flat_map(|page| page.blocks().collect::<Vec<_>>()).collect()
 }
 
-const SIZES: [usize; 6] = [16, 48, 576, 640, 5440, 8192];
+const SIZES: [usize; 6] = [16, 48, 576, 640, 3264, 4096];
 
 #[test]
 fn every_live_block_is_found_and_no_other() {
@@ -104,7 +104,7 @@ fn a_space_without_blocks_has_nothing_to_walk_over() {
 fn statistics_are_the_sum_of_what_is_live() {
     let (space, mut heap) = heap();
     let blocks = heap.take_many(1000, 48);
-    let _medium = heap.take_many(7, 5440);
+    let _medium = heap.take_many(7, 3264);
     let _run = heap.take(30_000);
     // Of two spans of three heap pages one is left.
     let spanned = heap.take_many(6, 12_000);
@@ -113,16 +113,16 @@ fn statistics_are_the_sum_of_what_is_live() {
     heap.trim();
     let statistics = space.statistics();
     let of = |bytes| *statistics.classes.iter().find(|class| class.block_bytes == bytes).expect("a class");
-    let (small, medium) = (of(48), of(5440));
+    let (small, medium) = (of(48), of(3264));
     assert_eq!((small.live_blocks, small.live_bytes), (400, 19_200));
-    assert_eq!((medium.pages, medium.live_blocks, medium.live_bytes), (3, 7, 38_080));
+    assert_eq!((medium.pages, medium.live_blocks, medium.live_bytes), (2, 7, 22_848));
     for class in statistics.classes {
         assert_eq!(class.live_bytes + class.free_bytes, class.pages * HEAP_PAGE_BYTES);
     }
     assert_eq!((statistics.runs, statistics.run_bytes, statistics.spare_pages), (1, 32_768, 0));
     let spans = of(12 << 10);
     assert_eq!((spans.pages, spans.live_blocks, spans.live_bytes), (3, 3, 36 << 10));
-    assert_eq!(statistics.live_bytes(), 19_200 + 38_080 + (36 << 10));
+    assert_eq!(statistics.live_bytes(), 19_200 + 22_848 + (36 << 10));
     // Everything the arenas count is told, and nothing twice.
     let pages: usize = statistics.classes.iter().map(|class| class.pages).sum();
     assert_eq!((pages * HEAP_PAGE_BYTES + statistics.run_bytes) as u64, live(space));
@@ -147,15 +147,15 @@ fn metadata_is_counted_once_per_page() {
 #[test]
 fn statistics_as_json() {
     let (space, mut heap) = heap();
-    heap.take_many(3, 8192);
+    heap.take_many(5, 4096);
     heap.trim();
     let mut text = String::new();
     space.statistics().write_json(&mut text).expect("a string takes all");
     assert_eq!(
         text,
         "{\"regions\": 1, \"arenas\": 1, \"spare_pages\": 0, \"runs\": 0, \"run_bytes\": 0, \"kept_run_bytes\": 0, \
-         \"classes\": [{\"block_bytes\": 8192, \"pages\": 2, \"live_blocks\": 3, \"live_bytes\": 24576, \
-         \"free_bytes\": 8192}]}"
+         \"classes\": [{\"block_bytes\": 4096, \"pages\": 2, \"live_blocks\": 5, \"live_bytes\": 20480, \
+         \"free_bytes\": 12288}]}"
     );
 }
 
