@@ -5,15 +5,10 @@ import pytest
 
 @pytest.mark.every_version
 def test_objects_between_half_a_kilobyte_and_a_hundred(ask, objects):
-    """Sizes that pymalloc leaves to malloc are blocks and page runs here, but for those of which rounding would waste a tenth: in random order, each with its own contents."""
+    """Sizes that pymalloc leaves to malloc are blocks, blocks of spans and page runs here: in random order, each with its own contents."""
     large, live, peak, after = ask(
         """
         import hugeheap, json, random
-        def is_served(size):
-            if size <= 4096:
-                return True
-            kib = 5440 / 1024, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 56, 64, 72, 80, 96, 112
-            return next(gets * 1024 for gets in kib if gets * 1024 >= size) - size <= size // 10
         random.seed(11)
         # Bytes of the objects themselves: 33 and 57 more with their headers.
         held, floor = {}, hugeheap.stats().live
@@ -28,7 +23,7 @@ def test_objects_between_half_a_kilobyte_and_a_hundred(ask, objects):
         for key, (size, data) in held.items():
             assert data.count(key % 256) == size
         stats = hugeheap.stats()
-        live = sum(size for size, _ in held.values() if is_served(size + 33))
+        live = sum(size for size, _ in held.values())
         held.clear()
         print(json.dumps([stats.live - floor, live, stats.live_peak, hugeheap.stats().live]))
         """,
@@ -37,7 +32,8 @@ def test_objects_between_half_a_kilobyte_and_a_hundred(ask, objects):
     assert live > 4 << 20
     assert large >= live * 0.9, "they did not come from the heap"
     # The small objects of the program are in it as well.
-    assert large <= live * 1.2 + (4 << 20), "others came from it, too"
+    # With the small objects of the program, and what is kept.
+    assert large <= live * 1.2 + (5 << 20), "others came from it, too"
     assert after < peak
 
 
@@ -58,10 +54,38 @@ print(json.dumps(taken))
 
 
 @pytest.mark.every_version
+def test_many_buffers_that_would_be_rounded_up_go_on_to_malloc_and_a_few_do_not(ask, objects):
+    """While all of them did, a program that made and dropped buffers of all sizes took up to 3.4 times as long as on stock: malloc gave its heap back with each round."""
+    few, many, again = ask(
+        """
+        import hugeheap, json
+        floor = hugeheap.stats().live
+        def make(megabytes):
+            # 2 KiB of 14 are left over.
+            return [b"x" * (12 << 10) for _ in range((megabytes << 20) // (12 << 10))]
+        counts = []
+        held = make(20)
+        counts.append(hugeheap.stats().live - floor)
+        held += make(100)
+        counts.append(hugeheap.stats().live - floor)
+        del held
+        held = make(20)
+        counts.append(hugeheap.stats().live - floor)
+        print(json.dumps([count / 2**20 for count in counts]))
+        """,
+        **objects,
+    )
+    assert 20 <= few <= 26, "all of them are served here"
+    assert 28 <= many <= 38, "what comes above 32 MiB is not rounded"
+    assert 20 <= again <= 26, "and what was there before is used again"
+
+
+@pytest.mark.every_version
 def test_buffers_of_powers_of_two_are_no_larger_than_on_stock(ask, objects):
     """Reads return `bytes` of 33 bytes more than they asked for: rounded to heap pages they took up to twice their size."""
     stock, taken = ask(BUFFERS), ask(BUFFERS, **objects)
-    assert all(mib < on_stock * 1.05 + 4 for mib, on_stock in zip(taken, stock, strict=True)), (stock, taken)
+    # Of 4 and 8 KiB and a header a sixteenth is left over; what would leave more goes on to malloc.
+    assert all(mib < on_stock * 1.07 + 4 for mib, on_stock in zip(taken, stock, strict=True)), (stock, taken)
 
 
 @pytest.mark.every_version

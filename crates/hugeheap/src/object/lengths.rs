@@ -61,7 +61,7 @@ const SPAN_CUTS: [(u32, u32); 18] = [
     (5, 4),
     (3, 2),
     (7, 4),
-    (15, 7),
+    (9, 4),
     (5, 2),
     (7, 2),
     (9, 2),
@@ -108,12 +108,14 @@ pub(super) const KIB: [u32; LENGTHS] = {
     kib
 };
 
-/// Bytes of the longest request that may get a block of a span: above it a heap page is a fifth at most.
-const MOST_SPANNED: usize = CUTS[LENGTHS - 1].bytes();
+/// Bytes up to which lengths are looked up: all of spans are.
+const LOOKED_UP: usize = 128 << 10;
+
+const _: () = assert!(CUTS[LENGTHS - 1].bytes() < LOOKED_UP);
 
 /// The length of each size up to that, in units.
-const TABLE: [u8; MOST_SPANNED / UNIT + 1] = {
-    let mut table = [0; MOST_SPANNED / UNIT + 1];
+const TABLE: [u8; LOOKED_UP / UNIT + 1] = {
+    let mut table = [0; LOOKED_UP / UNIT + 1];
     let mut units = 1;
     while units < table.len() {
         let (mut best, mut length) = (LONGEST - 1, 0);
@@ -133,7 +135,7 @@ const TABLE: [u8; MOST_SPANNED / UNIT + 1] = {
 /// The length of a request above [`MAX_BINNED`]; `None` for one that is longer than all of them.
 #[inline(always)]
 pub(super) const fn length_of(bytes: usize) -> Option<Length> {
-    if bytes <= MOST_SPANNED {
+    if bytes <= LOOKED_UP {
         Some(TABLE[bytes.div_ceil(UNIT)] as Length)
     } else {
         run_length(bytes.div_ceil(HEAP_PAGE_BYTES))

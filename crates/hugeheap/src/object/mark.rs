@@ -25,6 +25,7 @@
 //! has one left is not foreseen where it has few: with a look at the block's own window with each free `glibc-thread` took a sixth longer, and with one at four windows, of which one nearly always has a live block, 5 %.
 
 use super::class::WINDOWS;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// The page was in use once.
@@ -54,13 +55,13 @@ pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
     state: AtomicU32,
     pub(crate) links: Links,
+    /// Of a page of a span: the links of the third and fourth block that begin there. The first two have those of lists, right before these.
+    more_links: [AtomicUsize; SPAN_BLOCKS - 2],
     /// The state at the last look for vacant OS pages, and when some were given back last; 0: never. See `vacancy`: written by who looks.
     looked: AtomicU32,
     gone: AtomicU32,
     /// Of a page of a span: for each block that begins there, 1 if it does not live. Bytes, so that one that begins to live changes nothing of another's.
     idle: [AtomicU8; SPAN_BLOCKS],
-    /// The links of the third and fourth of these blocks; the first two have those of lists.
-    more_links: [AtomicUsize; SPAN_BLOCKS - 2],
 }
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
@@ -73,11 +74,19 @@ const _: () = assert!(size_of::<Mark>() == 4 * WINDOWS);
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Links {
-    pub(crate) next: AtomicUsize,
-    pub(crate) previous: AtomicUsize,
     /// Next page with remote frees.
     pub(crate) inbox: AtomicUsize,
+    pub(crate) next: AtomicUsize,
+    pub(crate) previous: AtomicUsize,
 }
+
+/// Where the links of the blocks of a span are in a mark: one behind the other.
+const SPAN_LINKS: usize = offset_of!(Mark, links) + offset_of!(Links, next);
+
+const _: () = assert!(
+    offset_of!(Mark, links) + offset_of!(Links, previous) == SPAN_LINKS + size_of::<AtomicUsize>()
+        && offset_of!(Mark, more_links) == SPAN_LINKS + 2 * size_of::<AtomicUsize>()
+);
 
 impl Mark {
     #[inline(always)]
@@ -231,11 +240,9 @@ impl Mark {
     /// Of a page of a span: the link of that block.
     #[inline(always)]
     pub(super) fn span_link(&self, block: usize) -> &AtomicUsize {
-        match block {
-            0 => &self.links.next,
-            1 => &self.links.previous,
-            _ => &self.more_links[block % 2],
-        }
+        let links = (&raw const *self).cast::<u8>().wrapping_add(SPAN_LINKS).cast::<AtomicUsize>();
+        // SAFETY: four links lie there in the mark, as asserted above. Found by a branch for each, which of them it is cost as much as all else that is looked up.
+        unsafe { &*links.add(block % SPAN_BLOCKS) }
     }
 
     /// Whether the page was in use once.

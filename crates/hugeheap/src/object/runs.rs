@@ -361,7 +361,10 @@ impl<S: Source> Space<S> {
         self.source().before_free();
         for page in runs.iter().filter_map(|&run| self.page(run)) {
             match Span::at(page) {
-                Some(span) => span.pages().for_each(|page| page.mark().tag.store(0, Ordering::Release)),
+                Some(span) => {
+                    self.span_pages.fetch_sub(span.cut().pages as usize, Ordering::Relaxed);
+                    span.pages().for_each(|page| page.mark().tag.store(0, Ordering::Release));
+                }
                 None => page.mark().tag.store(0, Ordering::Release),
             }
         }

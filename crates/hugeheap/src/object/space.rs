@@ -206,6 +206,9 @@ pub struct Space<S: 'static> {
     pub(super) registry: super::registry::Registry,
     /// Of blocks that no heap keeps. Taken alone, and nothing else is locked under it.
     pub(super) spans: Lock<Pool>,
+    /// Heap pages of all spans, and the most there ever were.
+    pub(super) span_pages: AtomicUsize,
+    pub(super) most_span_pages: AtomicUsize,
 }
 
 // SAFETY: `regions` is written under `adding` beyond `count`, and read below it; everything behind its pointers is atomic.
@@ -225,6 +228,8 @@ impl<S: Source> Space<S> {
             headers: AtomicBool::new(false),
             registry: super::registry::Registry::new(),
             spans: Lock::new(Pool::NONE),
+            span_pages: AtomicUsize::new(0),
+            most_span_pages: AtomicUsize::new(0),
         }
     }
 

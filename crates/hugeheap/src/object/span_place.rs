@@ -13,7 +13,7 @@
 //! A free sets *idle* by an atomic exchange: who finds it set has met a second free, of whatever thread. A block that is kept or pooled has it set; who takes it from there clears it by a store, which nobody else does meanwhile.
 
 use super::lengths::{CUTS, LONGEST, Length, SPANS, UNIT, fits_span};
-use super::mark::{Mark, SPAN_BLOCKS};
+use super::mark::Mark;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -75,10 +75,20 @@ fn bytes_of(length: Length) -> usize {
     CUTS[length].bytes()
 }
 
-/// Which block it is that begins so many bytes behind the first one of its page. Without a division, and without a branch that nobody foresees.
+/// 2³² divided by the bytes of a block of each span, rounded up.
+const INVERSES: [u64; SPANS] = {
+    let (mut inverses, mut span) = ([0; SPANS], 0);
+    while span < SPANS {
+        inverses[span] = (1u64 << 32).div_ceil(CUTS[LONGEST + span].bytes() as u64);
+        span += 1;
+    }
+    inverses
+};
+
+/// Which block it is that lies so many bytes behind the first one of its page: a division, by a multiplication. Of what lies in no page any number.
 #[inline(always)]
-fn block_behind(behind: usize, bytes: usize) -> usize {
-    (1..SPAN_BLOCKS).map(|block| usize::from(behind >= block * bytes)).sum()
+fn block_behind(behind: usize, length: Length) -> usize {
+    ((behind as u32 as u64 * INVERSES[length - LONGEST]) >> 32) as usize
 }
 
 impl SpanPlace {
@@ -86,7 +96,7 @@ impl SpanPlace {
     #[inline(always)]
     pub(super) fn of_block(mark: &'static Mark, address: usize, length: Length) -> Self {
         let behind = address % HEAP_PAGE_BYTES - SpanPage::of(mark).first();
-        Self { mark, block: block_behind(behind, bytes_of(length)) }
+        Self { mark, block: block_behind(behind, length) }
     }
 
     /// The place of the block that begins so many bytes into a page, with its length. `None`: none does.
@@ -95,7 +105,7 @@ impl SpanPlace {
         let page = SpanPage::of(mark);
         let length = page.length()?;
         let (behind, bytes) = (offset.wrapping_sub(page.first()), bytes_of(length));
-        let block = block_behind(behind, bytes);
+        let block = block_behind(behind, length);
         if behind != block * bytes {
             return None;
         }

@@ -31,7 +31,7 @@ use super::span_place::{SpanPage, SpanPlace};
 use super::tag::{self, SPAN};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The tag of all pages of spans.
 pub(super) const SPANNED: u32 = tag::tag(0, SPAN);
@@ -305,6 +305,12 @@ impl<S: Source> Space<S> {
         self.take_pooled(length).or_else(|| self.new_span(length))
     }
 
+    /// Bytes of all spans, from which requests between [`MAX_BINNED`](super::MAX_BINNED) and 72 KiB are served, live and kept; and the most there ever were.
+    pub fn span_bytes(&self) -> (usize, usize) {
+        let bytes = |pages: &AtomicUsize| pages.load(Ordering::Relaxed) * HEAP_PAGE_BYTES;
+        (bytes(&self.span_pages), bytes(&self.most_span_pages))
+    }
+
     fn take_pooled(&self, length: Length) -> Option<Taken> {
         let mut pool = self.spans.lock();
         let span = Span { head: self.page(pool.fullest(length)?)?, length };
@@ -343,6 +349,8 @@ impl<S: Source> Space<S> {
             }
             page.mark().tag.store(SPANNED, Ordering::Release);
         }
+        let pages = self.span_pages.fetch_add(cut.pages as usize, Ordering::Relaxed) + cut.pages as usize;
+        self.most_span_pages.fetch_max(pages, Ordering::Relaxed);
         let taken = Taken::choose(span, span.all(), at_once(length));
         Some(self.spans.lock().take(taken, span.all(), |address| self.page(address)))
     }
