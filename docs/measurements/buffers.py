@@ -1,4 +1,7 @@
-"""What buffers of common sizes take: 200 MB of `bytes` objects as reads of 4 to 64 KiB return them, and the memory of the process."""
+"""What buffers of common sizes take: 200 MB of `bytes` objects as reads of 4 to 64 KiB return them, each in a process of its own, and the memory of that."""
+
+import subprocess
+import sys
 
 KIB = 1 << 10
 
@@ -8,8 +11,15 @@ def resident():
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // KIB
 
 
-before = resident()
-for length in (4 * KIB, 8 * KIB, 12 * KIB, 16 * KIB, 32 * KIB, 64 * KIB):
+def measure(length):
+    before = resident()
     buffers = [b"x" * length for _ in range(200_000_000 // length)]
-    print(f"{length // KIB:2} KiB each: {resident() - before} MiB")
+    print(f"{length // KIB:2} KiB each: {resident() - before} MiB", flush=True)
     del buffers
+
+
+if len(sys.argv) > 1:
+    measure(int(sys.argv[1]))
+else:
+    for length in (4 * KIB, 8 * KIB, 12 * KIB, 16 * KIB, 32 * KIB, 64 * KIB):
+        subprocess.run([sys.executable, __file__, str(length)], check=True)

@@ -193,6 +193,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("tables.py", ["1"]),
         ("tails.py", []),
         ("buffers.py", []),
+        ("queues.py", []),
         ("rounding.py", ["libc.so.6"]),
         ("cyclic.py", ["1000"]),
         ("vacant.py", ["--mib", "2", "--wait", "0"]),
@@ -208,7 +209,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
         "ahead.py", "buffers.py", "calls.py", "common.py", "cycle.py", "cyclic.py", "drop.py", "metadata.py", "neighbours.py", "placement.py",
-        "record.py", "retouch.py", "rounding.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "vacant.py",
+        "queues.py", "record.py", "retouch.py", "rounding.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "vacant.py",
     }  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 //! Size classes: which block a request gets.
 //!
 //! ```text
-//!   bytes       1 … 576            577 … 8192                    8193 … 1 MiB     above
-//!   block       next multiple      next of 21 sizes that         whole heap       whole
-//!               of 16              cut a heap page without rest  pages            arenas
+//!   bytes       1 … 576            577 … 4096                    4097 … 1 MiB     above
+//!   block       next multiple      next of 19 sizes that         spans, whole     whole
+//!               of 16              cut a heap page without rest  heap pages       arenas
 //! ```
+//!
+//! Two more sizes, 5,440 and 8,192, are for collected and hardened heaps only.
 //!
 //! A heap page is cut into blocks of one class, from its beginning. Its bitmap has a bit per *granule* of 16 bytes, not per block, so that the bit of
 //! an address is found by a shift, without a division, and an address inside a block meets a bit that no block begins at. 64

@@ -1,16 +1,16 @@
 //! Lengths of what is longer than a block of a heap page: which one a request gets.
 //!
 //! ```text
-//!   KiB        9   10   12   14   16   18   20   24   28   32   36   40   48   56   64   72   80   96   112   128   144  …  512
-//!   page run                       1                        2              3         4         5    6     7     8     9  …   32 heap pages
-//!   span       4/7  5/8  3/4  7/8     9/8  5/4  3/2  7/4       9/4  5/2       7/2       9/2        heap pages / blocks
+//!   KiB        4.25  4.75  5.25  6    7    8    8.5   10   12   14   16   17     20   24   28   32   36   40   48   56   64   72   80   96   112  …  512
+//!   page run                                                          1                           2              3         4         5    6     7  …   32 heap pages
+//!   span       4/15  3/10  4/12  3/8  4/9  4/8  8/15  5/8  3/4  7/8       16/15  5/4  3/2  7/4       9/4  5/2       7/2       9/2        heap pages / blocks
 //! ```
 //!
 //! Page runs alone would waste up to a heap page of each: a buffer of 16 KiB and a header had 32, one of 8 KiB and a header 16. The memory of such a program was twice what it asked for, and all of it is resident
-//! on huge pages. With the lengths between, which are those of [spans](super::spans), it is at most a fifth more, and in the mean of all sizes up to 128 KiB a thirteenth.
+//! on huge pages. Of what is shorter than that a heap page has room for three or two, 5,440 or 8,192 bytes: with classes for these up to half as much again was lost. With the lengths between, which are those of [spans](super::spans), it is at most a fifth more, in the mean of all sizes up to 128 KiB a thirteenth, and a sixteenth just above
+//! 4, 8 and 16 KiB: buffers are mostly of a power of two and a header. Above 32 that cannot be had: the longer spans that it takes leave as much of an arena.
 //!
-//! All are multiples of a kibibyte, and all but that of 9 KiB, of which no power of two cuts a span of few pages without rest, cut theirs exactly: so blocks are aligned as their length is, which buffers for direct
-//! input and output want.
+//! All are multiples of [`UNIT`], and blocks are aligned as their length is. A request with an alignment that its length does not have gets the next one that has it.
 
 use super::class::{MAX_BINNED, MAX_BLOCK, SHAPES, class_of};
 use super::pages::MAX_RUN;
@@ -76,7 +76,7 @@ pub(super) const LENGTHS: usize = LONGEST + SPANS;
 /// Most blocks of a span.
 pub(super) const MOST_BLOCKS: usize = 15;
 
-/// Bytes that all lengths are multiples of: an eighth of a thirty-second of the shortest one. What [`span_place`](super::span_place) has seven bits for.
+/// Bytes that all lengths are multiples of: seven bits say how many of them lie before the first block of a page ([`span_place`](super::span_place)).
 pub(super) const UNIT: usize = 256;
 
 /// All lengths.
