@@ -167,8 +167,8 @@ unsafe extern "C" fn malloc_shared<const DOMAIN: Domain>(bytes: usize) -> *mut c
 /// as long as on stock CPython: malloc, with little else in its heap, gave that back to the system with each round, where interpreters' other blocks would have been in the way.
 const EXACT_FROM: usize = 32 << 20;
 
-/// Part of a request, as a divisor, that may be wasted even then.
-const WASTE: usize = 10;
+/// Part of a request, as a divisor, that may be wasted even then: with a tenth the `bytes` of reads of 4, 8 and 16 KiB, of which a sixteenth is left over, would take more than on stock CPython however many there are.
+const WASTE: usize = 20;
 
 /// Bytes from which on malloc makes a mapping for each block, at first: 128 KiB. That takes longer than what heap pages waste of them is worth, an eighth at most.
 const MAPPED: usize = 128 << 10;
@@ -176,10 +176,16 @@ const MAPPED: usize = 128 << 10;
 /// Whether a request is better served by malloc. Here all of a block is resident on a huge page: 200 MB of buffers of 12, 32 or 64 KiB and a header take a sixth more (`docs/measurements/buffers.py`). Not where spans had more before: that memory is still here, or was needed already, and would be
 /// held twice for a while.
 fn wastes(bytes: usize) -> bool {
-    if bytes <= MAX_BINNED || bytes >= MAPPED || block_bytes(bytes) - bytes <= bytes / WASTE {
-        return false;
-    }
-    let (now, most) = space().span_bytes();
+    leaves_over(bytes) && are_many(space().span_bytes())
+}
+
+/// Whether much of what the request would get is left over.
+fn leaves_over(bytes: usize) -> bool {
+    bytes > MAX_BINNED && bytes < MAPPED && block_bytes(bytes) - bytes > bytes / WASTE
+}
+
+/// Whether there are so many bytes of spans now, with so many at most until now, that what is left over counts.
+fn are_many((now, most): (usize, usize)) -> bool {
     now >= EXACT_FROM && now >= most - most / 8
 }
 
@@ -509,4 +515,38 @@ pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_go_on_to_malloc_is_what_a_twentieth_of_is_left_over() {
+        let ours =
+            [0, 1, 512, 4096, 4_200, 5_300, 6_000, 7_000, 8_192, 8_500, 10_000, 14_000, 16_384, 17_000];
+        for bytes in ours.into_iter().chain([32_768, 65_536, 131_072, 131_073, 1 << 20, usize::MAX]) {
+            assert!(!leaves_over(bytes), "{bytes}");
+        }
+        for bytes in
+            [4_097, 4_129, 5_500, 8_193, 8_225, 12_321, 16_385, 16_417, 29_000, 32_801, 65_569, 100_000]
+        {
+            assert!(leaves_over(bytes), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn it_goes_on_where_there_are_more_than_32_mib_of_spans_and_were_no_more_before() {
+        const MIB: usize = 1 << 20;
+        for (now, most, many) in [
+            (0, 0, false),
+            (31, 31, false),
+            (32, 32, true),
+            (200, 200, true),
+            (176, 200, true),
+            (174, 200, false),
+        ] {
+            assert_eq!(are_many((now * MIB, most * MIB)), many, "{now} of {most} MiB");
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //!   links    for each of them the next one that its heap keeps
 //! ```
 //!
-//! So whether a block begins at an address is a few comparisons. With a division for it, and one by the length for its number, a stack of buffers (the peers' workload `buffers`) took a third longer than with page runs.
+//! So whether a block begins at an address is a multiplication by the inverse of its length, and a comparison. With a division for it, and one by the length for its number, a stack of buffers (the peers' workload `buffers`) took a third longer than with page runs.
 //!
 //! A free sets *idle* by an atomic exchange: who finds it set has met a second free, of whatever thread. A block that is kept or pooled has it set; who takes it from there clears it by a store, which nobody else does meanwhile.
 
