@@ -34,7 +34,6 @@ def test_objects_between_half_a_kilobyte_and_a_hundred(ask, objects):
     assert live > 4 << 20
     assert large >= live * 0.9, "they did not come from the heap"
     # The small objects of the program are in it as well.
-    # The small objects of the program are in it as well.
     assert large <= live * 1.2 + (4 << 20), "others came from it, too"
     assert after < peak
 
