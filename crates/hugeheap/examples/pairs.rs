@@ -6,7 +6,7 @@
 //! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random, `global-random` as Rust's global allocator; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
 //! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
 //! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it, `medium-sized` with its size; `others` takes 1,000 blocks of 64 bytes, and
-//! another heap frees them, `left` the same after their heap was left; `grow` takes a block of 40 bytes, has it grow to 80 and frees it; `pages` takes and frees a page run, of 30,000 bytes, `span` a block of a span, of 20,000. `hardened`,
+//! another heap frees them, `left` the same after their heap was left; `grow` takes a block of 40 bytes, has it grow to 80 and frees it; `text` has one of 200,000 bytes grow and shrink by 8, `text-large` one of 3,000,000; `pages` takes and frees a page run, of 30,000 bytes, `span` a block of a span, of 20,000. `hardened`,
 //! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
@@ -90,6 +90,18 @@ fn grow(heap: &mut ProcessHeap, count: u32) {
             heap.free_sized(grown, 80);
         }
     }
+}
+
+/// As text to which a little is appended: its heap pages stay the same.
+fn text(heap: &mut ProcessHeap, bytes: usize, count: u32) {
+    let mut block = heap.allocate(bytes).expect("memory");
+    for number in 0..count {
+        let bytes = bytes + 8 * (number % 2) as usize;
+        // SAFETY: just allocated and used by nobody.
+        block = black_box(unsafe { heap.reallocate(block, black_box(bytes)) }.expect("memory"));
+    }
+    // SAFETY: as above.
+    unsafe { heap.free(block) };
 }
 
 /// As what a program calls for its global allocator: functions that know no layout.
@@ -195,13 +207,13 @@ fn main() {
         (arguments.get(1), arguments.get(2).and_then(|text| text.parse::<u32>().ok()))
     else {
         eprintln!(
-            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|left|grow|global[-random]|[hardened-]random|[hardened-]pages|span|hardened COUNT"
+            "usage: pairs run|large|owns|loop|block|sized|order|streams|gaps|medium[-sized]|others|left|grow|text[-large]|global[-random]|[hardened-]random|[hardened-]pages|span|hardened COUNT"
         );
         std::process::exit(2);
     };
     if let "block" | "sized" | "order" | "streams" | "gaps" | "medium" | "medium-sized" | "others" | "left"
-    | "grow" | "random" | "pages" | "span" | "hardened" | "hardened-random" | "hardened-pages" =
-        kind.as_str()
+    | "grow" | "text" | "text-large" | "random" | "pages" | "span" | "hardened" | "hardened-random"
+    | "hardened-pages" = kind.as_str()
     {
         let hardened = kind.starts_with("hardened");
         let heap = if hardened { space().acquire_hardened() } else { space().acquire() };
@@ -217,6 +229,8 @@ fn main() {
             "others" => for_others(&mut heap, count),
             "left" => left(&mut heap, count),
             "grow" => grow(&mut heap, count),
+            "text" => text(&mut heap, 200_000, count),
+            "text-large" => text(&mut heap, 3_000_000, count),
             "pages" => pages(&mut heap, 30_000, count),
             "span" => pages(&mut heap, 20_000, count),
             _ => replace(&mut heap, count),

@@ -150,6 +150,21 @@ impl<O: Os> Arenas<O> {
         Ok(self.move_large(first, old_count, count, bytes))
     }
 
+    /// Gives the large block at `address` a new length if its heap pages stay the same; says whether they do. Nothing that is counted changes.
+    ///
+    /// # Errors
+    /// When no large block begins there.
+    pub(crate) fn refit_large(&mut self, address: usize, bytes: usize) -> Result<bool, BadFree> {
+        let first = self.large_at(address)?;
+        let count = self.table.arena(first).large_arenas;
+        let last = self.table.arena(self.nth(first, count - 1)).in_use;
+        let stays = arenas_for(bytes) == Some(count) && used_pages(bytes, count - 1) == last;
+        if stays {
+            self.table.arena_mut(first).large_bytes = bytes as u64;
+        }
+        Ok(stays)
+    }
+
     /// Makes the large block at `address` `bytes` bytes long where it is, not less than it has, if no more than `room` bytes have to come from the system for that. Says
     /// whether it is: not when the arenas behind it are in use, or the system has no memory, and nothing is changed then.
     ///

@@ -38,6 +38,10 @@ impl Source for Runtime {
         self.work(work)
     }
 
+    fn look<R>(&'static self, work: impl FnOnce(&mut Arenas<Linux>) -> R) -> R {
+        self.look_at(work)
+    }
+
     fn before_free(&'static self) {
         self.measure_peak();
     }

@@ -18,11 +18,11 @@
 //! * The first page of a run or large block of a hardened heap has the tag of its heap and class `RUN`, and in its bitmap how many bytes may be used.
 //! * A heap is hardened for good: it is adopted as such only.
 
-use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES};
 use super::heap::{Heap, Own, Place, Shared};
 use super::mistake::Mistake;
 use super::pages::Fresh;
-use super::runs::is_run;
+use super::runs::bytes_of;
 use super::space::{Page, Source, Space, map_metadata};
 use super::tag::RUN;
 use crate::arena::{Arenas, HEAP_PAGE_BYTES, Made};
@@ -117,22 +117,13 @@ impl<S: Source> Space<S> {
         Some(preset)
     }
 
-    /// Bytes that may be used of the run or large block at `address`, if it is one of a hardened heap.
-    fn hardened_bytes(&self, address: usize) -> Option<usize> {
-        let page = self.page(address).filter(|page| is_run(page.tag()) && page.address() == address)?;
-        let bytes = page.vacant()[BYTES_WORD].load(Ordering::Relaxed) as usize;
-        (bytes > 0).then_some(bytes)
-    }
-
-    /// Bytes that may be used of the run or large block at `address`: without its guard, if it has one.
-    pub(super) fn bytes_before_guard(&self, address: usize) -> Result<usize, Mistake> {
-        self.hardened_bytes(address).map_or_else(|| self.pages_bytes(address), Ok)
-    }
-
-    /// Whether a run or large block of a hardened heap has the same OS pages when it has `bytes` bytes. `None`: it is none.
-    pub(super) fn fits_guarded(&self, address: usize, bytes: usize) -> Option<bool> {
-        let have = self.hardened_bytes(address)?;
-        Some(bytes > super::MAX_BLOCK && bytes.checked_next_multiple_of(self.guard_bytes()) == Some(have))
+    /// Whether a request of `bytes` bytes can have got the live run or large block that begins at a page with the tag of one: it would have the same pages.
+    pub(super) fn fits_run(&self, page: Page, bytes: usize) -> bool {
+        let have = bytes_of(page);
+        if is_guarded(page) {
+            return bytes > MAX_BLOCK && bytes.checked_next_multiple_of(self.guard_bytes()) == Some(have);
+        }
+        super::pages::fits_pages(have, bytes)
     }
 
     /// Bytes of the shortest guard.
@@ -169,6 +160,11 @@ impl<S: Source> Space<S> {
         // To an OS page, because the last page of a large block is used in part.
         Ok(self.pages_bytes(address)?.next_multiple_of(self.guard_bytes()))
     }
+}
+
+/// Whether a run or large block, which begins at that page, is one of a hardened heap.
+pub(super) fn is_guarded(page: Page) -> bool {
+    page.vacant()[BYTES_WORD].load(Ordering::Relaxed) != 0
 }
 
 impl<O: Os> Arenas<O> {

@@ -23,6 +23,14 @@ pub(super) struct Fresh {
     pub(super) zeroed: bool,
 }
 
+/// What came of resizing a block where it is.
+pub(super) enum Resized {
+    /// It is there, or its pages were moved.
+    Here(NonNull<u8>),
+    /// It has so many bytes, and has to be copied.
+    Has(usize),
+}
+
 impl<S: Source> Space<S> {
     /// A page run or large block for what has grown, and so is likely to grow on: there is room behind it, where that can be had. The last arena of a
     /// large one may be a huge page. What would be a run may be a large block, too, on OS pages.
@@ -85,13 +93,22 @@ impl<S: Source> Space<S> {
 
     /// Bytes of the page run or large block that begins at `address`.
     pub(super) fn pages_bytes(&self, address: usize) -> Result<usize, Mistake> {
-        self.source().with(|arenas| Ok(bytes_at(arenas, address)?))
+        self.source().look(|arenas| Ok(bytes_at(arenas, address)?))
     }
 
-    /// Gives a page run or large block another size where it is, or by moving its pages. `None`: it has to be copied.
-    pub(super) fn resize_pages(&self, address: usize, bytes: usize) -> Result<Option<NonNull<u8>>, Mistake> {
-        let resized = self.source().with(|arenas| {
-            let old = bytes_at(arenas, address)?;
+    /// Gives a page run or large block another size where it is, or by moving its pages.
+    pub(super) fn resize_pages(&self, address: usize, bytes: usize) -> Result<Resized, Mistake> {
+        let here = NonNull::new(address as *mut u8).ok_or(Mistake::Foreign)?;
+        // Mostly its heap pages stay the same, and nothing is due after that: text that grows by a few bytes at a time, beyond half a megabyte, comes here each time.
+        let (old, stays) = self.source().look(|arenas| match arenas.run_bytes(address) {
+            Ok(old) => Ok((old, bytes.div_ceil(HEAP_PAGE_BYTES) == old / HEAP_PAGE_BYTES)),
+            Err(BadFree::WrongSize { actual }) => Ok((actual, arenas.refit_large(address, bytes)?)),
+            Err(bad) => Err(bad),
+        })?;
+        if stays {
+            return Ok(Resized::Here(here));
+        }
+        let moved = self.source().with(|arenas| {
             let large = arenas.large_bytes(address).is_ok();
             // One that is as short as a run becomes a run when it shrinks: others have no use for the rest of its arena. At half, so that it does not wander.
             if large && (bytes > MAX_RUN || old <= MAX_RUN && bytes > old / 2) {
@@ -99,14 +116,13 @@ impl<S: Source> Space<S> {
                 return Ok(moved.and_then(|moved| NonNull::new(moved.get() as *mut u8)));
             }
             let stays = !large && bytes <= MAX_RUN && arenas.resize(address, pages_of(bytes))?;
-            Ok::<_, Mistake>(if stays { NonNull::new(address as *mut u8) } else { None })
+            Ok::<_, Mistake>(stays.then_some(here))
         })?;
-        if let Some(run) =
-            resized.filter(|_| bytes <= MAX_RUN).and_then(|run| self.page(run.as_ptr() as usize))
+        if let Some(run) = moved.filter(|_| bytes <= MAX_RUN).and_then(|run| self.page(run.as_ptr() as usize))
         {
             super::runs::note_length(run, pages_of(bytes));
         }
-        Ok(resized)
+        Ok(moved.map_or(Resized::Has(old), Resized::Here))
     }
 }
 

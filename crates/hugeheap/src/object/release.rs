@@ -6,7 +6,7 @@ use super::class::{self, CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, MAX_BLOCK, S
 use super::heap::{Core, Heap, Own, Place, Way};
 use super::mistake::{self, Mistake};
 use super::remote_free::{Elsewhere, InPending};
-use super::runs::check_run;
+use super::runs::{bytes_of, check_run};
 use super::space::{Page, Source, Space};
 use super::span_place::is_of_length;
 use super::spans::{SPANNED, SpanBlock};
@@ -21,6 +21,8 @@ pub(super) enum Found {
     Block(Page, Class),
     /// A live block of a span, which begins there.
     InSpan(SpanBlock),
+    /// A live page run of a heap, or a large block of a hardened one, which begins at that page.
+    Run(Page),
     /// What the arenas know of: a page run, a large block, or nothing.
     Pages,
 }
@@ -303,7 +305,8 @@ impl<S: Source> Space<S> {
         match self.find(address)? {
             Found::Block(page, class) => live_bytes(page, class, address),
             Found::InSpan(block) => Ok(block.bytes()),
-            Found::Pages => self.bytes_before_guard(address),
+            Found::Run(page) => Ok(bytes_of(page)),
+            Found::Pages => self.pages_bytes(address),
         }
     }
 
@@ -316,8 +319,10 @@ impl<S: Source> Space<S> {
         match tag::class(page.tag()) {
             0 => Ok(Found::Pages),
             SPARE => Err(Mistake::NotLive { bytes: 0 }),
-            RUN if page.vacant()[0].load(Ordering::Relaxed) & 1 == 1 => Err(Mistake::NotLive { bytes: 0 }),
-            RUN => Ok(Found::Pages),
+            RUN => {
+                check_run(page, address)?;
+                Ok(Found::Run(page))
+            }
             SPAN => {
                 let block = SpanBlock::at(page, address)?;
                 block.check_live()?;
@@ -339,11 +344,9 @@ impl<S: Source> Space<S> {
                 (SHAPES[class].bytes as usize, fits)
             }
             Found::InSpan(block) => (block.bytes(), block.fits(given)),
+            Found::Run(page) => (bytes_of(page), self.fits_run(page, given)),
             Found::Pages => {
-                let bytes = self.bytes_before_guard(address)?;
-                if let Some(fits) = self.fits_guarded(address, given) {
-                    return if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) };
-                }
+                let bytes = self.pages_bytes(address)?;
                 (bytes, super::pages::fits_pages(bytes, given))
             }
         };

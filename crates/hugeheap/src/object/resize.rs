@@ -10,11 +10,13 @@
 //! them grow to 80 and free them cost 271 instructions; now it is 140 (`tests/instructions`, `grow`).
 
 use super::class::{CLASSES, MAX_BINNED, MAX_BLOCK, SHAPES, aligned_class_of, fits};
+use super::hardened::is_guarded;
 use super::heap::{Core, Heap, Way};
 use super::lengths::{self, GROWN};
 use super::mistake::Mistake;
-use super::pages::MAX_RUN;
+use super::pages::{MAX_RUN, Resized};
 use super::release::{Found, live_bytes};
+use super::runs::bytes_of;
 use super::space::Source;
 use super::tag;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
@@ -24,14 +26,6 @@ use core::sync::atomic::Ordering;
 /// Bytes up to which what grows gets a run like any other: it is copied for less than the lock costs. Longer ones have room behind them, for the next time. Runs, and not blocks of spans: what grew is likely to grow on, into the rest of its
 /// last heap page or the one behind it.
 const COPIED: usize = 128 << 10;
-
-/// What came of resizing a block where it is.
-enum Resized {
-    /// It is there, or its pages were moved.
-    Here(NonNull<u8>),
-    /// It has so many bytes, and has to be copied.
-    Has(usize),
-}
 
 impl<S: Source> Heap<S> {
     /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None` for others.
@@ -200,28 +194,13 @@ impl<S: Source> Heap<S> {
                 (live_bytes(page, class, start)?, bytes <= MAX_BLOCK && fits(bytes, class))
             }
             Found::InSpan(block) => (block.bytes(), block.fits(bytes)),
-            Found::Pages => return self.resize_pages_here(address, bytes),
+            // Without the arenas' lock: text that grew by a few bytes at a time took it, and read the clock, each time, and took twice as long as with stock CPython.
+            Found::Run(page) if bytes > MAX_BLOCK && space.fits_run(page, bytes) => (bytes_of(page), true),
+            Found::Run(page) if bytes <= MAX_BLOCK || is_guarded(page) => (bytes_of(page), false),
+            Found::Pages if bytes <= MAX_BLOCK => (space.pages_bytes(start)?, false),
+            Found::Run(_) | Found::Pages => return space.resize_pages(start, bytes),
         };
         Ok(if stays { Resized::Here(address) } else { Resized::Has(have) })
-    }
-
-    /// The same of a page run or large block.
-    fn resize_pages_here(&mut self, address: NonNull<u8>, bytes: usize) -> Result<Resized, Mistake> {
-        let start = address.as_ptr() as usize;
-        let space = self.own().space;
-        let have = space.bytes_before_guard(start)?;
-        let fits = space.fits_guarded(start, bytes);
-        if fits == Some(true) {
-            return Ok(Resized::Here(address));
-        }
-        if fits.is_none() && bytes > MAX_BLOCK {
-            if let Some(resized) = space.resize_pages(start, bytes)? {
-                return Ok(Resized::Here(resized));
-            }
-            // A run that shrinks to fewer pages, grows, or crosses the border to large blocks.
-            debug_assert!(bytes != have || bytes <= MAX_RUN);
-        }
-        Ok(Resized::Has(have))
     }
 
     /// [`try_reallocate`](Self::try_reallocate), but a mistake ends the process with one line on standard error.

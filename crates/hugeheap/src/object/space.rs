@@ -34,6 +34,10 @@ pub trait Source: Sync + 'static {
     fn begin(&'static self) {}
     /// Works on the arenas, locked; afterwards sees to it that maintenance happens.
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R;
+    /// Works on the arenas, locked, where nothing changes that maintenance is due for.
+    fn look<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R {
+        self.with(work)
+    }
     /// Called before memory goes back to the arenas: what is told of the peak has to be looked at while it lasts.
     fn before_free(&'static self) {}
     /// Called now and then when numbers of a heap changed that no event of the arenas tells: whoever publishes numbers may do so.

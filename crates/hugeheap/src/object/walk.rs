@@ -17,6 +17,7 @@
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, plain};
 use super::lengths::{CUTS, Cut, LONGEST, SPANS};
+use super::runs::bytes_of;
 use super::space::{Page, Source, Space};
 use super::spans::Span;
 use super::tag::{self, RUN, SPAN, SPARE};
@@ -125,8 +126,7 @@ impl<S: Source> Space<S> {
                 SPARE => Content::Spare,
                 RUN => {
                     let kept = page.vacant()[0].load(Ordering::Relaxed) & 1 == 1;
-                    // Given back since: the tag is another one, too.
-                    let bytes = self.bytes_before_guard(address).unwrap_or(0);
+                    let bytes = bytes_of(page);
                     if kept { Content::KeptRun(bytes) } else { Content::Run(bytes) }
                 }
                 SPAN => match Span::of(page) {

@@ -108,6 +108,11 @@ impl Runtime {
         result
     }
 
+    /// Works on the arenas where nothing changes that is published or that maintenance is due for.
+    pub(crate) fn look_at<R>(&'static self, work: impl FnOnce(&mut Arenas<Linux>) -> R) -> R {
+        work(&mut self.heap.lock())
+    }
+
     /// Opens the published record if the environment asks for one; all that a process without hugeheap's memory does.
     pub fn listen(&self) {
         if !self.publisher.is_open() {
@@ -195,6 +200,9 @@ impl Runtime {
         bytes: usize,
     ) -> Result<Option<NonZeroUsize>, BadFree> {
         let mut heap = self.heap.lock();
+        if heap.refit_large(address, bytes)? {
+            return Ok(NonZeroUsize::new(address));
+        }
         let result = heap.resize_large(address, bytes);
         self.after_event(heap);
         result

@@ -211,6 +211,25 @@ fn a_guarded_run_that_another_heap_makes_longer_leaves_no_guard_behind() {
 }
 
 #[test]
+fn a_guarded_run_stays_where_it_is_as_long_as_its_os_pages_are_the_same() {
+    let mut heap = space().acquire_hardened().expect("memory");
+    for bytes in [3 * 4096, 200_704, 3 << 20] {
+        let run = heap.take(bytes);
+        assert_eq!(heap.usable_size(run), Ok(bytes));
+        write(run, bytes);
+        assert_eq!(resize(&mut heap, run, bytes - 4095), run, "{bytes}");
+        // An OS page less, and one more: the guard is another one.
+        let shorter = resize(&mut heap, run, bytes - 4096);
+        assert_eq!((shorter == run, heap.usable_size(shorter)), (false, Ok(bytes - 4096)));
+        let longer = resize(&mut heap, shorter, bytes + 1);
+        assert_eq!((longer == shorter, heap.usable_size(longer)), (false, Ok(bytes + 4096)));
+        check_contents(longer, bytes - 4096);
+        heap.give(longer).expect("live");
+        heap.check();
+    }
+}
+
+#[test]
 fn sizes_beyond_the_address_space_change_nothing() {
     let (_, mut heap) = heap();
     for bytes in [48, 5000, 20_000, 3 << 20] {
@@ -350,6 +369,58 @@ fn aligned_page_runs_and_large_blocks_are_resized_where_they_are() {
         let short = unsafe { heap.reallocate_aligned(longer, more, 100, 64) }.expect("memory");
         assert_eq!(at(short) % 64, 0);
         heap.give(short).expect("live");
+    }
+    heap.check_empty();
+}
+
+/// Each time the arenas saw to it whether maintenance was due, and read the clock: text to which 8 bytes at a time were appended took twice as long as with stock CPython.
+#[test]
+fn what_grew_by_a_few_bytes_was_an_event_each_time() {
+    let (space, mut heap) = heap();
+    for (bytes, pages) in [(20_000, 2), (200_000, 13), (800_000, 49), (3_000_000, 184)] {
+        let block = heap.take(bytes);
+        // What is rounded to a block of a span becomes a run, if it is not one.
+        let block = resize(&mut heap, block, pages * HEAP_PAGE_BYTES - 8);
+        write(block, bytes);
+        space.source().when_asked(|| {});
+        for less in [16_000, 9, 4_000, 0, 16_383, 1] {
+            let bytes = pages * HEAP_PAGE_BYTES - less;
+            assert_eq!(resize(&mut heap, block, bytes), block, "{bytes}");
+        }
+        assert!(!space.source().asked(), "{bytes}");
+        heap.check();
+        space.source().when_asked(|| {});
+        // A byte more than its last page has, and as many as one page less: neither stays as it is.
+        let longer = resize(&mut heap, block, pages * HEAP_PAGE_BYTES + 1);
+        assert!(space.source().asked(), "{bytes}");
+        assert!(heap.usable_size(longer).expect("live") > pages * HEAP_PAGE_BYTES);
+        space.source().when_asked(|| {});
+        let shorter = resize(&mut heap, longer, pages * HEAP_PAGE_BYTES);
+        assert!(space.source().asked() && shorter == longer, "{bytes}");
+        assert_eq!(heap.usable_size(shorter).expect("live"), pages * HEAP_PAGE_BYTES);
+        check_contents(shorter, bytes);
+        heap.check();
+        heap.give(shorter).expect("live");
+        // SAFETY: not live any more; nothing is done but to say so.
+        assert!(unsafe { heap.try_reallocate(shorter, bytes) }.is_err(), "{bytes}");
+        // SAFETY: as above.
+        assert!(unsafe { heap.try_reallocate(shorter, pages * HEAP_PAGE_BYTES - 8) }.is_err(), "{bytes}");
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn nothing_is_resized_from_inside_of_a_run_or_a_large_block() {
+    let (_, mut heap) = heap();
+    for bytes in [200_000, 800_000, 3_000_000] {
+        let block = heap.take(bytes);
+        for offset in [16, 4096, HEAP_PAGE_BYTES] {
+            let inside = NonNull::new(block.as_ptr().wrapping_add(offset)).expect("an address");
+            // SAFETY: nothing begins there; nothing is done but to say so.
+            let mistake = unsafe { heap.try_reallocate(inside, bytes) };
+            assert!(matches!(mistake, Err(Mistake::Interior { .. })), "{offset} of {bytes}: {mistake:?}");
+        }
+        heap.give(block).expect("live");
     }
     heap.check_empty();
 }
