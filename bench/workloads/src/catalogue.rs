@@ -3,8 +3,8 @@
 use crate::memory::{Checked, Plain, SMALLEST, Timed};
 use crate::stage::Stage;
 use crate::{
-    alloc_test, buffers, cache, glibc, larson, mstress, phase_shift, pool, random_drop, rptest, sparse,
-    xmalloc,
+    alloc_test, buffers, cache, glibc, growing, larson, mstress, phase_shift, pool, random_drop, rptest,
+    sparse, xmalloc,
 };
 
 /// A number that says how much a workload does.
@@ -121,7 +121,7 @@ const fn share(name: &'static str, default: u64, all: u64, about: &'static str) 
 const MIB: u64 = 1 << 20;
 
 /// All workloads, those for several threads first.
-pub static WORKLOADS: [Workload; 14] = [
+pub static WORKLOADS: [Workload; 15] = [
     Workload {
         name: "alloc-test",
         about: "slots replaced at random, mostly small blocks",
@@ -201,6 +201,19 @@ pub static WORKLOADS: [Workload; 14] = [
             size("most", 131_072, "largest buffer in bytes"),
         ],
         runs: runs!(buffers::run),
+    },
+    Workload {
+        name: "growing",
+        about: "text and lists built piece by piece, by resizing",
+        threaded: true,
+        latency: true,
+        parameters: &[
+            count("count", 200, "growing at once, per thread"),
+            count("operations", 4_000_000, "pieces appended, by all threads"),
+            size("least", 64, "shortest length in bytes"),
+            size("most", 1 << 20, "longest length in bytes"),
+        ],
+        runs: runs!(growing::run),
     },
     Workload {
         name: "cache-scratch",

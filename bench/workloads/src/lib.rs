@@ -20,6 +20,7 @@ mod alloc_test;
 mod buffers;
 mod cache;
 mod glibc;
+mod growing;
 mod histogram;
 mod larson;
 mod look;

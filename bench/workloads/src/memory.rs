@@ -7,7 +7,7 @@
 
 use crate::histogram::Histogram;
 use crate::random::{Random, mixed};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -104,6 +104,8 @@ pub(crate) trait Memory: Default + Send + 'static {
     const WRITABLE: bool = true;
 
     fn take(&mut self, size: usize) -> Block;
+    /// Gives a block a larger size; its contents stay.
+    fn grow(&mut self, block: Block, size: usize) -> Block;
     fn give(&mut self, block: Block);
 }
 
@@ -115,6 +117,13 @@ impl Memory for Plain {
     fn take(&mut self, size: usize) -> Block {
         let block = allocate(size);
         touch(&block);
+        block
+    }
+
+    fn grow(&mut self, block: Block, size: usize) -> Block {
+        let before = block.size();
+        let block = resize(block, size);
+        touch_from(&block, before);
         block
     }
 
@@ -133,20 +142,32 @@ fn allocate(size: usize) -> Block {
     Block { start, size: layout.size() as u32, tag: 0 }
 }
 
+fn resize(block: Block, size: usize) -> Block {
+    let layout = layout(size);
+    // SAFETY: taken by `allocate` or here with this layout, and the size is not zero: blocks only grow. The old one is given up.
+    let start = unsafe { realloc(block.start.as_ptr(), block.layout(), layout.size()) };
+    let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+    Block { start, size: layout.size() as u32, tag: block.tag }
+}
+
 fn release(block: &Block) {
     // SAFETY: taken by `allocate` with this layout; `give` consumes the block, so that it happens once.
     unsafe { dealloc(block.start.as_ptr(), block.layout()) };
 }
 
 fn touch(block: &Block) {
-    // SAFETY: the block has at least eight bytes, aligned to eight, and every offset lies within it.
+    // SAFETY: the block has at least eight bytes, aligned to eight.
+    unsafe { block.start.cast::<u64>().as_ptr().write_volatile(block.size as u64) };
+    touch_from(block, OS_PAGE);
+}
+
+/// One byte of every OS page from `first` on, and the end.
+fn touch_from(block: &Block, first: usize) {
+    let start = block.start.as_ptr();
+    // SAFETY: every offset lies within the block.
     unsafe {
-        let start = block.start.as_ptr();
-        start.cast::<u64>().write_volatile(block.size as u64);
-        let mut offset = OS_PAGE;
-        while offset < block.size() {
+        for offset in (first..block.size()).step_by(OS_PAGE) {
             start.add(offset).write_volatile(1);
-            offset += OS_PAGE;
         }
         start.add(block.size() - 1).write_volatile(1);
     }
@@ -171,15 +192,14 @@ impl Memory for Checked {
             block.address()
         );
         block.tag = TAG.fetch_add(1, Ordering::Relaxed);
-        for word in 0..block.size().div_ceil(WORD) {
-            let pattern = pattern(block.tag, word);
-            let len = WORD.min(block.size() - word * WORD);
-            // SAFETY: the word, or what the block has of it, lies within the block.
-            unsafe {
-                let to = block.start.as_ptr().add(word * WORD);
-                std::ptr::copy_nonoverlapping(pattern.as_ptr(), to, len);
-            }
-        }
+        write_pattern(&block, 0);
+        block
+    }
+
+    fn grow(&mut self, block: Block, size: usize) -> Block {
+        let before = block.size();
+        let block = resize(block, size);
+        write_pattern(&block, before);
         block
     }
 
@@ -196,6 +216,20 @@ impl Memory for Checked {
             assert!(found == expected, "{}", changed(&block, word, expected, found));
         }
         release(&block);
+    }
+}
+
+/// Writes the pattern from the byte `first` on. What a block had before it grew is left alone: it has to be there still.
+fn write_pattern(block: &Block, first: usize) {
+    for word in first / WORD..block.size().div_ceil(WORD) {
+        let pattern = pattern(block.tag, word);
+        let begin = first.saturating_sub(word * WORD);
+        let end = WORD.min(block.size() - word * WORD);
+        // SAFETY: the word, or what the block has of it, lies within the block.
+        unsafe {
+            let to = block.start.as_ptr().add(word * WORD + begin);
+            std::ptr::copy_nonoverlapping(pattern.as_ptr().add(begin), to, end - begin);
+        }
     }
 }
 
@@ -238,6 +272,13 @@ impl Memory for Timed {
         let before = now();
         let block = allocate(size);
         touch(&block);
+        self.0.add(now().wrapping_sub(before));
+        block
+    }
+
+    fn grow(&mut self, block: Block, size: usize) -> Block {
+        let before = now();
+        let block = Plain.grow(block, size);
         self.0.add(now().wrapping_sub(before));
         block
     }
@@ -342,6 +383,24 @@ mod tests {
         let said = std::panic::catch_unwind(move || Checked.give(block)).unwrap_err();
         let said = said.downcast_ref::<String>().unwrap();
         assert!(said.contains("byte 57 of the block of 100 bytes"), "{said}");
+    }
+
+    #[test]
+    fn what_a_block_had_before_it_grew_is_looked_at() {
+        let mut memory = Checked;
+        let mut block = memory.take(13);
+        for size in [14, 21, 5_000, 300_000] {
+            block = memory.grow(block, size);
+            assert_eq!(block.size(), size);
+        }
+        memory.give(block);
+        let block = memory.take(13);
+        // SAFETY: within the block. This is the mistake to be found, as if it had not been copied.
+        unsafe { block.start.as_ptr().add(12).write(!block.start.as_ptr().add(12).read()) };
+        let grown = memory.grow(block, 4_000);
+        let said = std::panic::catch_unwind(move || Checked.give(grown)).unwrap_err();
+        let said = said.downcast_ref::<String>().unwrap();
+        assert!(said.contains("byte 12 of the block of 4000 bytes"), "{said}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::symbols::{DOMAIN_RAW, DomainAllocator, Symbols, same_object};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::null_mut;
-use hugeheap::arena::ARENA_BYTES;
+use hugeheap::arena::{ARENA_BYTES, BadFree};
 use hugeheap::complain;
 use hugeheap::runtime::runtime;
 
@@ -100,15 +100,16 @@ unsafe fn take_over(pointer: *mut c_void, bytes: usize) -> Option<*mut c_void> {
 }
 
 unsafe fn realloc_ours(pointer: *mut c_void, bytes: usize) -> *mut c_void {
-    let old = match runtime().large_bytes(pointer as usize) {
-        Ok(old) => old,
-        Err(mistake) => complain::abort(format_args!("realloc of {pointer:p}: {mistake}")),
-    };
+    let wrong =
+        |mistake: BadFree| -> ! { complain::abort(format_args!("realloc of {pointer:p}: {mistake}")) };
     if bytes >= SMALL_AGAIN {
-        if let Ok(Some(address)) = runtime().resize_large(pointer as usize, bytes) {
-            return address.get() as *mut c_void;
+        match runtime().resize_large(pointer as usize, bytes) {
+            Ok(Some(address)) => return address.get() as *mut c_void,
+            Ok(None) => {}
+            Err(mistake) => wrong(mistake),
         }
     }
+    let old = runtime().large_bytes(pointer as usize).unwrap_or_else(|mistake| wrong(mistake));
     // SAFETY: a request of the raw domain; both blocks are live and apart while they are copied.
     unsafe {
         let moved = previous().malloc(bytes);

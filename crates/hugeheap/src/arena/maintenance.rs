@@ -260,7 +260,8 @@ impl<O: Os> Arenas<O> {
         }
         // Another plan may have been made and completed meanwhile, and its search has come further.
         due = due.min(self.sweep.due).min(self.schedule_look(now));
-        if plan.more {
+        // Memory may have become scarce since the plan was made, which saw no reason to look at tails, or at what is kept.
+        if plan.more || self.tails_due() || self.kept_too_much() {
             due = now;
         } else if self.sweep.has_news() {
             due = due.min(now.saturating_add(decay));

@@ -5,6 +5,7 @@
 //!   links    next, previous: neighbours in a list; inbox: the next page with frees of other threads
 //!   looked, gone    states at the last looks for vacant OS pages (see `vacancy`)
 //!   idle            of a page of a span: blocks that do not live (see `span_place`)
+//!   resized         of a page without a tag: heap pages of what begins there, if it was resized (see `pages`)
 //!   state    31     30      20   19    18    17  16  15            0
 //!            ├ full ┼ live ────┼ unused ┼ listed ┼ used ┼ free ─────┤
 //! ```
@@ -62,6 +63,8 @@ pub(crate) struct Mark {
     gone: AtomicU32,
     /// Of a page of a span: for each block that begins there, 1 if it does not live. Bytes, so that one that begins to live changes nothing of another's.
     idle: [AtomicU8; SPAN_BLOCKS],
+    /// Heap pages of the live run or large block that begins at a page without a tag, and was resized; 0: none does, or it is not known.
+    resized: AtomicU32,
 }
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
@@ -245,6 +248,24 @@ impl Mark {
         unsafe { &*links.add(block % SPAN_BLOCKS) }
     }
 
+    /// Of a page without a tag: how many heap pages what begins there has, if that is known without the arenas' lock; 0: it is not.
+    pub(super) fn resized(&self) -> u32 {
+        self.resized.load(Ordering::Relaxed)
+    }
+
+    /// What begins there has so many. Whoever has it.
+    pub(super) fn set_resized(&self, pages: u32) {
+        self.resized.store(pages, Ordering::Relaxed);
+    }
+
+    /// What begins there is freed, or moved.
+    pub(super) fn forget_resized(&self) {
+        // Written only where it was: metadata that nobody used may not be writable.
+        if self.resized() != 0 {
+            self.set_resized(0);
+        }
+    }
+
     /// Whether the page was in use once.
     pub(super) fn is_used(&self) -> bool {
         self.state() & USED != 0
@@ -273,6 +294,7 @@ mod tests {
             gone,
             idle: [0; SPAN_BLOCKS].map(AtomicU8::new),
             more_links: [0; 2].map(AtomicUsize::new),
+            resized: AtomicU32::new(0),
         };
         mark.set_used();
         mark.begin_at_hand(0);

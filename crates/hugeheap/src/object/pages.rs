@@ -6,6 +6,10 @@
 //! | above, or aligned to more than a heap page | a large block: whole arenas |
 //!
 //! Both may be freed by any thread; the arenas' lock orders it.
+//!
+//! Short runs have a [tag](super::runs), and the arenas' lock is not needed to resize them as long as their heap pages stay the same. Of long ones and large blocks, the mark of the first page says so
+//! from the first time on that they are resized: then they may be resized for each piece that is appended. It is forgotten before the arenas get them back, or move them. What begins at a page of which nothing
+//! is said may be anything.
 
 use super::class::MAX_BINNED;
 use super::mistake::Mistake;
@@ -35,15 +39,18 @@ impl<S: Source> Space<S> {
     /// A page run or large block for what has grown, and so is likely to grow on: there is room behind it, where that can be had. The last arena of a
     /// large one may be a huge page. What would be a run may be a large block, too, on OS pages.
     pub(super) fn allocate_growing(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES)?;
         let address = self.source().with(|arenas| {
             if bytes > MAX_RUN {
-                return arenas.allocate_large(bytes, true).map(|block| block.address);
+                return arenas.allocate_large(whole, true).map(|block| block.address);
             }
             let pages = pages_of(bytes);
-            let alone = arenas.is_better_alone(pages).then(|| arenas.allocate_large(bytes, false)).flatten();
+            let alone = arenas.is_better_alone(pages).then(|| arenas.allocate_large(whole, false)).flatten();
             alone.map(|block| block.address).or_else(|| arenas.allocate_growing(pages))
         })?;
-        NonNull::new(address.get() as *mut u8)
+        let block = NonNull::new(address.get() as *mut u8)?;
+        self.note_resized(block, whole);
+        Some(block)
     }
 
     /// A page run or large block, with whether it is zero. `whole`: at the beginning of an arena.
@@ -78,6 +85,7 @@ impl<S: Source> Space<S> {
         check: impl FnOnce(usize) -> Result<(), Mistake>,
     ) -> Result<(), Mistake> {
         self.source().before_free();
+        self.forget_resized(address);
         self.source().with(|arenas| match arenas.run_bytes(address) {
             Ok(bytes) => {
                 check(bytes)?;
@@ -99,30 +107,51 @@ impl<S: Source> Space<S> {
     /// Gives a page run or large block another size where it is, or by moving its pages.
     pub(super) fn resize_pages(&self, address: usize, bytes: usize) -> Result<Resized, Mistake> {
         let here = NonNull::new(address as *mut u8).ok_or(Mistake::Foreign)?;
-        // Mostly its heap pages stay the same, and nothing is due after that: text that grows by a few bytes at a time, beyond half a megabyte, comes here each time.
-        let (old, stays) = self.source().look(|arenas| match arenas.run_bytes(address) {
-            Ok(old) => Ok((old, bytes.div_ceil(HEAP_PAGE_BYTES) == old / HEAP_PAGE_BYTES)),
-            Err(BadFree::WrongSize { actual }) => Ok((actual, arenas.refit_large(address, bytes)?)),
-            Err(bad) => Err(bad),
-        })?;
-        if stays {
+        if self.has_heap_pages_for(address, bytes) {
             return Ok(Resized::Here(here));
         }
-        let moved = self.source().with(|arenas| {
+        self.forget_resized(address);
+        // To a heap page: from here on the arenas are not told as long as these stay the same. More than the address space is refused by them.
+        let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES).unwrap_or(bytes);
+        let (old, moved) = self.source().with(|arenas| {
+            let old = bytes_at(arenas, address)?;
             let large = arenas.large_bytes(address).is_ok();
             // One that is as short as a run becomes a run when it shrinks: others have no use for the rest of its arena. At half, so that it does not wander.
             if large && (bytes > MAX_RUN || old <= MAX_RUN && bytes > old / 2) {
-                let moved = arenas.resize_large(address, bytes)?;
-                return Ok(moved.and_then(|moved| NonNull::new(moved.get() as *mut u8)));
+                let moved = arenas.resize_large(address, whole)?;
+                return Ok((old, moved.and_then(|moved| NonNull::new(moved.get() as *mut u8))));
             }
             let stays = !large && bytes <= MAX_RUN && arenas.resize(address, pages_of(bytes))?;
-            Ok::<_, Mistake>(stays.then_some(here))
+            Ok::<_, Mistake>((old, stays.then_some(here)))
         })?;
-        if let Some(run) = moved.filter(|_| bytes <= MAX_RUN).and_then(|run| self.page(run.as_ptr() as usize))
-        {
-            super::runs::note_length(run, pages_of(bytes));
+        if let Some(moved) = moved {
+            self.note_resized(moved, whole);
         }
         Ok(moved.map_or(Resized::Has(old), Resized::Here))
+    }
+
+    /// Whether what begins at `address` is known to have as many heap pages as a request of `bytes` bytes gets: a page without a tag, of something live.
+    fn has_heap_pages_for(&self, address: usize, bytes: usize) -> bool {
+        self.page(address).is_some_and(|page| {
+            let pages = page.mark().resized() as usize;
+            pages != 0 && page.address() == address && pages == bytes.div_ceil(HEAP_PAGE_BYTES)
+        })
+    }
+
+    /// What begins at `block` has `whole` bytes now, by its heap pages. Without memory for metadata the arenas are asked the next time.
+    fn note_resized(&self, block: NonNull<u8>, whole: usize) {
+        let Some(page) = self.page_or_add(block.as_ptr() as usize) else { return };
+        let pages = (whole / HEAP_PAGE_BYTES).try_into().unwrap_or(0);
+        if !super::runs::note_length(page, pages) {
+            page.mark().set_resized(pages);
+        }
+    }
+
+    /// What begins at `address`, if anything does, may be somebody else's soon.
+    fn forget_resized(&self, address: usize) {
+        if let Some(page) = self.page(address) {
+            page.mark().forget_resized();
+        }
     }
 }
 

@@ -188,16 +188,17 @@ impl<S: Source> Heap<S> {
     }
 }
 
-/// A live run has another length now. One that is too long to be kept is one of the arenas' from now on.
-pub(super) fn note_length(page: Page, pages: u32) {
+/// A live run has another length now. One that is too long to be kept is one of the arenas' from now on. Says whether it is a heap's.
+pub(super) fn note_length(page: Page, pages: u32) -> bool {
     if !is_run(page.tag()) {
-        return;
+        return false;
     }
     if pages as usize <= LONGEST {
         page.mark().set_free(pages as u16);
-    } else {
-        page.mark().tag.store(0, Ordering::Release);
+        return true;
     }
+    page.mark().tag.store(0, Ordering::Release);
+    false
 }
 
 /// Whether a live run of a heap begins at `address`, in a page with the tag of one.

@@ -275,6 +275,11 @@ fn grow_by_turns(
         bytes = (bytes + bytes / 8).min(end);
         for list in &mut lists {
             *list = resize(heap, *list, bytes);
+            if bytes >= 16_384 {
+                // Wherever it is, to a heap page: what is known of it without the arenas is no more than that.
+                assert_eq!(heap.usable_size(*list), Ok(bytes.next_multiple_of(HEAP_PAGE_BYTES)));
+                assert_eq!(heap.usable_size(*list), Ok(bytes_by_the_arenas(space, *list)));
+            }
             let now = space.source().arenas.lock().snapshot();
             peak = peak.max(now.live + now.retained);
         }
@@ -409,16 +414,114 @@ fn what_grew_by_a_few_bytes_was_an_event_each_time() {
     heap.check_empty();
 }
 
+/// Bytes that the arenas say what begins there has.
+fn bytes_by_the_arenas(space: &Space<World>, block: NonNull<u8>) -> usize {
+    space
+        .source()
+        .with(|arenas| arenas.run_bytes(at(block)).or_else(|_| arenas.large_bytes(at(block))).expect("live"))
+}
+
+/// How long something is that was resized is known without the arenas: nothing may be left of that when it is gone, or what comes to its place would be as long for who resizes it.
+#[test]
+fn the_place_of_what_was_resized_says_nothing_of_what_comes_next() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let mut reached = 0;
+    for (short, long) in [(700_000, 900_000), (1_200_000, 1_900_000), (3 << 20, 5 << 20)] {
+        for way in 0..5 {
+            let mut block = heap.take(short);
+            for bytes in [long, short + 100, long - 50_000, long] {
+                block = resize(&mut heap, block, bytes);
+                assert_eq!(heap.usable_size(block), Ok(bytes_by_the_arenas(space, block)));
+            }
+            match way {
+                0 => heap.give(block).expect("live"),
+                1 => other.give(block).expect("live"),
+                // SAFETY: live, and not used any more.
+                2 => unsafe { space.free(block) },
+                // SAFETY: as above; a size that it can have been asked for with.
+                3 => unsafe { heap.free_sized(block, long) },
+                // It goes elsewhere, by its pages or its contents.
+                _ => {
+                    let moved = resize(&mut heap, block, 4 * long);
+                    heap.give(moved).expect("live");
+                }
+            }
+            // At the same place, perhaps after others.
+            let others: Vec<_> = std::iter::repeat_with(|| heap.take(short))
+                .take_while(|&next| next != block)
+                .take(40)
+                .collect();
+            let next = if others.len() == 40 { heap.take(short) } else { block };
+            reached |= 1 << way & u32::from(next == block) << way;
+            assert_eq!(bytes_by_the_arenas(space, next).next_multiple_of(HEAP_PAGE_BYTES), {
+                short.next_multiple_of(HEAP_PAGE_BYTES)
+            });
+            write(next, short);
+            let grown = resize(&mut heap, next, long);
+            assert!(bytes_by_the_arenas(space, grown) >= long, "{short} {way}");
+            check_contents(grown, short);
+            heap.give(grown).expect("live");
+            heap.give_all(others);
+            heap.check();
+        }
+    }
+    assert_eq!(reached, 0b11111, "each way led to the same place once");
+    drop(other);
+    heap.check_empty();
+}
+
+#[test]
+fn a_size_that_what_was_resized_cannot_have_is_a_mistake() {
+    let (space, mut heap) = heap();
+    for bytes in [700_000, 1_200_000, 3 << 20] {
+        let block = heap.take(bytes / 2);
+        let block = resize(&mut heap, block, bytes);
+        let block = resize(&mut heap, block, bytes + 100);
+        let usable = heap.usable_size(block).expect("live");
+        assert_eq!(usable, (bytes + 100).next_multiple_of(HEAP_PAGE_BYTES));
+        for given in [bytes + 100, usable] {
+            assert_eq!(space.check_size(at(block), given), Ok(()));
+        }
+        for given in [usable + 1, usable - HEAP_PAGE_BYTES, 0] {
+            assert_eq!(space.check_size(at(block), given), Err(Mistake::WrongSize { bytes: usable, given }));
+        }
+        heap.give(block).expect("live");
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn a_run_that_becomes_too_long_to_be_kept_and_short_again_is_one_of_the_arenas() {
+    let (space, mut heap) = heap();
+    let run = heap.take(200_000);
+    let mut longest = run;
+    for bytes in [600_000, 900_000, 900_100, 300_000, 300_100, 40_000] {
+        longest = resize(&mut heap, longest, bytes);
+        assert_eq!(bytes_by_the_arenas(space, longest), bytes.next_multiple_of(HEAP_PAGE_BYTES));
+        assert_eq!(heap.usable_size(longest), Ok(bytes.next_multiple_of(HEAP_PAGE_BYTES)));
+        heap.check();
+    }
+    heap.give(longest).expect("live");
+    // SAFETY: not live any more; nothing is done but to say so.
+    assert!(unsafe { heap.try_reallocate(longest, 40_100) }.is_err());
+    heap.check_empty();
+}
+
 #[test]
 fn nothing_is_resized_from_inside_of_a_run_or_a_large_block() {
     let (_, mut heap) = heap();
     for bytes in [200_000, 800_000, 3_000_000] {
-        let block = heap.take(bytes);
-        for offset in [16, 4096, HEAP_PAGE_BYTES] {
-            let inside = NonNull::new(block.as_ptr().wrapping_add(offset)).expect("an address");
-            // SAFETY: nothing begins there; nothing is done but to say so.
-            let mistake = unsafe { heap.try_reallocate(inside, bytes) };
-            assert!(matches!(mistake, Err(Mistake::Interior { .. })), "{offset} of {bytes}: {mistake:?}");
+        let mut block = heap.take(bytes);
+        for _ in 0..2 {
+            for offset in [16, 4096, HEAP_PAGE_BYTES] {
+                let inside = NonNull::new(block.as_ptr().wrapping_add(offset)).expect("an address");
+                // SAFETY: nothing begins there; nothing is done but to say so.
+                let mistake = unsafe { heap.try_reallocate(inside, bytes) };
+                assert!(matches!(mistake, Err(Mistake::Interior { .. })), "{offset} of {bytes}: {mistake:?}");
+            }
+            // How long it is is known by now.
+            block = resize(&mut heap, block, bytes + 1);
         }
         heap.give(block).expect("live");
     }
