@@ -194,6 +194,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("tails.py", []),
         ("buffers.py", []),
         ("queues.py", []),
+        ("rows.py", []),
         ("text.py", []),
         ("rounding.py", ["libc.so.6"]),
         ("cyclic.py", ["1000"]),
@@ -210,7 +211,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
         "ahead.py", "buffers.py", "calls.py", "common.py", "cycle.py", "cyclic.py", "drop.py", "metadata.py", "neighbours.py", "placement.py",
-        "queues.py", "record.py", "retouch.py", "rounding.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "text.py", "vacant.py",
+        "queues.py", "record.py", "retouch.py", "rounding.py", "rows.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "text.py", "vacant.py",
     }  # fmt: skip
 
 

@@ -138,6 +138,9 @@ pub(crate) struct RunArguments {
     /// Only the process of the command itself, not its children.
     #[arg(long)]
     pub(crate) no_children: bool,
+    /// No maintenance thread: memory goes back when the program allocates or frees, not while it idles.
+    #[arg(long)]
+    pub(crate) no_thread: bool,
     /// Refuse (status 3) when the command cannot be hooked, instead of running it as it is.
     #[arg(long)]
     pub(crate) require: bool,

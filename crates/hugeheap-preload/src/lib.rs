@@ -25,13 +25,14 @@ mod limits;
 hugeheap_cpython::export_interface!();
 
 /// Variables that are taken out of the environment when children should not inherit.
-const VARIABLES: [&CStr; 9] = [
+const VARIABLES: [&CStr; 10] = [
     c"HUGEHEAP_POLICY",
     c"HUGEHEAP_LEVEL",
     c"HUGEHEAP_DECAY",
     c"HUGEHEAP_LIMIT",
     c"HUGEHEAP_HARDENED",
     c"HUGEHEAP_PUBLISH",
+    c"HUGEHEAP_THREAD",
     c"HUGEHEAP_CHILDREN",
     c"HUGEHEAP_TELEMETRY",
     c"HUGEHEAP_DISABLE",

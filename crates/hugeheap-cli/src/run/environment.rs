@@ -41,6 +41,9 @@ impl Environment {
         if arguments.no_children {
             environment.set("HUGEHEAP_CHILDREN", "0");
         }
+        if arguments.no_thread {
+            environment.set("HUGEHEAP_THREAD", "0");
+        }
         if let Some(directory) = telemetry {
             environment.set(TELEMETRY, directory);
         }

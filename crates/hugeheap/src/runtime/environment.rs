@@ -7,6 +7,7 @@
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
 //! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024); `0`: none |
 //! | `HUGEHEAP_HARDENED` | `1`: heaps are hardened; `0` |
+//! | `HUGEHEAP_THREAD` | `0`: no maintenance thread; `1` |
 //! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit; `1` |
 //! | `HUGEHEAP_TELEMETRY` | a directory for the record of each process |
 //! | `HUGEHEAP_PUBLISH` | `0`: no page of numbers; `1` |
@@ -44,6 +45,8 @@ pub enum Setting {
     Hardened,
     /// `HUGEHEAP_PUBLISH`.
     Publish,
+    /// `HUGEHEAP_THREAD`.
+    Thread,
     /// `HUGEHEAP_CHILDREN`.
     Children,
     /// `HUGEHEAP_DISABLE`.
@@ -64,6 +67,7 @@ impl SettingError {
             Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
             Setting::Hardened => "HUGEHEAP_HARDENED must be 0 or 1",
             Setting::Publish => "HUGEHEAP_PUBLISH must be 0 or 1",
+            Setting::Thread => "HUGEHEAP_THREAD must be 0 or 1",
             Setting::Children => "HUGEHEAP_CHILDREN must be 0 or 1",
             Setting::Disable => "HUGEHEAP_DISABLE must be 0 or 1",
         }
@@ -104,6 +108,9 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
     }
     if let Some(value) = text(c"HUGEHEAP_PUBLISH") {
         parse_switch(value).ok_or(SettingError(Setting::Publish))?;
+    }
+    if let Some(value) = text(c"HUGEHEAP_THREAD") {
+        parse_switch(value).ok_or(SettingError(Setting::Thread))?;
     }
     Ok((settings, level))
 }

@@ -53,6 +53,8 @@ pub struct Runtime {
     foreign_frees: AtomicU64,
     /// Plans of maintenance that are being performed. Changed under the heap's lock.
     performing: AtomicU32,
+    /// When the next pass on a thread of the program's is due, in nanoseconds of the system's clock; 0: with the next event that leaves something to do. Changed under the heap's lock.
+    inline_at: AtomicU64,
 }
 
 /// How long [`Runtime::give_back`] and a fork wait for what others are giving back, in steps of a tenth of a millisecond: a second in all.
@@ -67,6 +69,7 @@ static RUNTIME: Runtime = Runtime {
     measure_above: AtomicU64::new(u64::MAX),
     foreign_frees: AtomicU64::new(0),
     performing: AtomicU32::new(0),
+    inline_at: AtomicU64::new(0),
 };
 
 /// The runtime of this process.
@@ -82,6 +85,7 @@ impl Runtime {
         self.set(|now| *now = settings);
         if !self.started.swap(true, Ordering::AcqRel) {
             self.publisher.numbers.want();
+            self.thread.heed_environment();
             self.listen();
         }
     }
@@ -345,7 +349,9 @@ impl Runtime {
         }
     }
 
-    /// Where no thread can be started: one short pass on the caller's thread, without the lock over system calls. Apart: plans are kibibytes, which no other event needs of its stack.
+    /// Where there is no thread: one short pass on the caller's thread, without the lock over system calls. Apart: plans are kibibytes, which no other event needs of its stack.
+    ///
+    /// Not with each event, but when the last pass said, as the thread would: while a gigabyte is kept for reuse something is due all the time.
     #[inline(never)]
     fn maintain_inline(&self) {
         let mut heap = self.heap.lock();
@@ -353,10 +359,22 @@ impl Runtime {
         if self.performing.load(Ordering::Relaxed) > 0 {
             return;
         }
-        heap.count(crate::telemetry::Fallback::NoThread);
         heap.leave_ahead();
+        heap.leave_looks();
+        let next = self.inline_at.load(Ordering::Relaxed);
+        if heap.now() < next && !heap.oversleeps(next) {
+            return;
+        }
+        if !self.thread.is_unwanted() {
+            heap.count(crate::telemetry::Fallback::NoThread);
+        }
         let mut plan = heap.plan();
-        let _ = self.perform(heap, &mut plan);
+        let (heap, wait) = self.perform(heap, &mut plan);
+        let next = match wait {
+            Wait::For(0) | Wait::Idle => 0,
+            Wait::For(time) => heap.now().saturating_add(time),
+        };
+        self.inline_at.store(next, Ordering::Relaxed);
     }
 
     /// Looks for heap pages of which a part is vacant. Returns where the next look goes on.

@@ -31,7 +31,7 @@ use super::{Linux, Runtime, guest};
 use crate::arena::Wait;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Stack of the thread in bytes. A pass uses below 16 KiB; the rest is room for the C library.
 const STACK: usize = 128 << 10;
@@ -70,6 +70,8 @@ pub(super) struct MaintenanceThread {
     wakes_at: AtomicU64,
     /// The kernel's number of the thread, written by itself when it begins.
     number: AtomicI32,
+    /// The user wants none.
+    unwanted: AtomicBool,
 }
 
 // SAFETY: `thread` belongs to one thread at a time, by the phase; everything else is atomic.
@@ -83,11 +85,26 @@ impl MaintenanceThread {
             asked: AtomicU32::new(0),
             wakes_at: AtomicU64::new(0),
             number: AtomicI32::new(0),
+            unwanted: AtomicBool::new(false),
         }
     }
 
-    /// Starts the thread unless it runs or somebody else starts it. False when the system refuses one.
+    /// As the environment says, from now on.
+    pub(super) fn heed_environment(&self) {
+        let unwanted = super::environment::variable(c"HUGEHEAP_THREAD").is_some_and(|value| value == c"0");
+        self.unwanted.store(unwanted, Ordering::Relaxed);
+    }
+
+    /// Whether there is none because the user wants none.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.unwanted.load(Ordering::Relaxed)
+    }
+
+    /// Starts the thread unless it runs or somebody else starts it. False when there is to be none: the system refuses one, or the user wants none.
     pub(super) fn ensure(&self, runtime: &'static Runtime) -> bool {
+        if self.is_unwanted() {
+            return false;
+        }
         let before = self.phase.load(Ordering::Acquire);
         if !matches!(before, NONE | ENDED) || !self.change(before, STARTING) {
             return true;
