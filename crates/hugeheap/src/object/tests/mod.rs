@@ -13,6 +13,7 @@ mod idle;
 mod limits;
 mod order;
 mod regions;
+mod resized;
 mod resizing;
 mod runs;
 mod span_vacancy;
