@@ -82,10 +82,10 @@ impl Runtime {
     pub fn start(&'static self, settings: Settings) {
         // Before the heap's lock is taken for the first time, and before anybody is told that this has started.
         forking::register();
+        self.thread.heed_environment();
         self.set(|now| *now = settings);
         if !self.started.swap(true, Ordering::AcqRel) {
             self.publisher.numbers.want();
-            self.thread.heed_environment();
             self.listen();
         }
     }
