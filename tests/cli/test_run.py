@@ -405,7 +405,7 @@ def test_hardened_heaps_need_level_objects(hugeheap, python):
 
 def test_no_children_hooks_only_the_process_itself(hugeheap, python):
     code = "import subprocess; subprocess.run(['env'])"
-    result = hugeheap("run", "--no-children", "--summary", "--json", "--", python, "-c", code)
+    result = hugeheap("run", "--no-children", "--no-thread", "--summary", "--json", "--", python, "-c", code)
     assert "PATH=" in result.stdout
     assert "LD_PRELOAD=" not in result.stdout and "HUGEHEAP_" not in result.stdout
     summary = report(result)

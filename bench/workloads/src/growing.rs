@@ -31,17 +31,16 @@ impl Growing {
         Self { block: memory.take(bytes), bytes, most: lengths.draw(random), is_list }
     }
 
-    /// Appends a piece; says no when it is complete.
-    fn append<M: Memory>(mut self, memory: &mut M, random: &mut Random) -> Result<Self, Block> {
-        if self.bytes >= self.most {
-            return Err(self.block);
-        }
+    fn is_complete(&self) -> bool {
+        self.bytes >= self.most
+    }
+
+    fn append<M: Memory>(&mut self, memory: &mut M, random: &mut Random) {
         self.bytes += random.within(PIECE.0, PIECE.1);
         if self.bytes > self.block.size() {
             let room = if self.is_list { self.bytes / ROOM } else { 0 };
-            self.block = memory.grow(self.block, self.bytes + room);
+            memory.grow(&mut self.block, self.bytes + room);
         }
-        Ok(self)
     }
 }
 
@@ -51,27 +50,26 @@ pub(crate) fn run<M: Memory>(stage: &Stage, values: &Values) {
     stage.each_thread(|thread| {
         let mut memory = M::default();
         let mut random = Random::new(stage.seed(), thread as u64);
-        let begin = |memory: &mut M, random: &mut Random, number: usize| {
-            Some(Growing::new(memory, random, &lengths, number.is_multiple_of(2)))
+        let begin = |memory: &mut M, random: &mut Random, is_list: bool| {
+            Growing::new(memory, random, &lengths, is_list)
         };
-        let mut growing: Vec<Option<Growing>> =
-            (0..values.size("count")).map(|number| begin(&mut memory, &mut random, number)).collect();
+        let mut growing: Vec<Growing> = (0..values.size("count"))
+            .map(|number| begin(&mut memory, &mut random, number.is_multiple_of(2)))
+            .collect();
         for operation in 0..operations {
             if operation == operations / 2 {
                 stage.steady();
             }
             let number = random.below(growing.len());
-            let appended = growing[number].take().map(|one| one.append(&mut memory, &mut random));
-            growing[number] = match appended {
-                Some(Ok(longer)) => Some(longer),
-                Some(Err(complete)) => {
-                    memory.give(complete);
-                    begin(&mut memory, &mut random, number)
-                }
-                None => begin(&mut memory, &mut random, number),
-            };
+            let one = &mut growing[number];
+            if one.is_complete() {
+                let next = begin(&mut memory, &mut random, one.is_list);
+                memory.give(std::mem::replace(one, next).block);
+            } else {
+                one.append(&mut memory, &mut random);
+            }
         }
-        growing.into_iter().flatten().for_each(|one| memory.give(one.block));
+        growing.into_iter().for_each(|one| memory.give(one.block));
     });
     stage.idle();
 }

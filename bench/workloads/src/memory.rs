@@ -105,7 +105,7 @@ pub(crate) trait Memory: Default + Send + 'static {
 
     fn take(&mut self, size: usize) -> Block;
     /// Gives a block a larger size; its contents stay.
-    fn grow(&mut self, block: Block, size: usize) -> Block;
+    fn grow(&mut self, block: &mut Block, size: usize);
     fn give(&mut self, block: Block);
 }
 
@@ -120,11 +120,10 @@ impl Memory for Plain {
         block
     }
 
-    fn grow(&mut self, block: Block, size: usize) -> Block {
+    fn grow(&mut self, block: &mut Block, size: usize) {
         let before = block.size();
-        let block = resize(block, size);
-        touch_from(&block, before);
-        block
+        resize(block, size);
+        touch_from(block, before);
     }
 
     fn give(&mut self, block: Block) {
@@ -142,12 +141,12 @@ fn allocate(size: usize) -> Block {
     Block { start, size: layout.size() as u32, tag: 0 }
 }
 
-fn resize(block: Block, size: usize) -> Block {
+fn resize(block: &mut Block, size: usize) {
     let layout = layout(size);
     // SAFETY: taken by `allocate` or here with this layout, and the size is not zero: blocks only grow. The old one is given up.
     let start = unsafe { realloc(block.start.as_ptr(), block.layout(), layout.size()) };
     let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-    Block { start, size: layout.size() as u32, tag: block.tag }
+    (block.start, block.size) = (start, layout.size() as u32);
 }
 
 fn release(block: &Block) {
@@ -196,11 +195,10 @@ impl Memory for Checked {
         block
     }
 
-    fn grow(&mut self, block: Block, size: usize) -> Block {
+    fn grow(&mut self, block: &mut Block, size: usize) {
         let before = block.size();
-        let block = resize(block, size);
-        write_pattern(&block, before);
-        block
+        resize(block, size);
+        write_pattern(block, before);
     }
 
     fn give(&mut self, block: Block) {
@@ -276,11 +274,10 @@ impl Memory for Timed {
         block
     }
 
-    fn grow(&mut self, block: Block, size: usize) -> Block {
+    fn grow(&mut self, block: &mut Block, size: usize) {
         let before = now();
-        let block = Plain.grow(block, size);
+        Plain.grow(block, size);
         self.0.add(now().wrapping_sub(before));
-        block
     }
 
     fn give(&mut self, block: Block) {
@@ -390,15 +387,15 @@ mod tests {
         let mut memory = Checked;
         let mut block = memory.take(13);
         for size in [14, 21, 5_000, 300_000] {
-            block = memory.grow(block, size);
+            memory.grow(&mut block, size);
             assert_eq!(block.size(), size);
         }
         memory.give(block);
-        let block = memory.take(13);
+        let mut block = memory.take(13);
         // SAFETY: within the block. This is the mistake to be found, as if it had not been copied.
         unsafe { block.start.as_ptr().add(12).write(!block.start.as_ptr().add(12).read()) };
-        let grown = memory.grow(block, 4_000);
-        let said = std::panic::catch_unwind(move || Checked.give(grown)).unwrap_err();
+        memory.grow(&mut block, 4_000);
+        let said = std::panic::catch_unwind(move || Checked.give(block)).unwrap_err();
         let said = said.downcast_ref::<String>().unwrap();
         assert!(said.contains("byte 12 of the block of 4000 bytes"), "{said}");
     }

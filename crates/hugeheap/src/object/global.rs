@@ -38,8 +38,8 @@ impl Source for Runtime {
         self.work(work)
     }
 
-    fn look<R>(&'static self, work: impl FnOnce(&mut Arenas<Linux>) -> R) -> R {
-        self.look_at(work)
+    fn read<R>(&'static self, read: impl FnOnce(&Arenas<Linux>) -> R) -> R {
+        self.read_arenas(read)
     }
 
     fn before_free(&'static self) {

@@ -101,7 +101,7 @@ impl<S: Source> Space<S> {
 
     /// Bytes of the page run or large block that begins at `address`.
     pub(super) fn pages_bytes(&self, address: usize) -> Result<usize, Mistake> {
-        self.source().look(|arenas| Ok(bytes_at(arenas, address)?))
+        self.source().read(|arenas| Ok(bytes_at(arenas, address)?))
     }
 
     /// Gives a page run or large block another size where it is, or by moving its pages.

@@ -34,9 +34,9 @@ pub trait Source: Sync + 'static {
     fn begin(&'static self) {}
     /// Works on the arenas, locked; afterwards sees to it that maintenance happens.
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R;
-    /// Works on the arenas, locked, where nothing changes that maintenance is due for.
-    fn look<R>(&'static self, work: impl FnOnce(&mut Arenas<Self::Os>) -> R) -> R {
-        self.with(work)
+    /// Reads what the arenas know, locked. Nothing is due after that.
+    fn read<R>(&'static self, read: impl FnOnce(&Arenas<Self::Os>) -> R) -> R {
+        self.with(|arenas| read(arenas))
     }
     /// Called before memory goes back to the arenas: what is told of the peak has to be looked at while it lasts.
     fn before_free(&'static self) {}

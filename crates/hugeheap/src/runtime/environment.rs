@@ -30,6 +30,11 @@ pub(crate) fn variable(name: &'static CStr) -> Option<&'static CStr> {
     }
 }
 
+/// Whether a variable that is a switch says no.
+pub(super) fn is_off(name: &'static CStr) -> bool {
+    variable(name).is_some_and(|value| value == c"0")
+}
+
 /// The variables that have a value of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {

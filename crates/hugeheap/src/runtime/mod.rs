@@ -82,7 +82,10 @@ impl Runtime {
     pub fn start(&'static self, settings: Settings) {
         // Before the heap's lock is taken for the first time, and before anybody is told that this has started.
         forking::register();
-        self.thread.heed_environment();
+        // Once, and before anything could start the thread.
+        if !self.started.load(Ordering::Acquire) {
+            self.thread.heed_environment();
+        }
         self.set(|now| *now = settings);
         if !self.started.swap(true, Ordering::AcqRel) {
             self.publisher.numbers.want();
@@ -112,9 +115,9 @@ impl Runtime {
         result
     }
 
-    /// Works on the arenas where nothing changes that is published or that maintenance is due for.
-    pub(crate) fn look_at<R>(&'static self, work: impl FnOnce(&mut Arenas<Linux>) -> R) -> R {
-        work(&mut self.heap.lock())
+    /// Reads what the arenas know: nothing is published, and no maintenance is due after that.
+    pub(crate) fn read_arenas<R>(&self, read: impl FnOnce(&Arenas<Linux>) -> R) -> R {
+        read(&self.heap.lock())
     }
 
     /// Opens the published record if the environment asks for one; all that a process without hugeheap's memory does.

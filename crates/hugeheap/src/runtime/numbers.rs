@@ -87,7 +87,7 @@ impl NumbersPage {
     /// The process has a heap: its numbers are wanted, unless the environment says no.
     pub(super) fn want(&self) {
         if self.state.load(Ordering::Relaxed) == UNASKED {
-            let off = super::environment::variable(c"HUGEHEAP_PUBLISH").is_some_and(|value| value == c"0");
+            let off = super::environment::is_off(c"HUGEHEAP_PUBLISH");
             self.state.store(if off { OFF } else { WANTED }, Ordering::Relaxed);
         }
     }

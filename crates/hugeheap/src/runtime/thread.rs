@@ -91,8 +91,7 @@ impl MaintenanceThread {
 
     /// As the environment says, from now on.
     pub(super) fn heed_environment(&self) {
-        let unwanted = super::environment::variable(c"HUGEHEAP_THREAD").is_some_and(|value| value == c"0");
-        self.unwanted.store(unwanted, Ordering::Relaxed);
+        self.unwanted.store(super::environment::is_off(c"HUGEHEAP_THREAD"), Ordering::Relaxed);
     }
 
     /// Whether there is none because the user wants none.

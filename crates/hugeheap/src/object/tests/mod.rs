@@ -64,8 +64,8 @@ impl Source for World {
         }
         work(&mut self.arenas.lock())
     }
-    fn look<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
-        work(&mut self.arenas.lock())
+    fn read<R>(&'static self, read: impl FnOnce(&Arenas<Kernel>) -> R) -> R {
+        read(&self.arenas.lock())
     }
     fn is_gone(&self, thread: u32) -> bool {
         thread == GONE
