@@ -411,6 +411,7 @@ impl<O: Os> Arenas<O> {
         if matches!(state, State::Empty | State::GivenBack) {
             // Nothing lives there, so its density is none.
             self.sweep.news |= arena.unsplit;
+            arena.alone = false;
             let _ = self.offers.note(arena);
             self.table.note_idle(id);
         } else {
@@ -474,7 +475,8 @@ impl<O: Os> Arenas<O> {
     /// An arena without live runs, mapped, out of all lists.
     fn take_whole(&mut self, now: u64) -> Option<ArenaId> {
         let limited = self.host.limit().is_some();
-        let id = match self.empty.take(&mut self.table, limited) {
+        let kept = self.empty.take(&mut self.table, limited).filter(|&id| !self.gives_up(id));
+        let id = match kept {
             Some(id) => id,
             None => self.supply_any(now)?,
         };

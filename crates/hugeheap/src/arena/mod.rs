@@ -71,6 +71,7 @@ pub use settings::Settings;
 pub(crate) use arenas::pages_bytes;
 pub(crate) use list::ArenaId;
 pub(crate) use record::{Made, State};
+pub(crate) use resize::with_spare;
 pub(crate) use supply::First;
 pub(crate) use table::{MAX_REGION_ARENAS, MAX_REGIONS};
 pub(crate) use tails::LONG;

@@ -96,6 +96,8 @@ pub(crate) struct Arena {
     pub(crate) unsplit: bool,
     /// The tail of a large block, a huge page because the block grows, and not full yet.
     pub(crate) guess: bool,
+    /// A run that grew has it for itself, on OS pages.
+    pub(crate) alone: bool,
     /// OS pages of its live heap pages were given back, and it has not been refilled since.
     pub(crate) vacated: bool,
     /// Whether the kernel may take it.

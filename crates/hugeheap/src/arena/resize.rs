@@ -7,6 +7,9 @@
 //!
 //! A list that grows by an eighth at a time is copied ten times until it is three times as long; in place it is not copied at all, as long as the
 //! pages behind it are free. What has grown once gets room for that: see [`Arenas::allocate_growing`].
+//!
+//! Room costs memory, which is resident on huge pages. Where much of it is retained already ([`Arenas::is_wasteful`]) the next ones are put where they fit best, and what grows little by little has a few
+//! pages *to spare*: they are a part of its run, nobody else can have them, and it is not copied for each heap page.
 
 use super::Arenas;
 use super::arenas::{BIG_RUN, BadFree};
@@ -16,9 +19,27 @@ use super::order::Order;
 use core::num::NonZeroUsize;
 use hugeheap_os::Os;
 
-/// Part of the live bytes that may be retained where another huge page is taken for a run that has grown, as a divisor: so much more than stock a program may hold for it. With 16,
-/// lists that grow one after the other are alone, too, where ten of them leave a sixteenth of their arena free; with 8, sixty that grew in turn to 700 KB took 2 % more.
-const LEFT_BEHIND: u64 = 10;
+/// Part of the live bytes that may be retained where what has grown gets room behind it, as a divisor. With 2, two hundred texts and lists that grew at random (`growing` in `bench/peers`) had 1.8 times
+/// their memory.
+const ROOMY: u64 = 10;
+
+/// Part of the live bytes that may be retained where another huge page is taken for a run that has grown, in percent: so much more than stock a program may hold for it. At 10, two fifths of `growing` were on OS pages;
+/// at 20, sixty lists that grew in turn to 700 KB took 5 % more than at 15.
+const LEFT_BEHIND: u64 = 15;
+
+/// Heap pages from which on what has grown may be alone: shorter ones find room, and are copied for less than their page faults cost.
+const ALONE: u32 = 9;
+
+/// Part of its length that what grows little by little has to spare, as a divisor. With 8, `growing` copied a seventh more; with 4, text that grew by turns had 4 % more memory.
+const SPARE: u32 = 6;
+
+/// A run for what has grown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grown {
+    pub(crate) address: NonZeroUsize,
+    /// Heap pages, what it has to spare included.
+    pub(crate) pages: u32,
+}
 
 impl<O: Os> Arenas<O> {
     /// Takes a run of `pages` heap pages (1 to 128) for what has grown, and so is likely to grow on: with room behind it, if twice as many pages
@@ -42,19 +63,37 @@ impl<O: Os> Arenas<O> {
         self.begin_run(id, first, pages, now)
     }
 
-    /// Whether a run that has grown to `pages` heap pages (9 to 64) is to be a large block, in an arena of its own, although it is short: no arena in use has room for it, and what
+    /// Whether a run that has grown to `pages` heap pages (1 to 64) is to be a large block, in an arena of its own, although it is short: no arena in use has room for it, and what
     /// runs left behind when they grew is more than [`LEFT_BEHIND`] allows.
     ///
     /// Lists that grow in turn all need a little more than any of them has just left, so each eighth that they grow by opened new huge pages. An arena of its own is of
     /// OS pages, of which those that are touched are resident, and whoever is there grows on without being copied.
     pub(crate) fn is_better_alone(&self, pages: u32) -> bool {
-        let wasted = self.counters.retained > self.counters.live / LEFT_BEHIND;
+        let wasted = self.counters.retained > self.counters.live / 100 * LEFT_BEHIND;
+        pages >= ALONE && wasted && self.empty.is_empty() && !self.has_room(pages)
+    }
+
+    /// Whether so much is retained that what grows is to be put where it fits best.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        self.counters.retained > self.counters.live / ROOMY
+    }
+
+    /// Takes a run of `pages` heap pages (1 to 64) for what grows little by little where much is left behind (see [`is_wasteful`](Self::is_wasteful)): with pages to spare, as many as fit where no other arena has to be taken for them. `None` as for
+    /// [`allocate`](Self::allocate).
+    pub(crate) fn allocate_with_spare(&mut self, pages: u32) -> Option<Grown> {
+        let most = with_spare(pages);
+        let pages = (pages..=most).rev().find(|&pages| self.has_room(pages)).unwrap_or(most);
+        Some(Grown { address: self.allocate(pages)?, pages })
+    }
+
+    /// Whether an arena in use has room for a run of `pages` heap pages.
+    fn has_room(&self, pages: u32) -> bool {
         let room = |order: &Order| order.best(&self.table, pages).is_some();
         let small = pages < BIG_RUN && self.small.is_some() && {
             let arena = self.table.arena(self.small);
             !arena.busy && bitmap::find_highest(arena.in_use, pages).is_some()
         };
-        wasted && !small && self.empty.is_empty() && !room(&self.partial) && !room(&self.broken)
+        small || room(&self.partial) || room(&self.broken)
     }
 
     /// Gives a run another length, of `pages` heap pages (1 to 128), where it is. Says no when there is no room behind it; then nothing has changed.
@@ -85,6 +124,11 @@ impl<O: Os> Arenas<O> {
         self.allocated(id, now, grown);
         Ok(true)
     }
+}
+
+/// Heap pages of a run for what has `pages` (1 to 64) and grows little by little: not more than half an arena.
+pub(crate) fn with_spare(pages: u32) -> u32 {
+    (pages + (pages / SPARE).max(1)).min(HEAP_PAGES / 2).max(pages)
 }
 
 #[cfg(test)]
@@ -119,6 +163,26 @@ mod tests {
         world.free(low, 128);
         assert_eq!(live(&world), 0);
         assert_eq!(world.heap.resize(low, 1), Err(BadFree::NotLive));
+    }
+
+    #[test]
+    fn what_grows_little_by_little_has_pages_to_spare_but_takes_no_arena_for_them() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let sizes = |world: &World, grown: Grown| {
+            let bytes = world.heap.run_bytes(grown.address.get()).expect("live");
+            assert_eq!(bytes, grown.pages as usize * PAGE as usize);
+            (grown.pages, world.heap.snapshot().arenas)
+        };
+        let first = world.heap.allocate_with_spare(60).expect("memory");
+        assert_eq!(sizes(&world, first), (64, 1), "a sixth, but not more than half an arena");
+        let second = world.heap.allocate_with_spare(48).expect("memory");
+        assert_eq!(sizes(&world, second), (56, 1));
+        // Eight pages are left: a page less than it would have.
+        let third = world.heap.allocate_with_spare(8).expect("memory");
+        assert_eq!(sizes(&world, third), (8, 1));
+        let fourth = world.heap.allocate_with_spare(1).expect("memory");
+        assert_eq!(sizes(&world, fourth), (2, 2));
+        assert_eq!([1, 6, 12, 47, 55, 64].map(with_spare), [2, 7, 14, 54, 64, 64]);
     }
 
     #[test]

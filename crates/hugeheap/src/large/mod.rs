@@ -86,6 +86,15 @@ impl<O: Os> Arenas<O> {
         self.allocate_large_first(First::Maker, bytes, growing, room)
     }
 
+    /// Takes a large block for a run that has grown to `bytes` bytes, half an arena at most, and is [better alone](Self::is_better_alone): on OS pages. Freed before it needs a second arena it goes back to the system at once.
+    pub(crate) fn allocate_alone(&mut self, bytes: usize) -> Option<LargeBlock> {
+        let block = self.allocate_large(bytes, false)?;
+        if let Ok(id) = self.large_at(block.address.get()) {
+            self.table.arena_mut(id).alone = true;
+        }
+        Some(block)
+    }
+
     fn allocate_large_first(
         &mut self,
         touches: First,
@@ -112,8 +121,14 @@ impl<O: Os> Arenas<O> {
     /// When no large block begins there.
     pub fn free_large(&mut self, address: usize) -> Result<usize, BadFree> {
         let first = self.large_at(address)?;
-        let (bytes, count) = (self.table.arena(first).large_bytes, self.table.arena(first).large_arenas);
+        let arena = self.table.arena(first);
+        let (bytes, count) = (arena.large_bytes, arena.large_arenas);
+        let gone = arena.alone && count == 1 && !arena.busy;
         self.vacate(first, 0, count);
+        if gone {
+            // The next one is alone because so much is retained: that it was would be one more reason.
+            self.make_way(first);
+        }
         self.left = (first, count);
         self.counters.frees += 1;
         let now = self.now();

@@ -5,7 +5,7 @@
 //!   links    next, previous: neighbours in a list; inbox: the next page with frees of other threads
 //!   looked, gone    states at the last looks for vacant OS pages (see `vacancy`)
 //!   idle            of a page of a span: blocks that do not live (see `span_place`)
-//!   resized         of a page without a tag: heap pages of what begins there, if it was resized (see `pages`)
+//!   resized         of a page without a tag: how long what begins there is, if it was resized (see `resized_length`)
 //!   state    31     30      20   19    18    17  16  15            0
 //!            ├ full ┼ live ────┼ unused ┼ listed ┼ used ┼ free ─────┤
 //! ```
@@ -26,6 +26,7 @@
 //! has one left is not foreseen where it has few: with a look at the block's own window with each free `glibc-thread` took a sixth longer, and with one at four windows, of which one nearly always has a live block, 5 %.
 
 use super::class::WINDOWS;
+use super::resized_length::ResizedLength;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -63,7 +64,7 @@ pub(crate) struct Mark {
     gone: AtomicU32,
     /// Of a page of a span: for each block that begins there, 1 if it does not live. Bytes, so that one that begins to live changes nothing of another's.
     idle: [AtomicU8; SPAN_BLOCKS],
-    /// Heap pages of the live run or large block that begins at a page without a tag, and was resized; 0: none does, or it is not known.
+    /// Of the live run or large block that begins at a page without a tag, and was resized: its length (see [`ResizedLength`]); 0: none does, or it is not known.
     resized: AtomicU32,
 }
 
@@ -248,21 +249,21 @@ impl Mark {
         unsafe { &*links.add(block % SPAN_BLOCKS) }
     }
 
-    /// Of a page without a tag: how many heap pages what begins there has, if that is known without the arenas' lock; 0: it is not.
-    pub(super) fn resized(&self) -> u32 {
-        self.resized.load(Ordering::Relaxed)
+    /// Of a page without a tag: how long what begins there is, if that is known without the arenas' lock.
+    pub(super) fn resized(&self) -> Option<ResizedLength> {
+        ResizedLength::unpack(self.resized.load(Ordering::Relaxed))
     }
 
-    /// What begins there has so many. Whoever has it.
-    pub(super) fn set_resized(&self, pages: u32) {
-        self.resized.store(pages, Ordering::Relaxed);
+    /// What begins there is so long. Whoever has it.
+    pub(super) fn set_resized(&self, length: ResizedLength) {
+        self.resized.store(length.pack(), Ordering::Relaxed);
     }
 
     /// What begins there is freed, or moved.
     pub(super) fn forget_resized(&self) {
         // Written only where it was: metadata that nobody used may not be writable.
-        if self.resized() != 0 {
-            self.set_resized(0);
+        if self.resized().is_some() {
+            self.resized.store(0, Ordering::Relaxed);
         }
     }
 

@@ -91,6 +91,7 @@ mod release;
 mod remote;
 mod remote_free;
 mod resize;
+mod resized_length;
 mod run_cache;
 mod runs;
 mod settle;

@@ -9,12 +9,13 @@
 //!
 //! Short runs have a [tag](super::runs), and the arenas' lock is not needed to resize them as long as their heap pages stay the same. Of long ones and large blocks, the mark of the first page says so
 //! from the first time on that they are resized: then they may be resized for each piece that is appended. It is forgotten before the arenas get them back, or move them. What begins at a page of which nothing
-//! is said may be anything.
+//! is said may be anything. See [`resized_length`](super::resized_length).
 
 use super::class::MAX_BINNED;
 use super::mistake::Mistake;
+use super::resized_length::ResizedLength;
 use super::space::{Source, Space};
-use crate::arena::{ARENA_BYTES, Arenas, BadFree, HEAP_PAGE_BYTES, layout};
+use crate::arena::{self, ARENA_BYTES, Arenas, BadFree, HEAP_PAGE_BYTES, layout};
 use core::ptr::NonNull;
 use hugeheap_os::Os;
 
@@ -36,20 +37,31 @@ pub(super) enum Resized {
 }
 
 impl<S: Source> Space<S> {
-    /// A page run or large block for what has grown, and so is likely to grow on: there is room behind it, where that can be had. The last arena of a
+    /// A page run or large block for what has grown from `have` bytes, and so is likely to grow on: there is room behind it, where that can be had, or pages to spare. The last arena of a
     /// large one may be a huge page. What would be a run may be a large block, too, on OS pages.
-    pub(super) fn allocate_growing(&self, bytes: usize) -> Option<NonNull<u8>> {
+    pub(super) fn allocate_growing(&self, have: usize, bytes: usize) -> Option<NonNull<u8>> {
         let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES)?;
-        let address = self.source().with(|arenas| {
+        let exact = ResizedLength::of(bytes);
+        let (address, length) = self.source().with(|arenas| {
             if bytes > MAX_RUN {
-                return arenas.allocate_large(whole, true).map(|block| block.address);
+                return Some((arenas.allocate_large(whole, true)?.address, exact));
             }
             let pages = pages_of(bytes);
-            let alone = arenas.is_better_alone(pages).then(|| arenas.allocate_large(whole, false)).flatten();
-            alone.map(|block| block.address).or_else(|| arenas.allocate_growing(pages))
+            if let Some(alone) = arenas.is_better_alone(pages).then(|| arenas.allocate_alone(whole)).flatten()
+            {
+                return Some((alone.address, exact));
+            }
+            if !arenas.is_wasteful() {
+                return Some((arenas.allocate_growing(pages)?, exact));
+            }
+            if !is_little_by_little(have, bytes) {
+                return Some((arenas.allocate(pages)?, exact));
+            }
+            let grown = arenas.allocate_with_spare(pages)?;
+            Some((grown.address, with_spare(exact, grown.pages)))
         })?;
         let block = NonNull::new(address.get() as *mut u8)?;
-        self.note_resized(block, whole);
+        self.note_resized(block, length);
         Some(block)
     }
 
@@ -74,8 +86,9 @@ impl<S: Source> Space<S> {
 
     /// The same, if a request of `given` bytes can have got it. To ask first and free then was to take the lock twice.
     pub(super) fn free_pages_sized(&self, address: usize, given: usize) -> Result<(), Mistake> {
+        let fits = self.fits_resized(address, given);
         self.free_pages_if(address, |bytes| {
-            if fits_pages(bytes, given) { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }
+            if fits || fits_pages(bytes, given) { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }
         })
     }
 
@@ -107,12 +120,13 @@ impl<S: Source> Space<S> {
     /// Gives a page run or large block another size where it is, or by moving its pages.
     pub(super) fn resize_pages(&self, address: usize, bytes: usize) -> Result<Resized, Mistake> {
         let here = NonNull::new(address as *mut u8).ok_or(Mistake::Foreign)?;
-        if self.has_heap_pages_for(address, bytes) {
+        if self.fits_resized(address, bytes) {
             return Ok(Resized::Here(here));
         }
         self.forget_resized(address);
         // To a heap page: from here on the arenas are not told as long as these stay the same. More than the address space is refused by them.
         let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES).unwrap_or(bytes);
+        let mut length = ResizedLength::of(whole);
         let (old, moved) = self.source().with(|arenas| {
             let old = bytes_at(arenas, address)?;
             let large = arenas.large_bytes(address).is_ok();
@@ -121,29 +135,36 @@ impl<S: Source> Space<S> {
                 let moved = arenas.resize_large(address, whole)?;
                 return Ok((old, moved.and_then(|moved| NonNull::new(moved.get() as *mut u8))));
             }
-            let stays = !large && bytes <= MAX_RUN && arenas.resize(address, pages_of(bytes))?;
-            Ok::<_, Mistake>((old, stays.then_some(here)))
+            if large || bytes > MAX_RUN {
+                return Ok((old, None));
+            }
+            let pages = pages_of(bytes);
+            let most = arena::with_spare(pages);
+            if is_little_by_little(old, bytes) && arenas.is_wasteful() && arenas.resize(address, most)? {
+                length = with_spare(length, most);
+                return Ok((old, Some(here)));
+            }
+            Ok::<_, Mistake>((old, arenas.resize(address, pages)?.then_some(here)))
         })?;
         if let Some(moved) = moved {
-            self.note_resized(moved, whole);
+            self.note_resized(moved, length);
         }
         Ok(moved.map_or(Resized::Has(old), Resized::Here))
     }
 
-    /// Whether what begins at `address` is known to have as many heap pages as a request of `bytes` bytes gets: a page without a tag, of something live.
-    fn has_heap_pages_for(&self, address: usize, bytes: usize) -> bool {
+    /// Whether what begins at `address` is known to have the length of a request of `bytes` bytes: a page without a tag, of something live.
+    pub(super) fn fits_resized(&self, address: usize, bytes: usize) -> bool {
         self.page(address).is_some_and(|page| {
-            let pages = page.mark().resized() as usize;
-            pages != 0 && page.address() == address && pages == bytes.div_ceil(HEAP_PAGE_BYTES)
+            let length = page.mark().resized();
+            page.address() == address && length.is_some_and(|length| length.fits(bytes))
         })
     }
 
-    /// What begins at `block` has `whole` bytes now, by its heap pages. Without memory for metadata the arenas are asked the next time.
-    fn note_resized(&self, block: NonNull<u8>, whole: usize) {
+    /// What begins at `block` is so long now. Without memory for metadata the arenas are asked the next time.
+    fn note_resized(&self, block: NonNull<u8>, length: ResizedLength) {
         let Some(page) = self.page_or_add(block.as_ptr() as usize) else { return };
-        let pages = (whole / HEAP_PAGE_BYTES).try_into().unwrap_or(0);
-        if !super::runs::note_length(page, pages) {
-            page.mark().set_resized(pages);
+        if !super::runs::note_length(page, length) {
+            page.mark().set_resized(length);
         }
     }
 
@@ -153,6 +174,18 @@ impl<S: Source> Space<S> {
             page.mark().forget_resized();
         }
     }
+}
+
+/// Whether what has grown from `have` bytes to `bytes` grows by less than a sixteenth: text and buffers do, to which pieces are appended. A list has room for more elements than it needs each time that it grows, and needs
+/// none to spare.
+fn is_little_by_little(have: usize, bytes: usize) -> bool {
+    bytes > have && bytes - have < have / 64
+}
+
+/// The length of what has more heap pages than it was asked for.
+fn with_spare(exact: ResizedLength, pages: u32) -> ResizedLength {
+    let pages = pages as usize;
+    ResizedLength { pages, spare: pages - exact.pages }
 }
 
 /// Whether a request of `given` bytes can have got a page run or large block of `bytes`, without a guard.

@@ -347,7 +347,7 @@ impl<S: Source> Space<S> {
             Found::Run(page) => (bytes_of(page), self.fits_run(page, given)),
             Found::Pages => {
                 let bytes = self.pages_bytes(address)?;
-                (bytes, super::pages::fits_pages(bytes, given))
+                (bytes, self.fits_resized(address, given) || super::pages::fits_pages(bytes, given))
             }
         };
         if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }

@@ -23,9 +23,9 @@ use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-/// Bytes up to which what grows gets a run like any other: it is copied for less than the lock costs. Longer ones have room behind them, for the next time. Runs, and not blocks of spans: what grew is likely to grow on, into the rest of its
+/// Bytes up to which what grows gets a run like any other: it is copied for little more than the lock costs. Longer ones have room behind them, for the next time. Runs, and not blocks of spans: what grew is likely to grow on, into the rest of its
 /// last heap page or the one behind it.
-const COPIED: usize = 128 << 10;
+const COPIED: usize = 48 << 10;
 
 impl<S: Source> Heap<S> {
     /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None` for others.
@@ -174,7 +174,7 @@ impl<S: Source> Heap<S> {
             _ if !grows => heap.allocate_far(bytes),
             _ if bytes <= MAX_BLOCK => Self::allocate_length(core, GROWN, bytes),
             Some(run) if bytes <= COPIED => Self::allocate_length(core, run, bytes),
-            _ => heap.ask(|space| space.allocate_growing(bytes)),
+            _ => heap.ask(|space| space.allocate_growing(have, bytes)),
         };
         let Some(moved) = moved else { return Ok(None) };
         // SAFETY: both are live and apart, and have at least the bytes copied; the caller gives the old one up.

@@ -17,6 +17,7 @@ use super::heap::{Core, Heap, Own};
 use super::lengths::{self, CUTS, LONGEST, Length};
 use super::mark::Mark;
 use super::mistake::Mistake;
+use super::resized_length::ResizedLength;
 use super::run_cache::{Kept, Spilled, TOGETHER};
 use super::space::{Page, Source, Space};
 use super::span_place::SpanPlace;
@@ -188,13 +189,13 @@ impl<S: Source> Heap<S> {
     }
 }
 
-/// A live run has another length now. One that is too long to be kept is one of the arenas' from now on. Says whether it is a heap's.
-pub(super) fn note_length(page: Page, pages: u32) -> bool {
+/// A live run has another length now. One that is too long to be kept, or has pages to spare, is one of the arenas' from now on. Says whether it is a heap's.
+pub(super) fn note_length(page: Page, length: ResizedLength) -> bool {
     if !is_run(page.tag()) {
         return false;
     }
-    if pages as usize <= LONGEST {
-        page.mark().set_free(pages as u16);
+    if length.pages <= LONGEST && length.spare == 0 {
+        page.mark().set_free(length.pages as u16);
         return true;
     }
     page.mark().tag.store(0, Ordering::Release);

@@ -8,6 +8,7 @@ mod choice;
 mod cut;
 mod failures;
 mod forks;
+mod given_up;
 mod offers;
 mod policies;
 mod pools;

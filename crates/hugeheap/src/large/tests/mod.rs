@@ -530,3 +530,32 @@ fn a_pool_still_promises_a_large_block_all_its_pages() {
     world.use_all(block, 6 * ARENA_BYTES);
     world.check();
 }
+
+/// It was kept, in OS pages: one more reason for the next one to be alone.
+#[test]
+fn what_was_alone_was_kept_when_it_was_freed() {
+    let mut world = world(Policy::Thp);
+    let alone = |world: &mut World| {
+        let block = world.heap.allocate_alone(700_000).expect("there is memory").address.get();
+        world.use_all(block, 700_000);
+        block
+    };
+    let block = alone(&mut world);
+    let longer = resize(&mut world, block, 900_000);
+    world.use_all(longer, 900_000);
+    assert_eq!(world.heap.free_large(longer), Ok(900_000));
+    world.check();
+    let snapshot = world.heap.snapshot();
+    assert_eq!((world.kernel.charge(), snapshot.retained, snapshot.arenas), (0, 0, 0));
+    assert_eq!(world.heap.free_large(longer), Err(BadFree::NotLive));
+    // What has come to need two arenas is a large block like any other, and so is the next one there.
+    let block = alone(&mut world);
+    let longer = resize(&mut world, block, 3 << 20);
+    world.use_all(longer, 3 << 20);
+    assert_eq!(world.heap.free_large(longer), Ok(3 << 20));
+    assert!(world.heap.snapshot().retained >= 3 << 20);
+    let block = take(&mut world, 700_000, false);
+    assert_eq!(world.heap.free_large(block), Ok(700_000));
+    assert!(world.heap.snapshot().retained >= 700_000);
+    world.check();
+}

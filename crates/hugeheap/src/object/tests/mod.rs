@@ -7,6 +7,7 @@ mod checks;
 mod exhausted;
 mod forks;
 mod found;
+mod growing;
 mod hardened;
 mod headers;
 mod idle;
