@@ -70,6 +70,8 @@ impl<O: Os> Arenas<O> {
 
     /// Takes arenas without memory out of the list of those that can be used again. Nobody looks at their records any more.
     fn forget(&mut self, number: usize, first: u32, end: u32) {
+        // The place of the block that was freed last may be there.
+        self.left = (ArenaId::NONE, 0);
         let mut next = Table::id(number, first);
         loop {
             let gone = |id: &ArenaId| (next..Table::id(number, end)).contains(id);

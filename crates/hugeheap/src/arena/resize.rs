@@ -186,6 +186,25 @@ mod tests {
     }
 
     #[test]
+    fn what_finds_no_room_is_alone_where_much_is_retained_unless_it_is_short() {
+        let mut world = World::new(Policy::Thp, Config::default());
+        let runs: Vec<_> = (0..32).map(|_| world.take(32)).collect();
+        assert!(!world.heap.is_better_alone(40), "nothing is retained");
+        // Seven of each arena's first pages, and of others nothing.
+        for &run in &runs {
+            assert_eq!(world.heap.resize(run, 25), Ok(true));
+        }
+        let alone = [7, 8, 9, 40, 64].map(|pages| world.heap.is_better_alone(pages));
+        assert_eq!(alone, [false, false, true, true, true]);
+        world.free(runs[0], 25);
+        assert!(world.heap.is_better_alone(40) && !world.heap.is_better_alone(30), "there is room");
+        world.take(128);
+        let empty = world.take(128);
+        world.free(empty, 128);
+        assert!(!world.heap.is_better_alone(40), "an arena is empty");
+    }
+
+    #[test]
     fn what_grows_gets_room_behind_it() {
         let mut world = World::new(Policy::Thp, Config::default());
         let mut pages = [0; 8];

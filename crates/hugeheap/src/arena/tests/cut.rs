@@ -109,6 +109,24 @@ fn what_was_given_back_goes_too() {
     world.check();
 }
 
+/// The program ended, for which the block had to have as many arenas as the one that was freed before the limit was set, and its memory to be given back since.
+#[test]
+fn the_place_of_the_block_that_was_freed_last_was_looked_at_after_it_had_been_cut_away() {
+    let mut world = in_region(10_000);
+    world.take(1);
+    let bytes = 5 * ARENA_BYTES;
+    let block = world.heap.allocate_large(bytes, false).expect("memory").address.get();
+    world.use_all(block, bytes);
+    world.heap.free_large(block).expect("it is live");
+    world.heap.forget_demand();
+    world.run(5.0);
+    world.limit(256 << 20);
+    assert!(!world.heap.owns(block));
+    let next = world.heap.allocate_large(bytes, false).expect("memory").address.get();
+    world.use_all(next, bytes);
+    world.check();
+}
+
 #[test]
 fn what_is_reserved_beside_a_region_goes_if_nobody_asked_for_it() {
     let mut world = in_region(10_000);

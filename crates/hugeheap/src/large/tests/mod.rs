@@ -531,16 +531,17 @@ fn a_pool_still_promises_a_large_block_all_its_pages() {
     world.check();
 }
 
+fn take_alone(world: &mut World, bytes: usize) -> usize {
+    let block = world.heap.allocate_alone(bytes).expect("there is memory").address.get();
+    world.use_all(block, bytes);
+    block
+}
+
 /// It was kept, in OS pages: one more reason for the next one to be alone.
 #[test]
 fn what_was_alone_was_kept_when_it_was_freed() {
     let mut world = world(Policy::Thp);
-    let alone = |world: &mut World| {
-        let block = world.heap.allocate_alone(700_000).expect("there is memory").address.get();
-        world.use_all(block, 700_000);
-        block
-    };
-    let block = alone(&mut world);
+    let block = take_alone(&mut world, 700_000);
     let longer = resize(&mut world, block, 900_000);
     world.use_all(longer, 900_000);
     assert_eq!(world.heap.free_large(longer), Ok(900_000));
@@ -548,14 +549,48 @@ fn what_was_alone_was_kept_when_it_was_freed() {
     let snapshot = world.heap.snapshot();
     assert_eq!((world.kernel.charge(), snapshot.retained, snapshot.arenas), (0, 0, 0));
     assert_eq!(world.heap.free_large(longer), Err(BadFree::NotLive));
-    // What has come to need two arenas is a large block like any other, and so is the next one there.
-    let block = alone(&mut world);
-    let longer = resize(&mut world, block, 3 << 20);
-    world.use_all(longer, 3 << 20);
-    assert_eq!(world.heap.free_large(longer), Ok(3 << 20));
-    assert!(world.heap.snapshot().retained >= 3 << 20);
-    let block = take(&mut world, 700_000, false);
-    assert_eq!(world.heap.free_large(block), Ok(700_000));
-    assert!(world.heap.snapshot().retained >= 700_000);
+}
+
+#[test]
+fn what_was_alone_and_has_come_to_need_two_arenas_is_a_large_block_like_any_other() {
+    let mut world = world(Policy::Thp);
+    let behind = take(&mut world, 3 * ARENA_BYTES, false);
+    let block = take_alone(&mut world, 700_000);
+    world.heap.free_large(behind).expect("it is live");
+    assert_eq!(resize(&mut world, block, 3 << 20), block, "there is room behind it");
+    world.use_all(block, 3 << 20);
+    let retained = world.heap.snapshot().retained;
+    assert_eq!(world.heap.free_large(block), Ok(3 << 20));
+    assert_eq!(world.heap.snapshot().retained, retained + (3 << 20), "kept");
+    // And so is the next one there.
+    let next = take(&mut world, 700_000, false);
+    assert_eq!(next, block);
+    assert_eq!(world.heap.free_large(next), Ok(700_000));
+    assert_eq!(world.heap.snapshot().retained, retained + (3 << 20));
     world.check();
+}
+
+#[test]
+fn what_is_alone_may_be_freed_while_it_is_collapsed() {
+    let bytes = ARENA_BYTES - HEAP_PAGE_BYTES;
+    for performed in [false, true] {
+        let mut world = world(Policy::Dense);
+        let block = take_alone(&mut world, bytes);
+        world.kernel.advance(Duration::from_secs(3));
+        let mut plan = world.heap.plan();
+        assert!(!plan.is_empty());
+        if performed {
+            plan.perform(&world.kernel);
+        }
+        assert_eq!(world.heap.free_large(block), Ok(bytes));
+        if !performed {
+            plan.perform(&world.kernel);
+        }
+        world.heap.complete(plan);
+        world.check();
+        assert!(world.heap.snapshot().retained >= bytes as u64, "somebody worked on it, and it is kept");
+        let page = world.take(1);
+        world.free(page, 1);
+        world.check();
+    }
 }

@@ -105,6 +105,25 @@ fn what_grew_at_random_was_on_os_pages_and_left_as_much_behind_as_it_needed() {
     heap.check_empty();
 }
 
+/// In a heap of objects there is room behind what grows, as long as little is retained: it costs nothing then.
+#[test]
+fn a_list_that_grows_in_a_heap_of_objects_is_seldom_copied() {
+    let (_, mut heap) = heap();
+    let mut objects = heap.take_many(500_000, 64);
+    let (mut list, mut bytes, mut copied) = (heap.take(60_000), 60_000, 0);
+    while bytes < 1 << 20 {
+        let had = bytes;
+        bytes += bytes / 8;
+        objects.extend(heap.take_many((bytes - had) / 8, 64));
+        let resized = resize(&mut heap, list, bytes);
+        copied += if std::mem::replace(&mut list, resized) == resized { 0 } else { had };
+    }
+    assert!(copied < 24 * bytes / 5, "{copied} bytes copied for {bytes}");
+    heap.give(list).expect("live");
+    heap.give_all(objects);
+    heap.check_empty();
+}
+
 /// A text that has pages to spare, of a heap in which much is retained; what else there is is in the way.
 fn text_with_spare(space: &Space<World>, heap: &mut Heap<World>) -> (NonNull<u8>, usize, Vec<NonNull<u8>>) {
     let mut others = heap.take_many(60, 40 * HEAP_PAGE_BYTES);
