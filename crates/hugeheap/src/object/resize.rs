@@ -3,13 +3,14 @@
 //! ```text
 //!   resize ─▶ a block of this heap, and stays a block ─▶ its class stays: there it is
 //!         │                                          └─▶ another: taken, copied, freed
+//!         ├─▶ a page run of this heap, or long, and keeps its heap pages: there it is
 //!         └─▶ looked for everywhere: others' blocks, spans, page runs, large blocks, mistakes
 //! ```
 //!
 //! The first way is that of a string or a vector that grows from the beginning. While it was the second one, which looked for the block three times, to take 40 bytes, have
 //! them grow to 80 and free them cost 271 instructions; now it is 140 (`tests/instructions`, `grow`).
 
-use super::class::{CLASSES, MAX_BINNED, MAX_BLOCK, SHAPES, aligned_class_of, fits};
+use super::class::{CLASSES, MAX_BINNED, MAX_BLOCK, SHAPES, WINDOWS, aligned_class_of, fits};
 use super::hardened::is_guarded;
 use super::heap::{Core, Heap, Way};
 use super::lengths::{self, GROWN};
@@ -18,7 +19,7 @@ use super::pages::{MAX_RUN, Resized};
 use super::release::{Found, live_bytes};
 use super::runs::bytes_of;
 use super::space::Source;
-use super::tag;
+use super::tag::{self, RUN};
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -114,7 +115,7 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// The same for a block of this heap that stays a block, of the first region. `Ok(None)`: it is something else, a mistake included, or there is no memory, and nothing has changed.
+    /// The same for a block of this heap that stays a block, of the first region, and for what keeps its heap pages. `Ok(None)`: it is something else, a mistake included, or there is no memory, and nothing has changed.
     ///
     /// # Safety
     /// As for [`try_reallocate`](Self::try_reallocate).
@@ -126,7 +127,7 @@ impl<S: Source> Heap<S> {
     ) -> Result<Option<NonNull<u8>>, Mistake> {
         // A request for 0 bytes is one for a byte: no class is looked up for it here.
         if bytes.wrapping_sub(1) >= MAX_BINNED {
-            return Ok(None);
+            return Ok(self.has_pages_for(address, bytes).then_some(address));
         }
         let own = self.own();
         let granule = own.granule_of(address.as_ptr() as usize);
@@ -154,6 +155,25 @@ impl<S: Source> Heap<S> {
         Ok(Some(moved))
     }
 
+    /// Whether a page run of this heap, or a long run or large block that was resized, begins at an address of the first region and has the heap pages of a request of `bytes` bytes. Says no for what goes the far way, mistakes
+    /// included.
+    #[inline(always)]
+    fn has_pages_for(&mut self, address: NonNull<u8>, bytes: usize) -> bool {
+        let own = self.own();
+        let granule = own.granule_of(address.as_ptr() as usize);
+        let Some(Way { way, window, mark }) = own.way_to_any(granule) else { return false };
+        if granule % (64 * WINDOWS) != 0 {
+            return false;
+        }
+        if way == tag::tag(0, RUN) as usize {
+            // SAFETY: windows of the first region have words.
+            let lives = unsafe { &*own.vacant.add(window) }.load(Ordering::Relaxed) & 1 == 0;
+            return lives && bytes > MAX_BLOCK && bytes.div_ceil(HEAP_PAGE_BYTES) == usize::from(mark.free());
+        }
+        // Of a page without a tag.
+        way == own.tag as usize && mark.resized().is_some_and(|length| length.fits(bytes))
+    }
+
     /// [`try_reallocate`](Self::try_reallocate) of whatever begins there.
     ///
     /// # Safety
@@ -165,6 +185,8 @@ impl<S: Source> Heap<S> {
         bytes: usize,
     ) -> Result<Option<NonNull<u8>>, Mistake> {
         let mut heap = Self::borrowed(core);
+        // A heap that has only had long runs and large blocks does not know where they lie.
+        heap.own().learn();
         let have = match heap.resize_here(address, bytes)? {
             Resized::Here(resized) => return Ok(Some(resized)),
             Resized::Has(have) => have,

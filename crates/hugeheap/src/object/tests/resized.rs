@@ -146,3 +146,20 @@ fn nothing_is_resized_from_inside_of_a_run_or_a_large_block() {
     }
     heap.check_empty();
 }
+
+#[test]
+fn a_run_of_a_page_that_shrinks_to_a_block_becomes_one() {
+    let (space, mut heap) = heap();
+    let run = heap.take(HEAP_PAGE_BYTES);
+    write(run, HEAP_PAGE_BYTES);
+    for bytes in [HEAP_PAGE_BYTES, 8_193] {
+        assert_eq!(resize(&mut heap, run, bytes), run, "{bytes}");
+    }
+    let block = resize(&mut heap, run, 5_000);
+    assert!(block != run && heap.usable_size(block).expect("live") < HEAP_PAGE_BYTES);
+    assert!(heap.usable_size(run).is_err());
+    check_contents(block, 5_000);
+    assert_eq!(space.check_size(at(block), 5_000), Ok(()));
+    heap.give(block).expect("live");
+    heap.check_empty();
+}
