@@ -390,25 +390,7 @@ impl ValueEnum for LevelName {
 
 /// A number of bytes: `1048576`, `512M`, `1.5GiB`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
-    if digits == 0 {
-        return Err("not a number of bytes, such as 512M".to_owned());
-    }
-    let (number, suffix) = text.split_at(digits);
-    let shift = match suffix.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err(format!("unknown suffix '{suffix}'; use K, M, G or T")),
-    };
-    let number: f64 = number.parse().map_err(|_| "not a number of bytes, such as 512M".to_owned())?;
-    let bytes = number * (1u64 << shift) as f64;
-    if bytes >= u64::MAX as f64 {
-        return Err("too many bytes".to_owned());
-    }
-    Ok(bytes as u64)
+    Ok(hugeheap::runtime::parse_bytes(text)?)
 }
 
 /// A file that is written to, or standard output without it. Not `-`, by which others mean standard output: a file of that name helps

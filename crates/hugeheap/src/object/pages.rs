@@ -176,10 +176,13 @@ impl<S: Source> Space<S> {
     }
 }
 
-/// Whether what has grown from `have` bytes to `bytes` grows by less than a sixteenth: text and buffers do, to which pieces are appended. A list has room for more elements than it needs each time that it grows, and needs
-/// none to spare.
+/// Part of its bytes by which what grows little by little grows at most, as a divisor. With 16 what lists have behind their end, where they are rounded up, was enough for some of them to count.
+const LITTLE: usize = 64;
+
+/// Whether what has `have` bytes and is to have `bytes` grows little by little: text and buffers do, to which pieces are appended. A list has room for more elements than it needs each time that it grows, and needs
+/// no pages to spare.
 fn is_little_by_little(have: usize, bytes: usize) -> bool {
-    bytes > have && bytes - have < have / 64
+    bytes > have && bytes - have < have / LITTLE
 }
 
 /// The length of what has more heap pages than it was asked for.

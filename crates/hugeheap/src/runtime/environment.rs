@@ -5,7 +5,7 @@
 //! | `HUGEHEAP_POLICY` | `auto`, `thp`, `dense`, `hugetlb`, `base` |
 //! | `HUGEHEAP_LEVEL` | `arenas`, `objects` |
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
-//! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024); `0`: none |
+//! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024), as in `1.5G`; `0`: none |
 //! | `HUGEHEAP_HARDENED` | `1`: heaps are hardened; `0` |
 //! | `HUGEHEAP_THREAD` | `0`: no maintenance thread; `1` |
 //! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit; `1` |
@@ -105,7 +105,7 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
         settings.decay = parse_decay(value).ok_or(SettingError(Setting::Decay))?;
     }
     if let Some(value) = text(c"HUGEHEAP_LIMIT") {
-        let bytes = parse_bytes(value).ok_or(SettingError(Setting::Limit))?;
+        let bytes = parse_bytes(value).map_err(|_| SettingError(Setting::Limit))?;
         settings.limit = (bytes > 0).then_some(bytes);
     }
     if let Some(value) = text(c"HUGEHEAP_HARDENED") {
@@ -174,16 +174,40 @@ fn parse_decay(text: &str) -> Option<u64> {
     (0.001..=86_400.0).contains(&seconds).then_some((seconds * 1e9) as u64)
 }
 
-fn parse_bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' | b'k' => (&text[..text.len() - 1], 10),
-        b'M' | b'm' => (&text[..text.len() - 1], 20),
-        b'G' | b'g' => (&text[..text.len() - 1], 30),
-        b'T' | b't' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
+/// A number of bytes as people write it: `1048576`, `512M`, `1.5GiB`. Suffixes are powers of 1024, in either case. The same for settings of the environment and for options of the commands.
+///
+/// # Errors
+/// Says what was not understood.
+pub fn parse_bytes(text: &str) -> Result<u64, &'static str> {
+    const UNKNOWN: &str = "unknown suffix; use K, M, G or T";
+    let end = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(end);
+    if digits.is_empty() {
+        return Err("not a number of bytes, such as 512M");
+    }
+    let shift = match suffix.as_bytes() {
+        [] | [b'b' | b'B'] => 0,
+        [unit, rest @ ..] if ["", "b", "ib"].iter().any(|end| rest.eq_ignore_ascii_case(end.as_bytes())) => {
+            match unit.to_ascii_lowercase() {
+                b'k' => 10,
+                b'm' => 20,
+                b'g' => 30,
+                b't' => 40,
+                _ => return Err(UNKNOWN),
+            }
+        }
+        _ => return Err(UNKNOWN),
     };
-    let number: u64 = digits.parse().ok()?;
-    number.checked_mul(1 << shift)
+    let unit = 1_u64 << shift;
+    // Whole numbers are kept as they are: the others have 53 bits.
+    let bytes = if let Ok(whole) = digits.parse::<u64>() {
+        whole.checked_mul(unit)
+    } else {
+        let number: f64 = digits.parse().map_err(|_| "not a number of bytes, such as 512M")?;
+        let bytes = number * unit as f64;
+        (bytes < u64::MAX as f64).then_some(bytes as u64)
+    };
+    bytes.ok_or("too many bytes")
 }
 
 #[cfg(test)]
@@ -192,11 +216,27 @@ mod tests {
 
     #[test]
     fn bytes_take_suffixes_and_refuse_the_rest() {
-        assert_eq!(parse_bytes("123"), Some(123));
-        assert_eq!(parse_bytes("2G"), Some(2 << 30));
-        assert_eq!(parse_bytes("512m"), Some(512 << 20));
-        for bad in ["", "G", "-1", "1.5G", "2GB", "99999999999T", "é"] {
-            assert_eq!(parse_bytes(bad), None, "{bad}");
+        for (text, bytes) in [
+            ("123", 123),
+            ("2G", 2 << 30),
+            ("512m", 512 << 20),
+            ("1.5G", 3 << 29),
+            ("2GB", 2 << 30),
+            ("4KiB", 4096),
+            (".5k", 512),
+            ("16b", 16),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "G", "-1", "1.5.5G", ".", "é", " 1G"] {
+            assert_eq!(parse_bytes(bad), Err("not a number of bytes, such as 512M"), "{bad}");
+        }
+        for bad in ["1P", "2GBB", "1e9", "1 G", "5é"] {
+            assert_eq!(parse_bytes(bad), Err("unknown suffix; use K, M, G or T"), "{bad}");
+        }
+        for bad in ["99999999999T", "99999999999.5T", "18446744073709551616", "18446744073709551615K"] {
+            assert_eq!(parse_bytes(bad), Err("too many bytes"), "{bad}");
         }
     }
 
