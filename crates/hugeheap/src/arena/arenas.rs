@@ -475,8 +475,7 @@ impl<O: Os> Arenas<O> {
     /// An arena without live runs, mapped, out of all lists.
     fn take_whole(&mut self, now: u64) -> Option<ArenaId> {
         let limited = self.host.limit().is_some();
-        let kept = self.empty.take(&mut self.table, limited).filter(|&id| !self.gives_up(id));
-        let id = match kept {
+        let id = match self.empty.take(&mut self.table, limited) {
             Some(id) => id,
             None => self.supply_any(now)?,
         };

@@ -24,7 +24,7 @@ use hugeheap_os::Os;
 const ROOMY: u64 = 10;
 
 /// Part of the live bytes that may be retained where another huge page is taken for a run that has grown, in percent: so much more than stock a program may hold for it. At 10 a fifth of the peers' workload `growing` was on
-/// OS pages, at 15 a tenth at most is; for that sixty lists that grow by turns to 700 KB have 4 % more at the most, to 1 MiB 9. At 20 it was 7 % more.
+/// OS pages, at 15 a twentieth is, with two threads a ninth; for that sixty lists that grow by turns to 700 KB have 4 % more at the most, to 1 MiB 9. At 20 it was 7 % more.
 const LEFT_BEHIND: u64 = 15;
 
 /// Heap pages from which on what has grown may be alone. Shorter ones find room soon, in what another one leaves.

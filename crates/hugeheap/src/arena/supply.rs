@@ -316,50 +316,21 @@ impl<O: Os> Arenas<O> {
         self.unfile(id);
         let unmapped = self.unmake(id).is_ok();
         if unmapped {
-            self.forget_memory(id);
+            let arena = self.table.arena_mut(id);
+            let bytes = pages_bytes(arena.touched);
+            arena.touched = 0;
+            arena.huge = false;
+            arena.unsplit = false;
+            arena.untold = false;
+            if bytes > 0 {
+                self.retain_less(bytes);
+                self.counters.given_back += bytes;
+                self.counters.arenas_given_back += 1;
+                self.counters.arenas -= 1;
+            }
         }
         self.file(id);
         unmapped
-    }
-
-    /// Of an idle arena nothing is resident any more.
-    fn forget_memory(&mut self, id: ArenaId) {
-        let arena = self.table.arena_mut(id);
-        let bytes = pages_bytes(arena.touched);
-        arena.touched = 0;
-        arena.huge = false;
-        arena.unsplit = false;
-        arena.untold = false;
-        if bytes > 0 {
-            self.retain_less(bytes);
-            self.counters.given_back += bytes;
-            self.counters.arenas_given_back += 1;
-            self.counters.arenas -= 1;
-        }
-    }
-
-    /// An empty arena, out of all lists, is about to be used for heap pages. Gives back what a large block or a break left in it, in OS pages, if less than half of it is resident and a huge page can be had instead: the rest
-    /// would cost more page faults than that takes, and an arena that many use is hardly ever [dense and unchanged](super::sweep) for as long as a collapse waits. Says whether it did.
-    ///
-    /// Not where memory may become scarce: there what is resident is used as it is.
-    pub(super) fn gives_up(&mut self, id: ArenaId) -> bool {
-        let arena = self.table.arena(id);
-        let is_poor = !arena.huge
-            && matches!(arena.made, Made::Base | Made::Broken)
-            && arena.touched.count_ones() < HEAP_PAGES / 2;
-        let is_scarce = || {
-            let much = |limit| self.mapped_bytes() > limit / 2;
-            self.host.data_limit.is_some() || self.host.limit().is_some_and(much) || self.is_tight()
-        };
-        // It stays mapped: what is unmapped may not be had again.
-        // SAFETY: the arena is mapped and nothing lives there.
-        let drop = |heap: &Self| unsafe { heap.os.decommit(heap.table.range(id)) };
-        let gives = is_poor && !is_scarce() && self.advises() && drop(self).is_ok();
-        if gives {
-            self.forget_memory(id);
-            self.file(id);
-        }
-        gives
     }
 
     /// Under `ulimit -d`: gives up the longest empty arenas while what is kept is more than a part of the limit. It is of no use to others: a list of 120 MiB was freed under a limit of 150, and the C library was refused a megabyte until the

@@ -86,7 +86,7 @@ impl<O: Os> Arenas<O> {
         self.allocate_large_first(First::Maker, bytes, growing, room)
     }
 
-    /// Takes a large block for a run that has grown to `bytes` bytes, half an arena at most, and is [better alone](Self::is_better_alone): on OS pages. Freed before it needs a second arena it goes back to the system at once.
+    /// Takes a large block for a run that has grown to `bytes` bytes, half an arena at most, and is [better alone](Self::is_better_alone): on OS pages. Freed as short as that it goes back to the system at once.
     pub(crate) fn allocate_alone(&mut self, bytes: usize) -> Option<LargeBlock> {
         let block = self.allocate_large(bytes, false)?;
         if let Ok(id) = self.large_at(block.address.get()) {
@@ -120,21 +120,28 @@ impl<O: Os> Arenas<O> {
     /// # Errors
     /// When no large block begins there.
     pub fn free_large(&mut self, address: usize) -> Result<usize, BadFree> {
+        Ok(self.free_large_or_alone(address)?.0)
+    }
+
+    /// The same. Says, too, whether its memory went back to the system: of what is [alone](Self::allocate_alone) and as short as a run it does at once. (The next one is alone because so much is retained: kept, it would be one more
+    /// reason.)
+    ///
+    /// # Errors
+    /// When no large block begins there.
+    pub(crate) fn free_large_or_alone(&mut self, address: usize) -> Result<(usize, bool), BadFree> {
         let first = self.large_at(address)?;
         let arena = self.table.arena(first);
         let (bytes, count) = (arena.large_bytes, arena.large_arenas);
-        let gone = arena.alone && count == 1 && !arena.busy;
+        let short = count == 1 && bytes <= ARENA_BYTES as u64 / 2;
+        let goes = arena.alone && short && !arena.huge && !arena.busy;
         self.vacate(first, 0, count);
-        if gone {
-            // The next one is alone because so much is retained: that it was would be one more reason.
-            self.make_way(first);
-        }
+        let gone = goes && self.make_way(first);
         self.left = (first, count);
         self.counters.frees += 1;
         let now = self.now();
         let live = self.counters.live;
         self.demand.record(now, live);
-        Ok(bytes as usize)
+        Ok((bytes as usize, gone))
     }
 
     /// Bytes of the large block at `address`.

@@ -100,7 +100,7 @@ impl<S: Source> Heap<S> {
         match own.way_to(granule) {
             Some(way) if way.way < tag::tag(0, CLASSES) as usize => {
                 // SAFETY: the granule lies in the first region, in a page of blocks of this heap.
-                Self::is_freed(core, granule, unsafe { own.free_in_word::<true, false>(granule, way) })
+                Self::is_freed(core, granule, unsafe { own.free_in_word::<false>(granule, way) })
             }
             _ => false,
         }
@@ -155,7 +155,7 @@ impl<S: Source> Heap<S> {
         let core = self.core;
         if bytes <= MAX_BINNED {
             // SAFETY: by the contract above.
-            match unsafe { self.free_on_way::<true>(address, bytes) } {
+            match unsafe { self.free_on_way(address, bytes) } {
                 InWord::Refused => {}
                 InWord::Freed => return,
                 InWord::Settle => return Self::settle_at(address, bytes, core),
@@ -190,20 +190,21 @@ impl<S: Source> Heap<S> {
     unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
         let granule = heap.own().granule_of(address.as_ptr() as usize);
+        // In the current window, too: that which was looked at is of another class where objects have headers.
         // SAFETY: by the contract above.
         unsafe {
-            if !Self::is_freed(core, granule, heap.free_on_way::<false>(address, bytes)) {
+            if !Self::is_freed(core, granule, heap.free_on_way(address, bytes)) {
                 Self::free_sized_far(core, address, bytes);
             }
         }
     }
 
-    /// Frees a block of a class that has a bin, if it is this heap's and of the class of `bytes`. `CURRENT`: it may lie in the current window.
+    /// Frees a block of a class that has a bin, if it is this heap's and of the class of `bytes`.
     ///
     /// # Safety
     /// As for [`free_sized`](Self::free_sized); at most [`MAX_BINNED`] bytes.
     #[inline(always)]
-    unsafe fn free_on_way<const CURRENT: bool>(&mut self, address: NonNull<u8>, bytes: usize) -> InWord {
+    unsafe fn free_on_way(&mut self, address: NonNull<u8>, bytes: usize) -> InWord {
         let own = self.own();
         let granule = own.granule_of(address.as_ptr() as usize);
         match own.way_to(granule) {
@@ -215,7 +216,7 @@ impl<S: Source> Heap<S> {
                 // The one that was looked up is known to have no more than 16 bits.
                 let way = Way { way: expected, window, mark };
                 // SAFETY: by the contract above, and because the page has this heap's tag and the class.
-                unsafe { own.free_in_word::<CURRENT, CURRENT>(granule, way) }
+                unsafe { own.free_in_word::<true>(granule, way) }
             }
             None => InWord::Refused,
         }
@@ -287,16 +288,12 @@ enum InWord {
 }
 
 impl<S: Source> Own<S> {
-    /// Frees a block; says no when none is live there. `CURRENT`: it may lie in the current window. `TURNS`: the caller leaves that where blocks come and go in it.
+    /// Frees a block; says no when none is live there. `TURNS`: the caller leaves that where blocks come and go in it.
     ///
     /// # Safety
     /// The granule lies in the first region, in a page of this heap, and that is the way to it.
     #[inline(always)]
-    unsafe fn free_in_word<const CURRENT: bool, const TURNS: bool>(
-        &mut self,
-        granule: usize,
-        way: Way,
-    ) -> InWord {
+    unsafe fn free_in_word<const TURNS: bool>(&mut self, granule: usize, way: Way) -> InWord {
         let Way { way, window, mark } = way;
         // Of the number only the address is needed from here on, and there is no register for both.
         let word = in_register(self.vacant.wrapping_add(window) as usize) as *const AtomicU64;
@@ -310,7 +307,7 @@ impl<S: Source> Own<S> {
         word.store(vacant, Ordering::Relaxed);
         // SAFETY: by the contract above.
         let bin = unsafe { self.bin_on(way) };
-        if CURRENT && core::ptr::eq(word, bin.current.word()) {
+        if core::ptr::eq(word, bin.current.word()) {
             if TURNS {
                 bin.note_free_here();
             }

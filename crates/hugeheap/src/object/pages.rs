@@ -99,17 +99,23 @@ impl<S: Source> Space<S> {
     ) -> Result<(), Mistake> {
         self.source().before_free();
         self.forget_resized(address);
-        self.source().with(|arenas| match arenas.run_bytes(address) {
+        let dropped = self.source().with(|arenas| match arenas.run_bytes(address) {
             Ok(bytes) => {
                 check(bytes)?;
-                Ok(arenas.free(address, (bytes / HEAP_PAGE_BYTES) as u32)?)
+                arenas.free(address, (bytes / HEAP_PAGE_BYTES) as u32)?;
+                Ok(None)
             }
             Err(BadFree::WrongSize { actual }) => {
                 check(actual)?;
-                Ok(arenas.free_large(address).map(|_| ())?)
+                let (_, gone) = arenas.free_large_or_alone(address)?;
+                Ok(gone.then(|| self.drop_metadata(address)))
             }
-            Err(bad) => Err(bad.into()),
-        })
+            Err(bad) => Err(Mistake::from(bad)),
+        })?;
+        if let Some(dropped) = dropped {
+            self.metadata_dropped(address, dropped);
+        }
+        Ok(())
     }
 
     /// Bytes of the page run or large block that begins at `address`.
@@ -123,7 +129,7 @@ impl<S: Source> Space<S> {
         if self.fits_resized(address, bytes) {
             return Ok(Resized::Here(here));
         }
-        self.forget_resized(address);
+        let before = self.forget_resized(address);
         // To a heap page: from here on the arenas are not told as long as these stay the same. More than the address space is refused by them.
         let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES).unwrap_or(bytes);
         let mut length = ResizedLength::of(whole);
@@ -146,33 +152,44 @@ impl<S: Source> Space<S> {
             }
             Ok::<_, Mistake>((old, arenas.resize(address, pages)?.then_some(here)))
         })?;
-        if let Some(moved) = moved {
-            self.note_resized(moved, length);
+        match (moved, before) {
+            (Some(moved), _) => self.note_resized(moved, length),
+            // It is as it was, and perhaps stays so: who copies it may have no memory for that. What it has to spare is known nowhere else.
+            (None, Some(before)) => self.note_resized(here, before),
+            (None, None) => {}
         }
         Ok(moved.map_or(Resized::Has(old), Resized::Here))
     }
 
     /// Whether what begins at `address` is known to have the length of a request of `bytes` bytes: a page without a tag, of something live.
     pub(super) fn fits_resized(&self, address: usize, bytes: usize) -> bool {
-        self.page(address).is_some_and(|page| {
-            let length = page.mark().resized();
-            page.address() == address && length.is_some_and(|length| length.fits(bytes))
-        })
+        let page = self.page(address).filter(|page| bytes > MAX_BINNED && page.address() == address);
+        page.and_then(|page| page.mark().resized()).is_some_and(|length| length.fits(bytes))
     }
 
-    /// What begins at `block` is so long now. Without memory for metadata the arenas are asked the next time.
+    /// What begins at `block` is so long now. Without memory for metadata the arenas are asked the next time, and it has nothing to spare: that would be known nowhere.
     fn note_resized(&self, block: NonNull<u8>, length: ResizedLength) {
-        let Some(page) = self.page_or_add(block.as_ptr() as usize) else { return };
+        let address = block.as_ptr() as usize;
+        let Some(page) = self.page_or_add(address) else {
+            if length.spare > 0 {
+                let exact = (length.pages - length.spare) as u32;
+                let shorter = self.source().with(|arenas| arenas.resize(address, exact));
+                debug_assert_eq!(shorter, Ok(true), "a run becomes shorter where it is");
+            }
+            return;
+        };
         if !super::runs::note_length(page, length) {
             page.mark().set_resized(length);
         }
     }
 
-    /// What begins at `address`, if anything does, may be somebody else's soon.
-    fn forget_resized(&self, address: usize) {
-        if let Some(page) = self.page(address) {
-            page.mark().forget_resized();
-        }
+    /// What begins at `address`, if anything does, may be somebody else's soon. Returns what was known of it.
+    fn forget_resized(&self, address: usize) -> Option<ResizedLength> {
+        // Not of what lies around it, when that is a mistake.
+        let page = self.page(address).filter(|page| page.address() == address)?;
+        let length = page.mark().resized()?;
+        page.mark().forget_resized();
+        Some(length)
     }
 }
 

@@ -28,6 +28,9 @@ use core::sync::atomic::Ordering;
 /// last heap page or the one behind it.
 const COPIED: usize = 48 << 10;
 
+/// The same of what grows by half or more, as a vector that doubles does: there is no room behind it for as much the next time, and a run that its heap keeps takes no lock.
+const COPIED_LEAPING: usize = 128 << 10;
+
 impl<S: Source> Heap<S> {
     /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None` for others.
     pub fn allocate_aligned(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
@@ -162,13 +165,13 @@ impl<S: Source> Heap<S> {
         let own = self.own();
         let granule = own.granule_of(address.as_ptr() as usize);
         let Some(Way { way, window, mark }) = own.way_to_any(granule) else { return false };
-        if granule % (64 * WINDOWS) != 0 {
+        if granule % (64 * WINDOWS) != 0 || bytes <= MAX_BLOCK {
             return false;
         }
         if way == tag::tag(0, RUN) as usize {
             // SAFETY: windows of the first region have words.
             let lives = unsafe { &*own.vacant.add(window) }.load(Ordering::Relaxed) & 1 == 0;
-            return lives && bytes > MAX_BLOCK && bytes.div_ceil(HEAP_PAGE_BYTES) == usize::from(mark.free());
+            return lives && bytes.div_ceil(HEAP_PAGE_BYTES) == usize::from(mark.free());
         }
         // Of a page without a tag.
         way == own.tag as usize && mark.resized().is_some_and(|length| length.fits(bytes))
@@ -192,10 +195,11 @@ impl<S: Source> Heap<S> {
             Resized::Has(have) => have,
         };
         let grows = bytes > have && bytes > MAX_BINNED && heap.own().preset.is_none();
+        let copied = if bytes - have.min(bytes) >= have / 2 { COPIED_LEAPING } else { COPIED };
         let moved = match lengths::run_length(bytes.div_ceil(HEAP_PAGE_BYTES)) {
             _ if !grows => heap.allocate_far(bytes),
             _ if bytes <= MAX_BLOCK => Self::allocate_length(core, GROWN, bytes),
-            Some(run) if bytes <= COPIED => Self::allocate_length(core, run, bytes),
+            Some(run) if bytes <= copied => Self::allocate_length(core, run, bytes),
             _ => heap.ask(|space| space.allocate_growing(have, bytes)),
         };
         let Some(moved) = moved else { return Ok(None) };

@@ -40,6 +40,15 @@ const REFILLED: usize = 2;
 
 const _: () = assert!(SPARSE > REFILLED && PAGES < u8::MAX as usize);
 
+/// What went of an arena's metadata.
+#[derive(Clone, Copy)]
+pub(super) struct Dropped {
+    /// Heap pages that were counted.
+    pages: usize,
+    /// Some of it is on huge pages, and goes with that of others.
+    huge: bool,
+}
+
 impl Tables {
     /// Heap pages of an arena whose use is counted.
     fn used_pages(&self, arena: usize) -> &'static AtomicU8 {
@@ -105,28 +114,37 @@ impl<S: Source> Space<S> {
 
     /// An arena without anything live was given back, and nobody can use it, nor cut it out of its region, before the caller says that this is done. Gives back the memory of its metadata.
     pub(super) fn arena_given_back(&self, arena: usize) {
-        let Some(page) = self.page(arena) else { return };
-        let (Some(tables), number) = (page.region().tables, page.index / PAGES) else { return };
-        if !tables.is_used(number) {
-            return;
-        }
-        let (mut forgotten, mut huge) = (0, false);
-        {
+        let dropped = self.drop_metadata(arena);
+        self.metadata_dropped(arena, dropped);
+    }
+
+    /// The first half: what is on OS pages. May be called with the arenas locked, so that nobody uses the arena.
+    pub(super) fn drop_metadata(&self, arena: usize) -> Dropped {
+        let mut dropped = Dropped { pages: 0, huge: false };
+        let Some(page) = self.page(arena) else { return dropped };
+        let (Some(tables), number) = (page.region().tables, page.index / PAGES) else { return dropped };
+        if tables.is_used(number) {
             let _adding = self.adding.lock();
             for array in 0..ARRAYS {
                 if tables.is_huge(array, page.index / GROUP_PAGES) {
-                    huge = true;
+                    dropped.huge = true;
                     continue;
                 }
                 let pages = page.index..page.index + PAGES;
                 // SAFETY: of an arena that nobody uses nor can begin to, as the caller says.
                 let pages = unsafe { tables.give_back_of(self.source().os(), array, pages) };
-                forgotten += pages.unwrap_or(0);
+                dropped.pages += pages.unwrap_or(0);
             }
         }
-        self.uncount(forgotten);
-        if huge {
-            self.unit_given_back(page.region(), tables, number);
+        dropped
+    }
+
+    /// The second half, without a lock: counts it, and gives back what is on huge pages, of arenas that are not in use then.
+    pub(super) fn metadata_dropped(&self, arena: usize, dropped: Dropped) {
+        self.uncount(dropped.pages);
+        let Some(page) = self.page(arena).filter(|_| dropped.huge) else { return };
+        if let Some(tables) = page.region().tables {
+            self.unit_given_back(page.region(), tables, page.index / PAGES);
         }
     }
 

@@ -179,11 +179,12 @@ fn parse_decay(text: &str) -> Option<u64> {
 /// # Errors
 /// Says what was not understood.
 pub fn parse_bytes(text: &str) -> Result<u64, &'static str> {
+    const NONE: &str = "not a number of bytes, such as 512M";
     const UNKNOWN: &str = "unknown suffix; use K, M, G or T";
     let end = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
     if digits.is_empty() {
-        return Err("not a number of bytes, such as 512M");
+        return Err(NONE);
     }
     let shift = match suffix.as_bytes() {
         [] | [b'b' | b'B'] => 0,
@@ -203,8 +204,12 @@ pub fn parse_bytes(text: &str) -> Result<u64, &'static str> {
     let bytes = if let Ok(whole) = digits.parse::<u64>() {
         whole.checked_mul(unit)
     } else {
-        let number: f64 = digits.parse().map_err(|_| "not a number of bytes, such as 512M")?;
+        let number: f64 = digits.parse().map_err(|_| NONE)?;
         let bytes = number * unit as f64;
+        // A part of a byte: the unit was forgotten, and 0 may mean that there is no limit.
+        if unit == 1 && digits.contains('.') || number > 0.0 && bytes < 1.0 {
+            return Err(NONE);
+        }
         (bytes < u64::MAX as f64).then_some(bytes as u64)
     };
     bytes.ok_or("too many bytes")
@@ -229,7 +234,7 @@ mod tests {
         ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
-        for bad in ["", "G", "-1", "1.5.5G", ".", "é", " 1G"] {
+        for bad in ["", "G", "-1", "1.5.5G", ".", "é", " 1G", "0.5", "1.5", "0.0001K"] {
             assert_eq!(parse_bytes(bad), Err("not a number of bytes, such as 512M"), "{bad}");
         }
         for bad in ["1P", "2GBB", "1e9", "1 G", "5é"] {

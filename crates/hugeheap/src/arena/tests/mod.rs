@@ -8,7 +8,6 @@ mod choice;
 mod cut;
 mod failures;
 mod forks;
-mod given_up;
 mod offers;
 mod policies;
 mod pools;

@@ -4,6 +4,7 @@ use super::resizing::{bytes_by_the_arenas, check_contents, resize, write};
 use super::threads::random;
 use super::*;
 use crate::arena::HEAP_PAGE_BYTES;
+use hugeheap_os::simulated::Call;
 
 /// Texts and lists that grow at once.
 const COUNT: usize = 200;
@@ -88,7 +89,7 @@ fn grow_at_random(space: &Space<World>, heap: &mut Heap<World>, pieces: usize) -
     grown
 }
 
-/// A third was on OS pages, because what found no room had an arena to itself, which others had afterwards; and 1.8 times what they needed was resident.
+/// Three quarters were on OS pages, because what found no room had an arena to itself, which others had afterwards; and 1.8 times what they needed was resident.
 #[test]
 fn what_grew_at_random_was_on_os_pages_and_left_as_much_behind_as_it_needed() {
     let (space, mut heap) = heap();
@@ -193,4 +194,58 @@ fn a_size_that_what_has_pages_to_spare_cannot_have_is_a_mistake() {
         heap.give_all(others);
         heap.check_empty();
     }
+}
+
+/// Its length was forgotten, with what it has to spare: the size that it was asked for with was a mistake afterwards, which ended the process.
+#[test]
+fn what_has_pages_to_spare_lost_them_when_it_could_not_grow() {
+    for (way, absurd) in [(0, usize::MAX / 2), (1, usize::MAX - 5), (0, 1 << 40), (1, 50 << 20)] {
+        let (space, mut heap) = heap();
+        let (text, bytes, others) = text_with_spare(space, &mut heap);
+        let usable = heap.usable_size(text).expect("live");
+        space.source().kernel.fail_every(Call::Map, 1, libc::ENOMEM);
+        // SAFETY: live.
+        let refused = unsafe { heap.try_reallocate(text, absurd) };
+        assert_eq!(refused, Ok(None), "{absurd}");
+        assert_eq!(heap.usable_size(text), Ok(usable));
+        for given in [bytes, usable] {
+            assert_eq!(space.check_size(at(text), given), Ok(()));
+        }
+        // From inside of it nothing is forgotten either.
+        // SAFETY: nothing begins there, and nothing is changed.
+        assert!(unsafe { heap.try_reallocate(pointer(at(text) + 16), 2 << 20) }.is_err());
+        assert_eq!(space.check_size(at(text), bytes), Ok(()));
+        check_contents(text, 300_000);
+        space.source().kernel.fail_no_more();
+        if way == 0 {
+            heap.give(text).expect("live");
+        } else {
+            // SAFETY: live, and not used any more.
+            unsafe { heap.free_sized(text, bytes) };
+        }
+        heap.give_all(others);
+        heap.check_empty();
+    }
+}
+
+/// Sizes of blocks passed as that of a page that was longer once.
+#[test]
+fn what_shrinks_to_a_page_is_no_block_and_takes_none_of_their_sizes() {
+    let (space, mut heap) = heap();
+    let (text, _, others) = text_with_spare(space, &mut heap);
+    let run = resize(&mut heap, text, 10_000);
+    assert_eq!(heap.usable_size(run), Ok(HEAP_PAGE_BYTES));
+    for given in [8_193, 10_000, HEAP_PAGE_BYTES] {
+        assert_eq!(space.check_size(at(run), given), Ok(()));
+    }
+    for given in [0, 1, 16, 4_096] {
+        let mistake = Mistake::WrongSize { bytes: HEAP_PAGE_BYTES, given };
+        assert_eq!(space.check_size(at(run), given), Err(mistake));
+    }
+    let block = resize(&mut heap, run, 5_000);
+    assert!(block != run && heap.usable_size(block).expect("live") < HEAP_PAGE_BYTES);
+    check_contents(block, 5_000);
+    heap.give(block).expect("live");
+    heap.give_all(others);
+    heap.check_empty();
 }

@@ -34,6 +34,31 @@ fn an_object_that_fills_cache_lines_with_its_header_begins_with_one() {
     heap.verify().expect("sound");
 }
 
+/// The current window of another class was looked at, so it was taken for one of no current window: remembered there, and free in it, it was handed out twice.
+#[test]
+fn an_object_with_a_header_that_was_freed_with_its_size_was_handed_out_twice() {
+    for bytes in [49, 56, 64, 113, 120, 128] {
+        let (_, mut heap) = headed();
+        for round in 0..40 {
+            let mut live: Vec<_> = (0..round).map(|_| near(&mut heap, bytes)).collect();
+            live.iter().for_each(|&object| fill(object, bytes, round));
+            let last = near(&mut heap, bytes);
+            // SAFETY: live, and used by nobody.
+            unsafe { heap.free_sized(last, bytes) };
+            heap.check();
+            live.extend((0..70).map(|_| near(&mut heap, bytes)));
+            let apart: std::collections::BTreeSet<_> = live.iter().map(|&object| at(object)).collect();
+            assert_eq!(apart.len(), live.len(), "{bytes} bytes");
+            for object in live {
+                // SAFETY: as above.
+                unsafe { heap.free_sized(object, bytes) };
+            }
+            heap.check();
+        }
+        heap.check_empty();
+    }
+}
+
 #[test]
 fn other_blocks_begin_where_they_do_elsewhere() {
     let (_, mut heap) = headed();

@@ -311,7 +311,6 @@ fn lists_that_grow_by_turns_leave_little_behind() {
         let (space, mut heap) = heap();
         let (all, peak) = grow_by_turns(space, &mut heap, lists, end);
         let percent = peak as usize * 100 / (lists * end);
-        eprintln!("{percent} of {most}");
         assert!(percent <= most, "{percent} % of {lists} lists of {end} bytes");
         heap.check();
         heap.give_all(all);
