@@ -208,7 +208,7 @@ def test_the_environment_is_the_default_and_arguments_are_above_it(ask):
 
 def test_a_setting_of_the_environment_that_is_not_understood_is_not_passed_over(ask):
     """Each is told by name; corrected in the running process, the same call works."""
-    settings = {"POLICY": "enormous", "DECAY": "soon", "LIMIT": "2GB", "LEVEL": "9"}
+    settings = {"POLICY": "enormous", "DECAY": "soon", "LIMIT": "2XB", "LEVEL": "9"}
     answers, state = ask(
         f"""
         import hugeheap, json, os
