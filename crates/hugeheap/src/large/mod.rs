@@ -86,7 +86,7 @@ impl<O: Os> Arenas<O> {
         self.allocate_large_first(First::Maker, bytes, growing, room)
     }
 
-    /// Takes a large block for a run that has grown to `bytes` bytes, half an arena at most, and is [better alone](Self::is_better_alone): on OS pages. Freed as short as that it goes back to the system at once.
+    /// Takes a large block for a run that has grown to `bytes` bytes, half an arena at most, and is [better alone](Self::is_better_alone): on OS pages. Freed before it needs a second arena it goes back to the system at once.
     pub(crate) fn allocate_alone(&mut self, bytes: usize) -> Option<LargeBlock> {
         let block = self.allocate_large(bytes, false)?;
         if let Ok(id) = self.large_at(block.address.get()) {
@@ -123,7 +123,7 @@ impl<O: Os> Arenas<O> {
         Ok(self.free_large_or_alone(address)?.0)
     }
 
-    /// The same. Says, too, whether its memory went back to the system: of what is [alone](Self::allocate_alone) and as short as a run it does at once. (The next one is alone because so much is retained: kept, it would be one more
+    /// The same. Says, too, whether its memory went back to the system: of what is [alone](Self::allocate_alone) and needs no second arena it does at once, unless it is a huge page by now. (The next one is alone because so much is retained: kept, it would be one more
     /// reason.)
     ///
     /// # Errors
@@ -132,8 +132,8 @@ impl<O: Os> Arenas<O> {
         let first = self.large_at(address)?;
         let arena = self.table.arena(first);
         let (bytes, count) = (arena.large_bytes, arena.large_arenas);
-        let short = count == 1 && bytes <= ARENA_BYTES as u64 / 2;
-        let goes = arena.alone && short && !arena.huge && !arena.busy;
+        // One that has grown a little beyond a run, too: kept, its OS pages are others' from then on.
+        let goes = arena.alone && count == 1 && !arena.huge && !arena.busy;
         self.vacate(first, 0, count);
         let gone = goes && self.make_way(first);
         self.left = (first, count);
