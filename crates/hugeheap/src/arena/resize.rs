@@ -190,7 +190,7 @@ mod tests {
         let mut world = World::new(Policy::Thp, Config::default());
         let runs: Vec<_> = (0..32).map(|_| world.take(32)).collect();
         assert!(!world.heap.is_better_alone(40), "nothing is retained");
-        // Seven of each arena's first pages, and of others nothing.
+        // Seven heap pages are free behind each.
         for &run in &runs {
             assert_eq!(world.heap.resize(run, 25), Ok(true));
         }

@@ -259,12 +259,12 @@ impl Mark {
         self.resized.store(length.pack(), Ordering::Relaxed);
     }
 
-    /// What begins there is freed, or moved.
-    pub(super) fn forget_resized(&self) {
+    /// The same; it is freed, or moved, and not known any more.
+    pub(super) fn take_resized(&self) -> Option<ResizedLength> {
         // Written only where it was: metadata that nobody used may not be writable.
-        if self.resized().is_some() {
-            self.resized.store(0, Ordering::Relaxed);
-        }
+        let length = self.resized()?;
+        self.resized.store(0, Ordering::Relaxed);
+        Some(length)
     }
 
     /// Whether the page was in use once.

@@ -186,10 +186,7 @@ impl<S: Source> Space<S> {
     /// What begins at `address`, if anything does, may be somebody else's soon. Returns what was known of it.
     fn forget_resized(&self, address: usize) -> Option<ResizedLength> {
         // Not of what lies around it, when that is a mistake.
-        let page = self.page(address).filter(|page| page.address() == address)?;
-        let length = page.mark().resized()?;
-        page.mark().forget_resized();
-        Some(length)
+        self.page(address).filter(|page| page.address() == address)?.mark().take_resized()
     }
 }
 

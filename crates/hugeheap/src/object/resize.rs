@@ -28,7 +28,8 @@ use core::sync::atomic::Ordering;
 /// last heap page or the one behind it.
 const COPIED: usize = 48 << 10;
 
-/// The same of what grows by half or more, as a vector that doubles does: there is no room behind it for as much the next time, and a run that its heap keeps takes no lock.
+/// The same of what grows by half or more, as a vector that doubles does: there is hardly room behind it for as much the next time, and a run that its heap keeps is taken and freed without a lock. A program in C that doubles blocks from 16 to 128 KiB and frees them takes 1.25 times as long
+/// without this, with two threads 2.4 times.
 const COPIED_LEAPING: usize = 128 << 10;
 
 impl<S: Source> Heap<S> {

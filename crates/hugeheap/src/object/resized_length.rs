@@ -12,6 +12,7 @@ use crate::arena::HEAP_PAGE_BYTES;
 /// Bits for the number of heap pages: 256 GiB. What is longer is not noted.
 const PAGES: u32 = 24;
 
+/// See the module's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResizedLength {
     /// All heap pages.

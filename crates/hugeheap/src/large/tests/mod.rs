@@ -594,3 +594,15 @@ fn what_is_alone_may_be_freed_while_it_is_collapsed() {
         world.check();
     }
 }
+
+#[test]
+fn what_was_alone_and_is_a_huge_page_by_now_is_kept() {
+    let mut world = world(Policy::Dense);
+    let bytes = ARENA_BYTES - HEAP_PAGE_BYTES;
+    let block = take_alone(&mut world, bytes);
+    world.run(5.0);
+    assert_eq!(world.huge_bytes(), ARENA);
+    assert_eq!(world.heap.free_large(block), Ok(bytes));
+    assert_eq!((world.heap.snapshot().retained, world.huge_bytes()), (ARENA, ARENA));
+    world.check();
+}

@@ -1,6 +1,6 @@
 //! What grows little by little, where much is retained: it has pages to spare.
 
-use super::resizing::{bytes_by_the_arenas, check_contents, resize, write};
+use super::resizing::{bytes_by_the_arenas, check_contents, grow_by_turns, resize, write};
 use super::threads::random;
 use super::*;
 use crate::arena::HEAP_PAGE_BYTES;
@@ -247,5 +247,45 @@ fn what_shrinks_to_a_page_is_no_block_and_takes_none_of_their_sizes() {
     check_contents(block, 5_000);
     heap.give(block).expect("live");
     heap.give_all(others);
+    heap.check_empty();
+}
+
+/// A page of marks stayed for each arena that ever was one of what is alone.
+#[test]
+fn what_was_alone_left_its_metadata_behind() {
+    let (space, mut heap) = heap();
+    let (all, _) = grow_by_turns(space, &mut heap, 60, 600_000);
+    let is_alone = |list: &NonNull<u8>| space.source().arenas.lock().large_bytes(at(*list)).is_ok();
+    let (alone, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_alone);
+    assert!(alone.len() > 10, "{}", alone.len());
+    for list in alone {
+        let (metadata, arenas) = (space.metadata_bytes(), space.source().arenas.lock().snapshot().arenas);
+        heap.give(list).expect("live");
+        assert!(space.metadata_bytes() < metadata);
+        assert_eq!(space.source().arenas.lock().snapshot().arenas, arenas - 1);
+        heap.check();
+    }
+    heap.give_all(others);
+    heap.check_empty();
+}
+
+/// A vector that doubles was one of the arenas' from 48 KiB on, and each that was taken or freed took their lock.
+#[test]
+fn what_doubles_is_its_heaps_as_long_as_it_is_short() {
+    let (space, mut heap) = heap();
+    let mut vector = heap.take(16 << 10);
+    for kib in [32, 64, 128] {
+        vector = resize(&mut heap, vector, kib << 10);
+        assert!(space.owner(at(vector)).is_some(), "{kib} KiB");
+    }
+    let mut text = heap.take(16 << 10);
+    for bytes in (20_000..100_000).step_by(400) {
+        text = resize(&mut heap, text, bytes);
+    }
+    assert_eq!(space.owner(at(text)), None, "it would be copied for each heap page");
+    heap.give(vector).expect("live");
+    assert_eq!(heap.take(128 << 10), vector);
+    heap.give(vector).expect("live");
+    heap.give(text).expect("live");
     heap.check_empty();
 }

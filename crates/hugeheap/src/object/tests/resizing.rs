@@ -276,7 +276,7 @@ fn most_of(bytes: usize) -> usize {
 }
 
 /// Lists that are appended to by turns, as CPython's are by an eighth, until all have `end` bytes. Answers them and the most that was resident meanwhile.
-fn grow_by_turns(
+pub(super) fn grow_by_turns(
     space: &Space<World>,
     heap: &mut Heap<World>,
     lists: usize,
