@@ -360,7 +360,7 @@ impl<O: Os> Arenas<O> {
         (first, retry_at)
     }
 
-    fn collapsed(&mut self, step: &Step) -> bool {
+    pub(super) fn collapsed(&mut self, step: &Step) -> bool {
         let arena = self.table.arena_mut(step.id);
         if step.advised {
             arena.made = Made::Thp;

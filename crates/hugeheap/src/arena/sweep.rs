@@ -53,7 +53,7 @@ impl Sweep {
 
 impl<O: Os> Arenas<O> {
     /// Whether arenas may be collapsed at all now.
-    pub(super) fn may_collapse(&self) -> bool {
+    pub(crate) fn may_collapse(&self) -> bool {
         self.host.can_collapse() && self.settings.policy != Policy::Base
     }
 

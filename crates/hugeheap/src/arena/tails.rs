@@ -102,11 +102,20 @@ impl<O: Os> Arenas<O> {
         before.take(LONG).all(|id| self.table.arena(id).state == State::LargeRest)
     }
 
+    /// Makes one huge page of an arena in which little is touched, at once and with the heap locked: that takes as long as a first touch. Says whether it is one.
+    #[inline(never)]
+    pub(crate) fn collapse_now(&mut self, id: ArenaId) -> bool {
+        let mut plan = Plan::new(self.now());
+        plan.push(id, self.table.range(id), Action::Collapse { advise: true, ask: false, untold: false });
+        plan.perform(&self.os);
+        plan.steps(0).next().is_some_and(|step| self.collapsed(step))
+    }
+
     /// Drops what is resident of a tail and not used. Says when that may be tried again, if the system refused. Apart: a plan is two kibibytes of the stack of who allocates.
     #[inline(never)]
     pub(super) fn shed(&mut self, id: ArenaId, action: Action, now: u64) -> Option<u64> {
         // It did not come true.
-        self.guesses -= u64::from(core::mem::take(&mut self.table.arena_mut(id).guess));
+        self.end_guess(id);
         let mut plan = Plan::new(now);
         plan.push(id, self.table.range(id), action);
         plan.perform(&self.os);

@@ -9,14 +9,13 @@
 //! the arenas behind it are idle; else its pages move to a place with room (`mremap`: no byte is copied and huge pages stay
 //! whole). Freed, its arenas are ordinary empty arenas: kept, reused and given back by the same rules.
 //!
-//! The tail is rounded up to a huge page only when that wastes little: it is seven eighths full, or the block is at least [`ROUND_UP`].
-//! Or it is a *guess*: the block grows (it was resized upwards), and a list being appended to will fill the page. Guesses that
-//! did not come true yet are bounded, because most lists end somewhere in a page: without a bound, a hundred lists of 1.2 MiB each took 210 MiB.
+//! The tail is rounded up to a huge page only when that wastes little, or the block grows: see [`guess`].
 //! What is resident behind the end of a block for another reason, because it was before, goes by the rules of [`tails`](crate::arena).
 //!
 //! Its memory becomes resident as the program touches it, a huge page at a time. Only the first arena of what is asked for is touched at once, which tells whether the host has
 //! huge pages, and how long they take, and one of which the block has a part: what is resident of the rest counts as kept. A hash table, a stack, what `calloc` returns may be used in few places, and 2 GiB were resident for them.
 
+mod guess;
 mod moving;
 #[cfg(test)]
 mod tests;
@@ -33,9 +32,6 @@ const ROUND_UP: usize = LONG * ARENA_BYTES;
 
 /// Live heap pages from which on a tail is a huge page.
 const FULL_TAIL: u32 = HEAP_PAGES / 8 * 7;
-
-/// Part of the live bytes that may be in guesses at once, as a divisor; one guess may always be.
-const GUESSED: u64 = 16;
 
 /// A large block that was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,15 +327,10 @@ impl<O: Os> Arenas<O> {
             if self.unfile(id) == State::Empty {
                 zeroed = false;
             } else {
-                let rounds = !part || !self.is_scarce();
-                let little = bytes >= ROUND_UP && rounds || used.count_ones() >= FULL_TAIL;
-                let guess = growing && !little && rounds && self.may_guess();
-                if guess {
-                    self.begin_guess(id);
-                }
+                let huge = self.rounds_up(id, used.count_ones(), bytes, growing);
                 // Of one that is used in part the rest is resident with the first touch, and counts as kept: it has to be known whether there is one.
                 let touches = if index == from || part { First::Maker } else { touches };
-                if let Err(error) = self.supply_for(touches, id, now, little || guess) {
+                if let Err(error) = self.supply_for(touches, id, now, huge) {
                     self.end_guess(id);
                     self.count_refusal(error);
                     self.put_back(id);
@@ -393,27 +384,13 @@ impl<O: Os> Arenas<O> {
         arenas.map(|index| pages_bytes(missing(index))).sum()
     }
 
-    fn may_guess(&self) -> bool {
-        self.guesses == 0 || (self.guesses + 1) * ARENA_BYTES as u64 <= self.counters.live / GUESSED
-    }
-
-    fn begin_guess(&mut self, id: ArenaId) {
-        self.table.arena_mut(id).guess = true;
-        self.guesses += 1;
-    }
-
-    /// The tail is full by now, or no tail any more.
-    fn end_guess(&mut self, id: ArenaId) {
-        self.guesses -= u64::from(core::mem::take(&mut self.table.arena_mut(id).guess));
-    }
-
     /// Makes the arenas `from..to` of a block empty ones.
     fn vacate(&mut self, first: ArenaId, from: u32, to: u32) {
         let now = self.now();
         for index in from..to {
             let id = self.nth(first, index);
+            self.end_guess(id);
             let arena = self.table.arena_mut(id);
-            self.guesses -= u64::from(core::mem::take(&mut arena.guess));
             let bytes = pages_bytes(arena.in_use);
             arena.in_use = 0;
             arena.starts = 0;
@@ -440,6 +417,10 @@ impl<O: Os> Arenas<O> {
             if was == used {
                 continue;
             }
+            if used & !was != 0 {
+                self.catch_up(id, used.count_ones(), bytes);
+            }
+            let arena = self.table.arena_mut(id);
             arena.in_use = used;
             arena.changed(now);
             if used.count_ones() >= FULL_TAIL {
