@@ -19,6 +19,8 @@ from typing import NoReturn
 
 import hugeheap
 
+from ._native import native
+
 USAGE = """\
 usage: python -m hugeheap [--level L] [--policy P] [--decay S] [--limit BYTES] [--summary]
                           (SCRIPT | -m MODULE | -c CODE) [ARG ...]
@@ -28,7 +30,7 @@ Run a Python program with its objects on huge pages.
   --level L        arenas or objects
   --policy P       auto, thp, dense, hugetlb or base
   --decay S        seconds that memory is kept after it was needed
-  --limit BYTES    above which nothing is kept for reuse; with K, M, G or T
+  --limit BYTES    above which nothing is kept for reuse; with K, M, G or T, as in 1.5G
   --summary        say at exit, on stderr, what happened
 
 To start any command on hugeheap, not only Python: hugeheap run -- COMMAND
@@ -69,11 +71,11 @@ def _seconds(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    shift = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
-    digits = text[:-1] if shift else text
-    if not (digits.isascii() and digits.isdigit()):
-        _refuse(f"--limit {text}: give bytes, such as 512M")
-    return int(digits) << shift
+    try:
+        # The same words as for `hugeheap run` and `HUGEHEAP_LIMIT`.
+        return native.bytes_of(text)
+    except ValueError as error:
+        _refuse(f"--limit {text}: {error}")
 
 
 def _parse(words: list[str]) -> Given:

@@ -21,6 +21,7 @@ class Native(Protocol):
     LEVELS: list[str]
 
     def environment_mistake(self) -> str | None: ...
+    def bytes_of(self, text: str) -> int: ...
     def enable(self, policy: str | None, decay: float | None, limit: int | None, level: str | None) -> str: ...
     def configure(self, policy: str | None, decay: float | None, limit: int | None) -> None: ...
     def give_back(self) -> int: ...
@@ -64,6 +65,10 @@ class StandIn:
 
     def environment_mistake(self) -> str | None:
         return None
+
+    def bytes_of(self, text: str) -> int:
+        # Nothing here is limited.
+        return 0
 
     def enable(self, policy: str | None, decay: float | None, limit: int | None, level: str | None) -> str:
         return self._status["state"]

@@ -165,7 +165,8 @@ WRONG = [
     (["--level", "cells", "-c", "print(1)"], "choose one of arenas, objects"),
     (["--decay", "soon", "-c", "print(1)"], "--decay soon"),
     (["--decay=0", "-c", "print(1)"], "between 0.001 and 86400"),
-    (["--limit", "2GB", "-c", "print(1)"], "--limit 2GB"),
+    (["--limit", "2XB", "-c", "print(1)"], "--limit 2XB: unknown suffix; use K, M, G or T"),
+    (["--limit", "1.5", "-c", "print(1)"], "--limit 1.5: not a number of bytes, such as 512M"),
     (["--limit", "", "-c", "print(1)"], "--limit"),
     (["--limit", "9999999T", "-c", "print(1)"], "0 for no limit"),
     (["--fast", "-c", "print(1)"], "unknown option --fast"),
@@ -182,6 +183,19 @@ def test_a_wrong_command_line_is_a_usage_error_and_help_names_every_option(inter
     assert (result.returncode, result.stderr) == (0, "")
     for option in "--level", "--policy", "--decay", "--limit", "--summary", "-m MODULE", "-c CODE":
         assert option in result.stdout
+
+
+def test_sizes_are_written_as_for_run_and_the_environment(ask):
+    """`1.5G` and `2GB` were refused here alone: there was a second understanding of sizes."""
+    sizes = {"123": 123, "1.5G": 3 << 29, "2GB": 2 << 30, "4KiB": 4096, ".5k": 512, "16b": 16, "512m": 512 << 20}
+    found = ask(
+        f"""
+        import json
+        from hugeheap.__main__ import _parse
+        print(json.dumps([_parse(["--limit", size, "x"]).limit for size in {list(sizes)!r}]))
+        """
+    )
+    assert found == list(sizes.values())
 
 
 def test_without_a_standard_error_nothing_is_said_on_standard_output(interpreter, variables):

@@ -15,7 +15,7 @@ mod target;
 
 use core::ffi::c_void;
 use hugeheap::arena::Policy;
-use hugeheap::runtime::{SettingError, disabled_by_environment, settings_from_environment};
+use hugeheap::runtime::{SettingError, disabled_by_environment, parse_bytes, settings_from_environment};
 use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
 use hugeheap_cpython::interface::{Interface, Options, connect};
 use pyo3::exceptions::{PyImportError, PyValueError};
@@ -69,6 +69,12 @@ fn state() -> HookState {
 fn environment_mistake() -> Option<&'static str> {
     let mistake = disabled_by_environment().err().or_else(|| settings_from_environment().err());
     mistake.map(SettingError::message)
+}
+
+/// A number of bytes as people write it, as for the options of the commands and the settings of the environment. A ``ValueError`` says what was not understood.
+#[pyfunction]
+fn bytes_of(text: &str) -> PyResult<u64> {
+    parse_bytes(text).map_err(PyValueError::new_err)
 }
 
 /// Installs the hooks, or changes the settings if they are in. Answers the state's name.
@@ -169,6 +175,7 @@ fn _hugeheap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("POLICIES", Policy::ALL.map(Policy::name).to_vec())?;
     module.add("LEVELS", Level::ALL.map(Level::name).to_vec())?;
     module.add_function(wrap_pyfunction!(environment_mistake, module)?)?;
+    module.add_function(wrap_pyfunction!(bytes_of, module)?)?;
     module.add_function(wrap_pyfunction!(enable, module)?)?;
     module.add_function(wrap_pyfunction!(configure, module)?)?;
     module.add_function(wrap_pyfunction!(give_back, module)?)?;
