@@ -255,6 +255,7 @@ def test_records_that_cannot_be_kept_are_told_before_the_start(hugeheap, python,
         result = hugeheap("run", "--", python, "-c", "print(1)", env={"HUGEHEAP_TELEMETRY": str(name)})
         assert (result.returncode, result.stdout) == (0, "1\n")
         assert f"no record can be kept in {name}, which HUGEHEAP_TELEMETRY names" in result.stderr and why in result.stderr
+        assert len(result.stderr.splitlines()) == 1, "the library told it again"
     for name in (good, ""):
         result = hugeheap("run", "--", python, "-c", "print(1)", env={"HUGEHEAP_TELEMETRY": str(name)})
         assert (result.returncode, result.stderr) == (0, "")

@@ -274,8 +274,28 @@ def test_a_telemetry_directory_that_cannot_be_used(tmp_path, kind):
         place = Path("/proc/self")
     result = testbed.run([PYTHON, "-c", PROGRAM], env=testbed.preloaded("auto", place))
     assert (result.returncode, result.stdout) == (0, OUTPUT)
-    assert re.fullmatch(r"(hugeheap: .*\n)?", result.stderr), result.stderr
+    told = "hugeheap: HUGEHEAP_TELEMETRY must be an existing directory, with a name of at most 511 bytes; no record is kept\n"
+    # One that cannot be written is no mistake of the value's.
+    assert result.stderr == ("" if kind == "not writable" else told)
     assert kind != "a file" or place.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("gc-minr:-", 'there is no section "gc-minr": there are gc-minor, gc-major and arena'),
+        ("yes", "no file is named: write gc-minor,gc-major,arena:FILE, with - for stderr"),
+        ("gc-minor:/nowhere/at/all", ""),
+        ("", ""),
+    ],
+)
+def test_a_log_that_is_not_understood_is_told_where_there_is_no_heap_to_log(tmp_path, value, told):
+    """Only who made a garbage-collected heap looked at it. The program is on hugeheap; shells and their tools say nothing."""
+    env = {**testbed.preloaded("auto", tmp_path), "HUGEHEAP_LOG": value}
+    told = told and f"hugeheap: HUGEHEAP_LOG: {told}; nothing is logged\n"
+    result = testbed.run(["sh", "-c", 'cat /dev/null; exec "$@"', "sh", PYTHON, "-c", PROGRAM], env=env)
+    assert (result.returncode, result.stdout, result.stderr) == (0, OUTPUT, told)
+    assert "hooked" in [record["state"] for record in testbed.records(tmp_path).values()]
 
 
 @pytest.mark.parametrize("size", [0, 4095])

@@ -233,6 +233,19 @@ def test_a_setting_of_the_environment_that_is_not_understood_is_not_passed_over(
     assert state == "hooked"
 
 
+def test_a_setting_that_is_passed_over_is_told_and_the_process_is_enabled(start):
+    """The log of garbage-collected heaps, and where the record goes: neither keeps objects from hugeheap."""
+    result = start(
+        "import hugeheap; print(hugeheap.enable().state, hugeheap.enable().state)",
+        HUGEHEAP_LOG="all:-",
+        HUGEHEAP_TELEMETRY="/nowhere/at/all",
+    )
+    assert (result.returncode, result.stdout) == (0, "hooked hooked\n")
+    first, second = result.stderr.splitlines()
+    assert first.startswith("hugeheap: HUGEHEAP_TELEMETRY must be an existing directory")
+    assert second.startswith('hugeheap: HUGEHEAP_LOG: there is no section "all"')
+
+
 def test_the_switch_off_is_above_the_program(ask):
     answer = ask(
         """

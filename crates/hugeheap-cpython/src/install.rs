@@ -9,7 +9,7 @@ use crate::{after_fork, arena_hook, object_hook, raw_hook};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hugeheap::arena::Settings;
-use hugeheap::runtime::runtime;
+use hugeheap::runtime::{runtime, tell_what_is_passed_over};
 use hugeheap::telemetry::{HookState, Level};
 
 /// When the hooks are installed.
@@ -99,6 +99,8 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         own_huge_pages: variable(c"PYTHON_PYMALLOC_HUGEPAGES"),
     });
     if let (true, Some(symbols)) = (is_installed(decision), symbols) {
+        // Here, so that the programs between, shells and their tools, say nothing.
+        tell_what_is_passed_over();
         after_fork::install(&symbols);
         runtime().start(settings);
         // SAFETY: the symbols were just looked up; the caller vouches for the moment.

@@ -110,14 +110,12 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     let is_summarised = arguments.summary || arguments.summary_file.is_some();
     // A summary has a directory of its own.
     if hooks_something && !is_summarised {
-        if let Some(directory) = std::env::var_os(TELEMETRY).filter(|name| !name.is_empty()) {
-            if let Some(why) = records::unusable(Path::new(&directory)) {
-                out.warning(&format!(
-                    "no record can be kept in {}, which {TELEMETRY} names: {why}; the command runs all the same (name a \
-                     directory that exists and can be written)",
-                    directory.to_string_lossy()
-                ));
-            }
+        if let Some((directory, why)) = unusable_records() {
+            out.warning(&format!(
+                "no record can be kept in {}, which {TELEMETRY} names: {why}; the command runs all the same (name a \
+                 directory that exists and can be written)",
+                directory.to_string_lossy()
+            ));
         }
     }
     if let Some(file) = &arguments.summary_file {
@@ -132,6 +130,13 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     let plan =
         Plan { context, arguments, target: &target, library: hooks_something.then_some(library), hindrance };
     if is_summarised { plan.summarised() } else { plan.exec() }
+}
+
+/// The directory that the environment names for records, and why none can be kept there.
+fn unusable_records() -> Option<(std::ffi::OsString, String)> {
+    let directory = std::env::var_os(TELEMETRY).filter(|name| !name.is_empty())?;
+    let why = records::unusable(Path::new(&directory))?;
+    Some((directory, why))
 }
 
 /// Everything that was decided.
@@ -161,6 +166,10 @@ impl Plan<'_> {
                 let environment = Environment::new(self.arguments, library, telemetry);
                 out.detail(&format!("environment {}", environment.describe()));
                 environment.apply(&mut command);
+                if telemetry.is_none() && unusable_records().is_some() {
+                    // It was told, once: each interpreter would tell it again.
+                    command.env_remove(TELEMETRY);
+                }
             }
             None => out.detail("environment unchanged"),
         }

@@ -96,12 +96,25 @@ pub(crate) fn log() -> Option<Arc<Log>> {
         match open(&value.to_string_lossy()) {
             Ok(log) => Some(Arc::new(log)),
             Err(bad) => {
-                crate::complain::line(format_args!("{LOG_VARIABLE}: {bad}; nothing is logged"));
+                tell(&bad);
                 None
             }
         }
     });
     log.clone()
+}
+
+fn tell(bad: &BadLog) {
+    crate::complain::line(format_args!("{LOG_VARIABLE}: {bad}; nothing is logged"));
+}
+
+/// Tells what is wrong with a value in a process that may have no heap to log. The file is not opened: without a heap none is made.
+pub(crate) fn tell_wrong(value: &str) {
+    if !value.is_empty() {
+        if let Err(bad) = parse(value) {
+            tell(&bad);
+        }
+    }
 }
 
 impl<S: Source> Heap<S> {

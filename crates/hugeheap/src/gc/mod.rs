@@ -108,6 +108,7 @@ pub use header::{
 };
 pub use heap::{BadHeap, Exhausted, Heap, MAX_YOUNG, Settings};
 pub use layout::{BadLayout, Layout, MAX_PART};
+pub(crate) use log::tell_wrong as tell_wrong_log;
 pub use log::{BadLog, LOG_VARIABLE};
 pub use mark::Phase;
 pub use nursery_size::{LEAST_NURSERY, MOST_NURSERY, nursery_bytes};

@@ -12,11 +12,14 @@
 //! | `HUGEHEAP_TELEMETRY` | a directory for the record of each process |
 //! | `HUGEHEAP_PUBLISH` | `0`: no page of numbers; `1` |
 //! | `HUGEHEAP_DISABLE` | `1`: do nothing; `0` |
+//! | `HUGEHEAP_LOG` | sections and a file, for garbage-collected heaps: [`gc`](crate::gc) |
 //!
 //! Read without allocating, because a library's constructor does it before the program begins.
 
 use crate::arena::{Policy, Settings};
 use crate::telemetry::Level;
+use crate::telemetry::publish::DIRECTORY_NAME_MAX;
+use crate::{complain, gc};
 use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -56,6 +59,8 @@ pub enum Setting {
     Children,
     /// `HUGEHEAP_DISABLE`.
     Disable,
+    /// `HUGEHEAP_TELEMETRY`.
+    Telemetry,
 }
 
 /// A setting whose value was not understood.
@@ -75,6 +80,9 @@ impl SettingError {
             Setting::Thread => "HUGEHEAP_THREAD must be 0 or 1",
             Setting::Children => "HUGEHEAP_CHILDREN must be 0 or 1",
             Setting::Disable => "HUGEHEAP_DISABLE must be 0 or 1",
+            Setting::Telemetry => {
+                "HUGEHEAP_TELEMETRY must be an existing directory, with a name of at most 511 bytes"
+            }
         }
     }
 }
@@ -134,6 +142,34 @@ pub fn disabled_by_environment() -> Result<bool, SettingError> {
 /// It was not understood.
 pub fn children_inherit() -> Result<bool, SettingError> {
     Ok(switch(c"HUGEHEAP_CHILDREN", Setting::Children)?.unwrap_or(true))
+}
+
+/// Tells in one line each what is not understood of the settings without which a program is on hugeheap all the same: where the record goes, and the log. The log is that of
+/// garbage-collected heaps, of which a process may have none; then nobody else would look at what was asked for.
+pub fn tell_what_is_passed_over() {
+    if telemetry_is_wrong() {
+        complain::line(format_args!("{}; no record is kept", SettingError(Setting::Telemetry)));
+    }
+    if let Some(value) = variable(c"HUGEHEAP_LOG") {
+        gc::tell_wrong_log(&value.to_string_lossy());
+    }
+}
+
+/// Whether the value names no directory. One that cannot be written is no mistake of the value's: who looks for records there sees that there are none.
+fn telemetry_is_wrong() -> bool {
+    let Some(name) = variable(c"HUGEHEAP_TELEMETRY").filter(|name| !name.is_empty()) else { return false };
+    if name.to_bytes().len() > DIRECTORY_NAME_MAX {
+        return true;
+    }
+    let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the name ends in a zero byte, and the struct is read only when it was filled.
+    unsafe {
+        if libc::stat(name.as_ptr(), found.as_mut_ptr()) == 0 {
+            found.assume_init().st_mode & libc::S_IFMT != libc::S_IFDIR
+        } else {
+            matches!(*libc::__errno_location(), libc::ENOENT | libc::ENOTDIR)
+        }
+    }
 }
 
 fn switch(name: &'static CStr, setting: Setting) -> Result<Option<bool>, SettingError> {

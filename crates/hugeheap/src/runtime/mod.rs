@@ -28,6 +28,7 @@ pub use crate::lock::{Guard, Lock};
 pub(crate) use environment::hardened as hardened_by_environment;
 pub use environment::{
     Setting, SettingError, children_inherit, disabled_by_environment, parse_bytes, settings_from_environment,
+    tell_what_is_passed_over,
 };
 
 use crate::arena::{Arenas, BadFree, DueLook, HEAP_PAGES, Plan, Settings, Wait, layout};
