@@ -19,6 +19,10 @@
 //! would copy contents that nobody reads, 4 KiB at a time; and as long as it has them, the parent cannot give them back. What drops them, a call for each, would otherwise be
 //! done when the child ends or executes another program.
 //!
+//! Where the system has memory for some of the copies only, as under `ulimit -d`, against which the arenas count as well, the parent makes those, half or more of them. Each arena that the child replaces leaves
+//! room for one more copy, so it makes the others itself, one at a time. Until then it reads shared pages: a parent that writes meanwhile, with an empty pool, ends it, but no longer at any time afterwards. The
+//! parent cannot move to ordinary pages instead: its other threads write meanwhile, and so may the kernel, for I/O under way.
+//!
 //! What another thread of the parent writes between the copy and the fork, the child does not see: without that thread in the child,
 //! nothing there waits for the write.
 
@@ -36,13 +40,13 @@ pub struct ForkCopies {
     advised: bool,
     /// Arenas copied.
     pub arenas: usize,
-    /// Arenas for whose copies the system had no memory: the child keeps sharing those pages.
-    pub failed: usize,
+    /// Arenas for whose copies the system had no memory: the child makes them.
+    pub left: usize,
 }
 
 impl ForkCopies {
     /// No copies.
-    pub const NONE: Self = Self { reservation: None, advised: false, arenas: 0, failed: 0 };
+    pub const NONE: Self = Self { reservation: None, advised: false, arenas: 0, left: 0 };
 }
 
 impl<O: Os> Arenas<O> {
@@ -61,15 +65,20 @@ impl<O: Os> Arenas<O> {
         if count == 0 {
             return ForkCopies::NONE;
         }
-        let Ok((reservation, advised)) = self.room_for_copies(count * ARENA_BYTES) else {
-            return ForkCopies { failed: count, ..ForkCopies::NONE };
+        let mut arenas = count;
+        let (reservation, advised) = loop {
+            match self.room_for_copies(arenas * ARENA_BYTES) {
+                Ok(room) => break room,
+                Err(_) if arenas > 1 => arenas /= 2,
+                Err(_) => return ForkCopies { left: count, ..ForkCopies::NONE },
+            }
         };
-        for (index, id) in self.hugetlb_arenas().enumerate() {
+        for (index, id) in self.hugetlb_arenas().take(arenas).enumerate() {
             let to = reservation.start + index * ARENA_BYTES;
             // SAFETY: both are mapped for a whole arena and do not overlap; the arena's pages are populated.
             unsafe { copy_pages(self.table.range(id).start, to, self.arena(id).in_use) };
         }
-        ForkCopies { reservation: Some(reservation), advised, arenas: count, failed: 0 }
+        ForkCopies { reservation: Some(reservation), advised, arenas, left: count - arenas }
     }
 
     /// Memory for copies, and whether it is advised for huge pages.
@@ -94,14 +103,12 @@ impl<O: Os> Arenas<O> {
 
     /// After the fork, in the parent: drops the copies.
     pub fn after_fork_in_parent(&mut self, copies: ForkCopies) {
-        if let Some(reservation) = copies.reservation {
-            // SAFETY: made by `before_fork`, and nothing refers to it.
-            let _ = unsafe { self.os.release(reservation) };
-        }
+        self.give_up_room(copies.reservation);
     }
 
-    /// After the fork, in the child: drops what is empty, and puts the copies in the arenas' places. Only async-signal-safe calls.
-    pub fn after_fork_in_child(&mut self, copies: ForkCopies) {
+    /// After the fork, in the child: drops what is empty, and puts copies in the arenas' places. Only async-signal-safe calls. Answers how many arenas stay shared, since
+    /// there was no memory for their copies.
+    pub fn after_fork_in_child(&mut self, copies: ForkCopies) -> usize {
         for mut id in self.empty.lists().map(|list| list.head) {
             while id.is_some() {
                 let next = self.arena(id).next;
@@ -109,9 +116,11 @@ impl<O: Os> Arenas<O> {
                 id = next;
             }
         }
-        let Some(reservation) = copies.reservation else { return };
-        let mut copy = AddressRange::new(reservation.start, ARENA_BYTES);
-        let mut from = ArenaId(0);
+        if copies.arenas + copies.left == 0 {
+            return 0;
+        }
+        let mut room = copies.reservation;
+        let (mut copied, mut shared, mut from) = (0, 0, ArenaId(0));
         // The iterator borrows the table, so the search begins anew behind each arena.
         while let Some(id) = self.next_hugetlb(from) {
             from = ArenaId(id.0 + 1);
@@ -119,17 +128,43 @@ impl<O: Os> Arenas<O> {
                 // It could not be dropped.
                 continue;
             }
-            let advised = self.replace_shared(id, copy, copies.advised);
-            copy.start += ARENA_BYTES;
-            if let Some(advised) = advised {
-                let arena = self.table.arena_mut(id);
-                arena.made = if advised { Made::Thp } else { Made::Plain };
-                arena.huge = false;
-                self.note_density(id);
-            }
+            let replaced = if let Some(copies_at) = room.filter(|_| copied < copies.arenas) {
+                let copy = AddressRange::new(copies_at.start + copied * ARENA_BYTES, ARENA_BYTES);
+                copied += 1;
+                self.replace_shared(id, copy, copies.advised)
+            } else {
+                // What was moved away counts until its place is given up.
+                self.give_up_room(room.take());
+                self.copy_shared(id)
+            };
+            let Some(advised) = replaced else {
+                shared += 1;
+                continue;
+            };
+            let arena = self.table.arena_mut(id);
+            arena.made = if advised { Made::Thp } else { Made::Plain };
+            arena.huge = false;
+            self.note_density(id);
         }
-        // SAFETY: made by `before_fork`; what was moved away is an empty mapping.
-        let _ = unsafe { self.os.release(reservation) };
+        self.give_up_room(room);
+        shared
+    }
+
+    fn give_up_room(&self, room: Option<AddressRange>) {
+        if let Some(room) = room {
+            // SAFETY: made for copies; those that are needed were moved away, and nothing refers to the others.
+            let _ = unsafe { self.os.release(room) };
+        }
+    }
+
+    /// Replaces an arena that the parent had no memory to copy. As [`replace_shared`](Self::replace_shared); also `None` where there still is none.
+    fn copy_shared(&mut self, id: ArenaId) -> Option<bool> {
+        let (copy, advised) = self.room_for_copies(ARENA_BYTES).ok()?;
+        // SAFETY: both are mapped for a whole arena and do not overlap, and this process has one thread.
+        unsafe { copy_pages(self.table.range(id).start, copy.start, self.arena(id).in_use) };
+        let replaced = self.replace_shared(id, copy, advised);
+        self.give_up_room(Some(copy));
+        replaced
     }
 
     fn next_hugetlb(&self, from: ArenaId) -> Option<ArenaId> {

@@ -110,16 +110,13 @@ extern "C" fn before() {
     runtime.publisher.lock_for_fork();
     let mut copies = COPIES.lock();
     *copies = heap.before_fork();
-    if copies.failed > 0 {
-        warn();
-    }
     core::mem::forget(copies);
     heap.keep_over_fork();
 }
 
-/// Says that the child is in danger. The fork itself cannot be refused from here.
+/// Says in a child that it is in danger: the fork itself cannot be refused.
 fn warn() {
-    const LINE: &[u8] = b"hugeheap: no memory to copy pages of the hugetlb pool for a forked child: \
+    const LINE: &[u8] = b"hugeheap: no memory to copy pages of the hugetlb pool in a forked child: \
         it may die of SIGBUS when the pool is empty; use policy thp for programs that fork\n";
     // SAFETY: the line is valid for its length; a failed write to stderr cannot be reported anywhere.
     unsafe { libc::write(2, LINE.as_ptr().cast(), LINE.len()) };
@@ -180,7 +177,9 @@ extern "C" fn in_child() {
     // SAFETY: `before` leaked the guards in the thread that is this process's only one.
     unsafe {
         let copies = core::mem::take(COPIES.leaked_mut());
-        runtime.heap.leaked_mut().after_fork_in_child(copies);
+        if runtime.heap.leaked_mut().after_fork_in_child(copies) > 0 {
+            warn();
+        }
         // Whoever was giving back for longer than the fork waited is not in this process.
         runtime.performing.store(0, Ordering::Relaxed);
         runtime.publisher.unlock_after_fork();

@@ -82,7 +82,7 @@ impl Machine {
             return;
         }
         let copies = self.heap.before_fork();
-        assert!(self.faulty || copies.failed == 0);
+        assert!(self.faulty || copies.left == 0);
         let child = self.kernel.fork();
         for (&address, live) in &self.live {
             let _ = child.touch(AddressRange::new(address, live.bytes));

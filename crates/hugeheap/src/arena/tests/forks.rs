@@ -21,17 +21,22 @@ fn write_everything(kernel: &Kernel, arenas: &[usize]) {
     }
 }
 
-/// Forks and goes on as the child. Returns the parent's handle.
+/// Forks and goes on as the child, which has copies of everything. Returns the parent's handle.
 fn become_child(world: &mut World, between: impl FnOnce(&Kernel, &Kernel)) -> Kernel {
+    let (parent, shared) = become_some_child(world, between);
+    assert_eq!(shared, 0);
+    parent
+}
+
+/// The same of any child, with how many arenas it still shares.
+fn become_some_child(world: &mut World, between: impl FnOnce(&Kernel, &Kernel)) -> (Kernel, usize) {
     let copies = world.heap.before_fork();
-    assert_eq!(copies.failed, 0);
     let parent = world.kernel.clone();
     let child = parent.fork();
     between(&parent, &child);
     world.kernel = child.clone();
     world.heap.os = child;
-    world.heap.after_fork_in_child(copies);
-    parent
+    (parent, world.heap.after_fork_in_child(copies))
 }
 
 #[test]
@@ -143,7 +148,9 @@ fn copies_are_what_the_arenas_were_each_in_its_place() {
 #[test]
 fn an_arena_that_cannot_be_replaced_does_not_shift_the_copies_of_the_others() {
     let (mut world, arenas) = pool_of(3);
-    let parent = become_child(&mut world, |_, child| child.fail_next(Call::Unmap, libc::ENOMEM, 1));
+    let (parent, shared) =
+        become_some_child(&mut world, |_, child| child.fail_next(Call::Unmap, libc::ENOMEM, 1));
+    assert_eq!(shared, 1, "it is told");
     let moves: Vec<_> =
         parent.log().into_iter().filter(|entry| entry.call == Call::Relocate && entry.code == 0).collect();
     let copies = moves.iter().map(|entry| entry.range.start).collect::<Vec<_>>();
@@ -248,7 +255,7 @@ fn a_fork_without_memory_for_copies_goes_on_and_says_so() {
         let (mut world, _) = pool_of(2);
         world.kernel.fail_every(call, 1, libc::ENOMEM);
         let copies = world.heap.before_fork();
-        assert_eq!((copies.arenas, copies.failed), (0, 2));
+        assert_eq!((copies.arenas, copies.left), (0, 2));
         world.kernel.fail_no_more();
         world.heap.after_fork_in_parent(copies);
         world.check();
@@ -291,6 +298,36 @@ fn blocks_from_the_pool_are_copied_too() {
         kernel.touch(AddressRange::new(block, bytes)).expect("a process may write to its memory");
     }
     assert_eq!(world.heap.large_bytes(block), Ok(bytes));
+    world.check();
+}
+
+/// A child had all copies, or shared all pages for the rest of its life: it died at the first write with an empty pool.
+#[test]
+fn where_there_is_room_for_some_copies_the_child_makes_the_others() {
+    for (count, room) in [(9, 1), (9, 5), (16, 3), (2, 1), (5, 4)] {
+        let (mut world, arenas) = pool_of(count);
+        world.kernel.set_data_limit(Some(world.kernel.data() + room * ARENA));
+        let copies = world.heap.before_fork();
+        assert!(copies.arenas as u64 * 2 >= room && copies.left > 0, "{copies:?}");
+        world.heap.after_fork_in_parent(copies);
+        let parent = become_child(&mut world, |_, _| {});
+        for kernel in [&world.kernel, &parent, &world.kernel] {
+            write_everything(kernel, &arenas);
+        }
+        assert_eq!(world.kernel.events().buses, 0);
+        arenas.iter().for_each(|&arena| world.check_contents(arena, ARENA_BYTES));
+        assert_eq!(world.heap.snapshot().arenas_hugetlb, 0);
+        world.check();
+    }
+}
+
+#[test]
+fn a_child_without_room_for_any_copy_shares_and_knows() {
+    let (mut world, arenas) = pool_of(3);
+    world.kernel.set_data_limit(Some(world.kernel.data()));
+    let (_parent, shared) = become_some_child(&mut world, |_, _| {});
+    assert_eq!(shared, 3);
+    arenas.iter().for_each(|&arena| world.check_contents(arena, ARENA_BYTES));
     world.check();
 }
 
