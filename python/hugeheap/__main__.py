@@ -11,6 +11,8 @@ lives until the process ends, and the exit status.
 from __future__ import annotations
 
 import atexit
+import importlib.machinery
+import importlib.util
 import os
 import sys
 import types
@@ -73,7 +75,7 @@ def _seconds(text: str) -> float:
 def _bytes(text: str) -> int:
     try:
         # The same words as for `hugeheap run` and `HUGEHEAP_LIMIT`.
-        return native.bytes_of(text)
+        return native.bytes_of(text if text.isascii() else "?")
     except ValueError as error:
         _refuse(f"--limit {text}: {error}")
 
@@ -147,7 +149,7 @@ def _new_main() -> dict[str, object]:
     """A module ``__main__`` that is nobody's but the program's. It stays in ``sys.modules``: threads and exit handlers
     that outlive the program's last line find their globals, and pickle finds their classes."""
     module = types.ModuleType("__main__")
-    module.__dict__.update(__builtins__=sys.modules["builtins"])
+    module.__dict__.update(__builtins__=sys.modules["builtins"], __loader__=importlib.machinery.BuiltinImporter)
     if sys.version_info < (3, 14):
         # Since then made when it is asked for.
         module.__dict__.update(__annotations__={})
@@ -174,7 +176,7 @@ def _run_module(name: str) -> None:
 
 
 def _run_script(path: str) -> None:
-    import importlib.machinery
+    import marshal
 
     if os.path.isdir(path) or _is_archive(path):
         # As the interpreter does it: the directory or archive is searched for __main__.
@@ -190,7 +192,8 @@ def _run_script(path: str) -> None:
         return
     if path == "-":
         _set_first_path("")
-        exec(compile(sys.stdin.read(), "<stdin>", "exec", dont_inherit=True), _new_main())
+        # As bytes: a line of the program may name its encoding.
+        exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), _new_main())
         return
     try:
         with open(path, "rb") as file:
@@ -202,8 +205,16 @@ def _run_script(path: str) -> None:
     names = _new_main()
     names["__file__"] = os.path.abspath(path)
     names["__cached__"] = None
-    names["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
-    exec(compile(source, path, "exec", dont_inherit=True), names)
+    # As the interpreter does it: by the name, or by what is in the file.
+    if path.endswith(".pyc") or source[:2] == importlib.util.MAGIC_NUMBER[:2]:
+        if source[:4] != importlib.util.MAGIC_NUMBER:
+            raise RuntimeError("Bad magic number in .pyc file")
+        names["__loader__"] = importlib.machinery.SourcelessFileLoader("__main__", path)
+        code = marshal.loads(source[16:])
+    else:
+        names["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
+        code = compile(source, path, "exec", dont_inherit=True)
+    exec(code, names)
 
 
 def _is_archive(path: str) -> bool:

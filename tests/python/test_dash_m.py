@@ -69,6 +69,31 @@ def test_a_script_a_module_and_code_see_what_they_always_see(same, tmp_path):
     same("-", "a", "b", input="import sys; print(sys.argv, __name__, 6 * 7)")
 
 
+@pytest.mark.every_version
+def test_compiled_files_and_programs_that_name_their_encoding_run_as_always(same, interpreter, variables, tmp_path):
+    """A `.pyc` was compiled as if it were source, and what came on standard input decoded before its first line was read."""
+    (tmp_path / "latin.py").write_bytes(b"# -*- coding: latin-1 -*-\nprint('\xe9', __name__, type(__loader__).__name__)\n")
+    compile_it = "import py_compile; [py_compile.compile('latin.py', name) for name in ('latin.pyc', 'without_a_name')]"
+    assert testbed.run([interpreter, "-c", compile_it], env=variables(), cwd=tmp_path).returncode == 0
+    for words in ["latin.py"], ["latin.pyc", "one"], ["without_a_name"]:
+        same(*words)
+    for options in [], ["-X", "utf8"]:
+        ways = []
+        for before in [], ["-m", "hugeheap"]:
+            command = ["sh", "-c", '"$@" < latin.py', "sh", interpreter, *options, *before, "-"]
+            ways.append(testbed.run(command, env=variables(), cwd=tmp_path))
+        alone, ours = ways
+        assert (ours.returncode, ours.stdout, ours.stderr) == (0, alone.stdout, "") and alone.stdout.startswith("\xe9")
+
+
+@pytest.mark.every_version
+def test_a_compiled_file_that_is_none_is_told_as_always(both, tmp_path):
+    (tmp_path / "program.pyc").write_bytes(b"abc" * 20)
+    alone, ours = both("program.pyc")
+    assert (alone.returncode, ours.returncode) == (1, 1)
+    assert ours.stderr.endswith(alone.stderr) and "Bad magic number" in alone.stderr, ours.stderr
+
+
 ENDS = [
     ("import sys; sys.exit(5)", 5),
     ("import sys; sys.exit('text')", 1),
@@ -168,6 +193,7 @@ WRONG = [
     (["--limit", "2XB", "-c", "print(1)"], "--limit 2XB: unknown suffix; use K, M, G or T"),
     (["--limit", "1.5", "-c", "print(1)"], "--limit 1.5: not a number of bytes, such as 512M"),
     (["--limit", "", "-c", "print(1)"], "--limit"),
+    (["--limit", "\xe9", "-c", "print(1)"], "not a number of bytes"),
     (["--limit", "9999999T", "-c", "print(1)"], "0 for no limit"),
     (["--fast", "-c", "print(1)"], "unknown option --fast"),
 ]
