@@ -147,11 +147,16 @@ pub fn children_inherit() -> Result<bool, SettingError> {
 /// Tells in one line each what is not understood of the settings without which a program is on hugeheap all the same: where the record goes, and the log. The log is that of
 /// garbage-collected heaps, of which a process may have none; then nobody else would look at what was asked for.
 pub fn tell_what_is_passed_over() {
-    if telemetry_is_wrong() {
-        complain::line(format_args!("{}; no record is kept", SettingError(Setting::Telemetry)));
-    }
+    tell_telemetry();
     if let Some(value) = variable(c"HUGEHEAP_LOG") {
         gc::tell_wrong_log(&value.to_string_lossy());
+    }
+}
+
+/// Tells a `HUGEHEAP_TELEMETRY` that is not understood.
+pub(super) fn tell_telemetry() {
+    if telemetry_is_wrong() {
+        complain::line(format_args!("{}; no record is kept", SettingError(Setting::Telemetry)));
     }
 }
 

@@ -104,6 +104,7 @@ impl Runtime {
                 },
                 |(settings, _)| settings,
             );
+            environment::tell_telemetry();
             self.start(settings);
         }
     }
