@@ -401,6 +401,16 @@ def test_hardened_heaps_need_level_objects(hugeheap, python):
     assert (taken.returncode, taken.stdout) == (0, "1\n")
 
 
+def test_hardened_heaps_that_the_environment_asks_for_in_vain_are_told(hugeheap, python):
+    """The option is refused without the level, the variable did nothing, without a word."""
+    for value, level, told in (("1", "arenas", True), ("0", "arenas", False), ("1", "objects", False)):
+        words = ("run", "--level", level, "--", python, "-c", "print(1)")
+        result = hugeheap(*words, env={"HUGEHEAP_HARDENED": value})
+        assert (result.returncode, result.stdout) == (0, "1\n")
+        assert ("HUGEHEAP_HARDENED is set, but at level arenas" in result.stderr) == told, result.stderr
+        assert bool(result.stderr) == told
+
+
 # --- children ---
 
 

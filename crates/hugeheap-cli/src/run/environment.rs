@@ -13,6 +13,8 @@ use std::process::Command;
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 /// The variable that names the directory of telemetry records.
 pub(crate) const TELEMETRY: &str = "HUGEHEAP_TELEMETRY";
+/// The variable that asks for hardened heaps.
+pub(crate) const HARDENED: &str = "HUGEHEAP_HARDENED";
 /// The variable that names the level.
 pub(crate) const LEVEL: &str = "HUGEHEAP_LEVEL";
 /// The variable that names the policy.
@@ -36,7 +38,7 @@ impl Environment {
             environment.set("HUGEHEAP_LIMIT", limit.to_string());
         }
         if arguments.hardened {
-            environment.set("HUGEHEAP_HARDENED", "1");
+            environment.set(HARDENED, "1");
         }
         if arguments.no_children {
             environment.set("HUGEHEAP_CHILDREN", "0");

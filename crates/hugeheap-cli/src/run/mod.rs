@@ -36,7 +36,7 @@ use std::time::Instant;
 use summary::{Hindered, Summary};
 use target::{Hindrance, Target};
 
-pub(crate) use environment::{LEVEL, POLICY, PRELOAD, TELEMETRY};
+pub(crate) use environment::{HARDENED, LEVEL, POLICY, PRELOAD, TELEMETRY};
 pub(crate) use summary::snapshot_json;
 
 /// Runs the command. Returns only when it could not be started, or when a summary was asked for.
@@ -106,6 +106,16 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
                 target.path.display()
             ));
         }
+    }
+    // As an option it is refused; the variable may be meant for programs in Rust and C.
+    if hooks_something
+        && arguments.level.0 != Level::Objects
+        && std::env::var_os(HARDENED).is_some_and(|value| value == "1")
+    {
+        out.warning(&format!(
+            "{HARDENED} is set, but at level arenas Python's objects come from pymalloc, which is not hardened; the \
+             command runs all the same (add --level objects)"
+        ));
     }
     let is_summarised = arguments.summary || arguments.summary_file.is_some();
     // A summary has a directory of its own.
