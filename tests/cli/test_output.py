@@ -74,3 +74,36 @@ def test_a_file_that_cannot_be_written_has_the_code_of_its_reason(program, tmp_p
 def test_an_empty_word_is_named_as_one(program, words):
     result = subprocess.run([program, words, "--", ""], capture_output=True, text=True)
     assert result.returncode == 127 and "the command is an empty word" in result.stderr
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_closed_output_is_told(program, words):
+    """The standard library opens /dev/null for it, so that all was lost with status 0."""
+    result = subprocess.run(["sh", "-c", f"'{program}' {words} >&-"], stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, "standard output could not be written" in result.stderr) == (3, True), result.stderr
+
+
+def test_what_runs_finds_a_closed_output_closed(program, python):
+    code = "import os, sys; sys.exit(sys.stdout is not None or os.path.exists('/proc/self/fd/1'))"
+    result = subprocess.run(["sh", "-c", f"'{program}' run -- '{python}' -c \"{code}\" >&- 2>/dev/null"])
+    assert result.returncode == 0
+
+
+def test_a_small_stack_is_enough(program):
+    """Reading the command line ended it: "has overflowed its stack", status 134."""
+
+    def limited(words, **options):
+        return subprocess.Popen(
+            ["sh", "-c", f"ulimit -s 64; exec '{program}' {words}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
+
+    for words in COMMANDS:
+        command = limited(words)
+        out, err = command.communicate(timeout=60)
+        assert (command.returncode, bool(out)) == (0, True), (words, err)
+    # A signal goes to what was started, and its end is passed on.
+    command = limited("run -- sh -c 'trap \"exit 7\" TERM; echo ready; while :; do sleep 0.05; done'")
+    assert command.stdout.readline() == "ready\n"
+    command.terminate()
+    command.communicate(timeout=60)
+    assert command.returncode == 7

@@ -88,21 +88,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version go to standard output and are no failure. A closed pipe is not worth a message.
-            let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
-            return match error.print() {
-                Err(lost) if !error.use_stderr() && lost.kind() != std::io::ErrorKind::BrokenPipe => {
-                    let out = Output::new(false, false, true);
-                    out.error(&format!("standard output could not be written: {lost}"));
-                    exit::UNSUPPORTED
-                }
-                _ => {
-                    if let Some(cause) = cli::cause_in_environment(&error, &args) {
-                        Output::new(false, false, true).error(&cause);
-                    }
-                    code
-                }
-            };
+            // Help and version go to standard output and are no failure.
+            if !error.use_stderr() {
+                let out = Output::new(false, false, false);
+                let text = error.render();
+                out.data(&if out.colour_on_stdout() { text.ansi().to_string() } else { text.to_string() });
+                return out.finish(exit::OK);
+            }
+            let _ = error.print();
+            if let Some(cause) = cli::cause_in_environment(&error, &args) {
+                Output::new(false, false, true).error(&cause);
+            }
+            return exit::USAGE;
         }
     };
     let out = Output::new(cli.global.quiet, cli.global.verbose, cli.global.no_color);
