@@ -1,6 +1,7 @@
 """`hugeheap tlb`: computed misses of a small program, and what it answers when it cannot compute."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -79,6 +80,39 @@ def test_a_signal_ends_valgrind_too_and_leaves_nothing(start, environment, tmp_p
     assert process.returncode == 128 + number and "interrupted" in said, said
     assert not Path(f"/proc/{ready.read_text().strip()}").exists()
     assert list(Path(environment["TMPDIR"]).iterdir()) == []
+
+
+def running(path):
+    """Whether a process that wrote its number there runs."""
+    try:
+        state = Path(f"/proc/{path.read_text().strip()}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+@needs_valgrind
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_the_command_started_ends_with_it(start, tmp_path, number):
+    """It went on by itself; and of a command that was killed with SIGKILL valgrind did, too, for as long as it took."""
+    command, child, stubborn = (tmp_path / name for name in ("command", "child", "stubborn"))
+    ignores = f"trap '' INT TERM; echo $$ > {stubborn}; while :; do sleep 0.1; done"
+    script = f"echo $$ > {command}; (sh -c \"$0\") & sh -c 'echo $$ > {child}; exec sleep 600' & wait"
+    process = start("tlb", "--cpu", "zen4", "--", "sh", "-c", script, ignores)
+    until = time.monotonic() + 60
+    while not all(map(running, (command, child, stubborn))):
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.wait(timeout=60)
+    # Nobody is left to end what is deeper when this process is killed.
+    expected = (command,) if number == signal.SIGKILL else (command, child, stubborn)
+    while any(map(running, expected)):
+        assert time.monotonic() < until, [path.name for path in expected if running(path)]
+        time.sleep(0.05)
+    for left in (child, stubborn):
+        if running(left):
+            os.kill(int(left.read_text()), signal.SIGKILL)
 
 
 def test_without_valgrind_it_says_what_to_install(hugeheap, tmp_path):

@@ -15,6 +15,7 @@ use crate::columns::{Align, columns};
 use crate::figure::{self, Content, Figure, Table};
 use crate::output::{Output, change, grouped};
 use crate::run::target::Target;
+use crate::watch::adopt_orphans;
 use crate::{Context, exit, file as files, reproduce};
 use arguments::TlbArguments;
 use geometry::{Cpu, Level, Levels};
@@ -62,6 +63,7 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
         );
     }
     interrupt::watch();
+    adopt_orphans();
     let computed = compute(out, &cpu, arguments);
     out.progress_end();
     if let Some(signal) = interrupt::noted() {

@@ -2,12 +2,14 @@
 
 use super::geometry::{Level, Levels};
 use crate::bench::interrupt;
+use crate::watch::children;
 use std::ffi::OsString;
 use std::io;
 use std::ops::AddAssign;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 /// What was computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +35,10 @@ pub(crate) struct Computed {
     pub(crate) counts: Counts,
     pub(crate) status: ExitStatus,
 }
+
+/// How long what a command left may take to end by the signal that ended the command, and between two looks at it.
+const GRACE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Statuses with which valgrind says that it could not start the command.
 const NOT_STARTED: [Option<i32>; 2] = [Some(126), Some(127)];
@@ -80,11 +86,25 @@ pub(crate) fn compute(
     } else {
         valgrind.stdout(Stdio::null()).stderr(Stdio::null());
     }
+    let own = std::process::id();
+    // SAFETY: the closure runs between fork and exec and makes system calls on numbers alone.
+    unsafe {
+        valgrind.pre_exec(move || {
+            // SIGKILL of this process cannot be passed on, and a command under valgrind may run for hours.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            if libc::getppid() != own as libc::pid_t {
+                libc::raise(libc::SIGKILL);
+            }
+            Ok(())
+        });
+    }
+    let before = children(own);
     let mut process = valgrind.spawn()?;
     // The launcher executes the tool, and that loads the command: it stays the same process.
     let own = process.id().to_string();
     let status = wait(&mut process)?;
-    if interrupt::noted().is_some() {
+    if let Some(signal) = interrupt::noted() {
+        end_what_is_left(signal, &before);
         return Err(io::ErrorKind::Interrupted.into());
     }
     let mut counts = None;
@@ -120,6 +140,35 @@ fn wait(process: &mut Child) -> io::Result<ExitStatus> {
     {}
     drop(passed);
     process.wait()
+}
+
+/// Ends what the command started and left to this process ([`adopt_orphans`](crate::watch::adopt_orphans)): with the signal that came, and with
+/// `SIGKILL` what is there a while later. Children of this process alone, whose numbers cannot have become another's; theirs become its own when
+/// they end. `before`: who is none of them.
+fn end_what_is_left(signal: i32, before: &[u32]) {
+    let begin = Instant::now();
+    let mut told = Vec::new();
+    loop {
+        let is_left = |id: &u32| {
+            // SAFETY: a child of ours; nobody wants to know how it ended.
+            !before.contains(id)
+                && unsafe { libc::waitpid(*id as libc::pid_t, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+        };
+        let left: Vec<u32> = children(std::process::id()).into_iter().filter(is_left).collect();
+        let passed = begin.elapsed();
+        if left.is_empty() || passed > 2 * GRACE {
+            return;
+        }
+        for id in left {
+            let by = if passed > GRACE { libc::SIGKILL } else { signal };
+            if by == libc::SIGKILL || !told.contains(&id) {
+                told.push(id);
+                // SAFETY: a child that was not waited for.
+                unsafe { libc::kill(id as libc::pid_t, by) };
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 fn read(path: &Path) -> Option<String> {
