@@ -317,3 +317,16 @@ def test_in_the_background_it_says_so_and_ends(program, environment):
     for descriptor in (ours, theirs, reader, writer):
         os.close(descriptor)
     assert said.startswith("3 hugeheap: error: top runs in the background"), said
+
+
+@pytest.mark.parametrize("size", [(0, 0), (65_535, 65_535)])
+def test_a_terminal_that_tells_no_size_or_an_absurd_one_is_drawn_on(top, size):
+    """On one nothing was drawn; of the other all cells were asked for, which ended it."""
+    terminal = top(width=80, height=24)
+    terminal.sees("COVERAGE")
+    fcntl.ioctl(terminal.ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size[::-1], 0, 0))
+    seen = len(terminal.written)
+    os.kill(terminal.pid, signal.SIGWINCH)
+    terminal.until(lambda it: b"COVERAGE" in it.written[seen:], "not drawn")
+    terminal.type("q")
+    assert terminal.ended() == 0

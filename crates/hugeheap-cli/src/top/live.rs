@@ -109,7 +109,7 @@ fn show(
 ) -> io::Result<End> {
     let mut shown = BTreeSet::new();
     loop {
-        screen.terminal.draw(|frame| draw(frame, state, look))?;
+        screen.draw(|frame| draw(frame, state, look))?;
         let now: BTreeSet<u32> = state.shown().collect();
         if now != shown {
             shown.clone_from(&now);

@@ -4,22 +4,28 @@
 //! (before the message is printed, so that it can be read), when the shell gets the terminal (Ctrl-Z, `SIGTSTP`), and before the program
 //! dies of a signal. Giving back twice does no harm.
 
-use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use ratatui::layout::{Rect, Size};
+use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use std::io::{self, Stdout, stdout};
 use std::panic;
 use std::sync::Arc;
+
+/// Columns and lines of a terminal that does not tell its size.
+const USUAL: (u16, u16) = (80, 24);
+/// Most columns and lines that are drawn on.
+const MOST: (u16, u16) = (2000, 500);
 
 type Hook = Arc<dyn Fn(&panic::PanicHookInfo<'_>) + Sync + Send>;
 
 /// The terminal while it is taken.
 pub(crate) struct Screen {
-    pub(crate) terminal: Terminal<CrosstermBackend<Stdout>>,
+    terminal: Terminal<CrosstermBackend<Stdout>>,
     /// What was called at a panic before.
     hook: Hook,
 }
@@ -34,7 +40,8 @@ impl Screen {
             before(info);
         }));
         // From here on, dropping gives back.
-        let terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
+        let options = TerminalOptions { viewport: Viewport::Fixed(Rect::ZERO) };
+        let terminal = Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
         let mut screen = Self { terminal, hook };
         screen.take_again()?;
         Ok(screen)
@@ -43,14 +50,31 @@ impl Screen {
     /// Takes it again after the shell had it.
     pub(crate) fn take_again(&mut self) -> io::Result<()> {
         enable_raw_mode()?;
-        execute!(stdout(), EnterAlternateScreen)?;
+        execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
+        // What was drawn before is forgotten, so that all is drawn.
         self.terminal.clear()
+    }
+
+    /// Draws, on as much of the terminal as is drawn on.
+    pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        let area = drawn_on(self.terminal.size()?);
+        if area != self.terminal.get_frame().area() {
+            self.terminal.resize(area)?;
+        }
+        self.terminal.draw(draw).map(drop)
     }
 
     /// Gives it to the shell for a while.
     pub(crate) fn lend(&mut self) {
         give_back();
     }
+}
+
+/// The part of a terminal of this size that is drawn on. One without a size (a serial line, a terminal nobody has told of it) has that of the
+/// terminals which such lines go to. Of one that claims 65,535 lines of 65,535 columns the cells alone would be more memory than there is.
+fn drawn_on(size: Size) -> Rect {
+    let side = |told: u16, usual: u16, most: u16| if told == 0 { usual } else { told.min(most) };
+    Rect::new(0, 0, side(size.width, USUAL.0, MOST.0), side(size.height, USUAL.1, MOST.1))
 }
 
 /// Whether another process group has the terminal, as while this one is in the background.
@@ -109,6 +133,19 @@ mod tests {
             modes.assume_init()
         };
         (modes.c_lflag, modes.c_iflag, modes.c_oflag)
+    }
+
+    /// It was a request for 170 GB, which ended the program; and nothing was drawn on a terminal without a size.
+    #[test]
+    fn a_terminal_of_any_size_is_drawn_on() {
+        let of = |width, height| {
+            let area = drawn_on(Size::new(width, height));
+            (area.width, area.height)
+        };
+        assert_eq!(of(120, 40), (120, 40));
+        assert_eq!(of(1, 1), (1, 1));
+        assert_eq!(of(u16::MAX, u16::MAX), (2000, 500));
+        assert_eq!(of(0, 0), (80, 24));
     }
 
     #[test]
