@@ -367,3 +367,29 @@ def test_what_was_done_until_a_signal_is_said(heap, start):
     report = json.loads(out)
     assert report["stopped"] == "interrupted"
     assert report["made"] > 0 and report["left"] > 0 and report["heap"]["after"]["huge"] > 0
+
+
+@root
+def test_two_do_not_work_on_one_process_at_once(hugeheap, heap, start):
+    """Each counted the other's huge pages as its own, said that the process had changed the rest, and left it no time to run."""
+    for _ in range(TRIES):
+        process = heap(200)
+        first = start("collapse", process.pid, "--json")
+        caught = caught_at_work(first, process)
+        meanwhile = [hugeheap(command, process.pid) for command in ("collapse", "release")]
+        looked = hugeheap("collapse", process.pid, "--dry-run")
+        if caught:
+            first.send_signal(signal.SIGCONT)
+        out, err = first.communicate(timeout=60)
+        if caught:
+            break
+    assert caught, err
+    for second in meanwhile:
+        assert (second.returncode, second.stdout) == (1, ""), second.stderr
+        assert "at work" in second.stderr and "nothing was done" in second.stderr
+    assert looked.returncode == 0, looked.stderr
+    report = json.loads(out)
+    # khugepaged may have been there before.
+    assert report["made"] + report["changed"] == report["plan"]["huge_pages"]
+    after = hugeheap("collapse", process.pid)
+    assert after.returncode == 0 and "at work" not in after.stderr, after.stderr

@@ -264,6 +264,31 @@ fn a_process_that_ends_and_one_that_may_not_be_changed() {
     assert_eq!((report.stop, report.split, report.left), (Some(Stop::Gone), 4, 6));
 }
 
+/// Each counted what the other made.
+#[test]
+fn a_process_that_another_changes_is_left_alone_and_may_be_looked_at() {
+    let kernel = Kernel::default();
+    heap(&kernel, &[UNIT; 4]);
+    stranded(&kernel, &[1; 10]);
+    let process = RemoteProcess::new(&kernel);
+    let other = process.seen_again();
+    other.take().unwrap();
+    let calls = kernel.calls(Call::Collapse) + kernel.calls(Call::Split);
+    assert_eq!(collapse(&process, &no_limit(), &mut nothing).unwrap_err().code, libc::EALREADY);
+    let released = release(&process, &ReleaseOptions::default(), &mut nothing);
+    assert_eq!(released.unwrap_err().code, libc::EALREADY);
+    assert_eq!(kernel.calls(Call::Collapse) + kernel.calls(Call::Split), calls, "nothing was tried");
+    let dry = CollapseOptions { dry_run: true, ..no_limit() };
+    assert_eq!(collapse(&process, &dry, &mut nothing).unwrap().plan.steps.len(), 4);
+    other.let_go();
+    // Whoever is done, or finds that there is nothing to be done, has let it go.
+    assert_eq!(collapse(&process, &no_limit(), &mut nothing).unwrap().collapsed, 4);
+    assert_eq!(release(&other, &ReleaseOptions::default(), &mut nothing).unwrap().split, 10);
+    let refusing = process.seen_again().refusing(libc::EPERM);
+    assert_eq!(collapse(&refusing, &no_limit(), &mut nothing).unwrap_err().code, libc::EPERM);
+    assert_eq!(collapse(&process, &no_limit(), &mut nothing).unwrap().collapsed, 0);
+}
+
 /// It was said to have ended.
 #[test]
 fn a_process_that_loses_its_main_thread_meanwhile_is_not_said_to_have_ended() {

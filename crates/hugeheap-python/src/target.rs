@@ -116,6 +116,14 @@ fn of_kernel(python: Python<'_>, id: u32, error: Error, changes: bool) -> PyErr 
                 "it may have ended",
             );
         }
+        (_, libc::EALREADY) => {
+            return exception(
+                python,
+                &format!("process {id}: another collapse or release of it is at work"),
+                "busy",
+                "wait for its end, and try again; nothing was done",
+            );
+        }
         (ErrorKind::Permission, _) => (
             "permission",
             match changes {

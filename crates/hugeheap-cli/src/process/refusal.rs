@@ -106,6 +106,12 @@ fn explained(
             None if !proc_is_mounted() => (NO_PROC.to_owned(), exit::UNSUPPORTED),
             None => (format!("there is no process {id}"), exit::GONE),
         },
+        (_, libc::EALREADY) => (
+            format!(
+                "{who}: another collapse or release of it is at work (pgrep -af hugeheap); wait for its end and run this again: nothing was done"
+            ),
+            exit::FINDINGS,
+        ),
         (ErrorKind::Permission, _) => {
             (denied(&who, status.map(|status| status.user), doing, opened, have), exit::PERMISSION)
         }

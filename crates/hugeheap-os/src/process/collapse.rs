@@ -21,6 +21,7 @@
 use super::ended::{gone, must_have_memory};
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
 use super::picture::{Picture, Unit};
+use super::taken::Taken;
 use super::{Change, MappingKind, Process, ProcessMapping};
 use crate::{AddressRange, Advice, MemoryLevel, Result};
 use core::time::Duration;
@@ -261,8 +262,10 @@ pub fn collapse(
 ) -> Result<CollapseReport> {
     let begin = process.now();
     let deadline = begin + options.budget;
+    let mut taken = None;
     if !options.dry_run {
         process.allows(Change::Collapse)?;
+        taken = Some(Taken::new(process)?);
     }
     let before = Picture::gather(process, is_heap, deadline)?;
     must_have_memory(process)?;
@@ -286,6 +289,7 @@ pub fn collapse(
         report: Counts::default(),
     };
     let stop = if options.dry_run { None } else { work.run(&plan, progress) };
+    drop(taken);
     let Work { pace, report: counts, .. } = work;
     let stop = stop.or_else(|| (!before.complete || !in_time).then_some(Stop::Budget));
     let look = process.now() + LAST_LOOK.max(deadline.saturating_sub(process.now()));

@@ -10,6 +10,7 @@
 //!       │  │        │  │
 //!       │  └ pace ──┘  │              pure: how long to wait after a call, when to give up
 //!       │    ended     │              whether a process without memory has ended, or its main thread alone has
+//!       │   taken      │              no two of these at one process at once
 //!       └── plan ──────┘              pure: which units, in which order, how much memory may grow
 //!            │
 //!         picture                     what is where, gathered under a deadline
@@ -39,6 +40,7 @@ mod ended;
 mod pace;
 mod picture;
 mod release;
+mod taken;
 
 pub use collapse::{CollapseOptions, CollapsePlan, CollapseReport, Skipped, Step, collapse};
 pub use ended::gone;
@@ -287,6 +289,19 @@ pub trait Process {
     /// # Errors
     /// `Permission`, and `Unsupported` or `Invalid` on a kernel without the call, or the advice, for that process.
     fn allows(&self, change: Change) -> Result<()>;
+
+    /// Takes the process for changes, until [`let_go`](Process::let_go): no other taker has it meanwhile, in whatever process of this host.
+    ///
+    /// Two that work on one process count each other's huge pages as theirs, and the rest that each leaves to the process is the other's time.
+    ///
+    /// # Errors
+    /// `EALREADY` when another has it. A system that cannot tell answers that nobody has.
+    fn take(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives back what [`take`](Process::take) took. Whose descriptor is closed, or who ends, gives back, too.
+    fn let_go(&self) {}
 
     /// Puts a range, multiples of the huge page, on huge pages now. Contents do not change. Memory may grow.
     ///

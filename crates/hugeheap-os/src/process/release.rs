@@ -18,6 +18,7 @@ use super::collapse::is_heap;
 use super::ended::{gone, must_have_memory};
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
 use super::picture::Picture;
+use super::taken::Taken;
 use super::{Change, Derivation, PartialPage, Process, ProcessMapping};
 use crate::{Error, MemoryLimits, Result};
 use core::time::Duration;
@@ -158,8 +159,10 @@ pub fn release(
 ) -> Result<ReleaseReport> {
     let begin = process.now();
     let deadline = begin + options.budget;
+    let mut taken = None;
     if !options.dry_run {
         process.allows(Change::Split)?;
+        taken = Some(Taken::new(process)?);
     }
     let limits = process.memory_limits().ok();
     let resident = process.status().ok().map(|status| status.resident);
@@ -169,6 +172,7 @@ pub fn release(
     let mut run =
         Run { pace: Pace::new(options.latency), split: 0, left: 0, retries: 0, calls: Tally::default() };
     let stop = if options.dry_run { None } else { run.all(process, &plan, deadline, progress) };
+    drop(taken);
     let stop = stop.or_else(|| (!complete).then_some(Stop::Budget));
     let mut report = ReleaseReport {
         derivation,

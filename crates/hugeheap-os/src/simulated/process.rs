@@ -15,6 +15,7 @@ use crate::{AddressRange, Error, Facts, MemoryLimits, PageSizes, Pages, Protecti
 use core::time::Duration;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// A process of a simulated host, looked at and changed from outside.
 pub struct RemoteProcess<'a> {
@@ -26,6 +27,8 @@ pub struct RemoteProcess<'a> {
     stays: bool,
     lives_on: bool,
     running: Box<dyn Fn(&Kernel) + 'a>,
+    /// Whether somebody has it for changes: of this process alone, or of those that were made alike.
+    taken: Rc<Cell<bool>>,
 }
 
 impl<'a> RemoteProcess<'a> {
@@ -40,7 +43,14 @@ impl<'a> RemoteProcess<'a> {
             stays: false,
             lives_on: false,
             running: Box::new(|_| {}),
+            taken: Rc::default(),
         }
+    }
+
+    /// Seen a second time: by another observer.
+    #[must_use]
+    pub fn seen_again(&self) -> Self {
+        Self { taken: Rc::clone(&self.taken), ..Self::new(&self.kernel) }
     }
 
     /// Keeps physical pages from the observer.
@@ -285,6 +295,14 @@ impl Process for RemoteProcess<'_> {
     fn allows(&self, _: Change) -> Result<()> {
         self.alive("process_madvise")?;
         self.refusal.map_or(Ok(()), |code| Err(Error::new("process_madvise", code)))
+    }
+
+    fn take(&self) -> Result<()> {
+        if self.taken.replace(true) { Err(Error::new("flock", libc::EALREADY)) } else { Ok(()) }
+    }
+
+    fn let_go(&self) {
+        self.taken.set(false);
     }
 
     fn collapse(&self, range: AddressRange) -> Result<()> {

@@ -291,6 +291,14 @@ impl Process for LinuxProcess {
         self.target.allows(change)
     }
 
+    fn take(&self) -> Result<()> {
+        self.tables.borrow().take()
+    }
+
+    fn let_go(&self) {
+        self.tables.borrow().let_go();
+    }
+
     fn collapse(&self, range: AddressRange) -> Result<()> {
         self.target.collapse(range)
     }

@@ -68,6 +68,24 @@ impl Tables {
         Ok(Self { file, os_page, scans, entries: Vec::new() })
     }
 
+    /// Takes the process for changes: a lock on this file, which nobody can have who may not look at the process's memory, and which leaves
+    /// nothing behind when its holder or the process ends. The kernel has one such file for all who open it below the same mount of /proc.
+    pub(super) fn take(&self) -> Result<()> {
+        // SAFETY: a system call with numbers only, on a descriptor of ours.
+        if unsafe { libc::flock(self.file.descriptor(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = Error::last("flock(/proc/PID/pagemap)");
+        // Where /proc has no locks, nobody is known to have it.
+        if error.code == libc::EWOULDBLOCK { Err(Error::new(error.call, libc::EALREADY)) } else { Ok(()) }
+    }
+
+    /// Gives it back, also when a fork has a copy of the descriptor.
+    pub(super) fn let_go(&self) {
+        // SAFETY: as above.
+        unsafe { libc::flock(self.file.descriptor(), libc::LOCK_UN) };
+    }
+
     /// What is in `range`.
     pub(super) fn runs(&mut self, range: AddressRange, visit: &mut dyn FnMut(PageRun)) -> Result<()> {
         if self.scans { self.scanned(range, visit) } else { self.counted(range, visit) }

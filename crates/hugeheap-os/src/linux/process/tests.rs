@@ -152,3 +152,28 @@ fn a_process_that_is_not_there_and_one_that_ends() {
     assert_eq!(LinuxProcess::open(OS, child.id()).unwrap_err().code, libc::ESRCH);
     assert_eq!(LinuxProcess::status_of(OS, child.id()).unwrap_err().code, libc::ESRCH);
 }
+
+/// Two that work on one process count each other's work as theirs.
+#[test]
+fn a_process_is_taken_by_one_at_a_time_and_let_go_also_by_the_end_of_its_taker() {
+    let child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let open = || LinuxProcess::open(Linux::new(), child.id());
+    let (Ok(first), Ok(second)) = (open(), open()) else { return ended(child) };
+    first.take().unwrap();
+    assert_eq!(second.take().unwrap_err().code, libc::EALREADY);
+    first.let_go();
+    second.take().unwrap();
+    assert_eq!(first.take().unwrap_err().code, libc::EALREADY);
+    drop(second);
+    first.take().unwrap();
+    // Another process is another's.
+    let own = LinuxProcess::own().unwrap();
+    own.take().unwrap();
+    own.let_go();
+    ended(child);
+}
+
+fn ended(mut child: std::process::Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
