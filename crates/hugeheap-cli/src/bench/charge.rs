@@ -8,9 +8,13 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
-/// Name of our groups, with the process that made them.
+/// Name of our groups, with the process that made them and a number.
 const PREFIX: &str = "hugeheap-bench-";
+
+/// Groups of this process that could not be removed: something that its command left still runs there. Tried again with the next.
+static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A group of one process. Removed when dropped; its process must have ended.
 #[derive(Debug)]
@@ -64,11 +68,13 @@ impl Group {
         let mut refusal = String::new();
         for (parent, usage) in places {
             sweep(&parent);
-            let directory = parent.join(format!("{PREFIX}{}", std::process::id()));
-            if let Err(error) = make(&directory) {
-                refusal = format!("not permitted to make a cgroup in {}: {error}", parent.display());
-                continue;
-            }
+            let directory = match numbered(&parent, &make) {
+                Ok(directory) => directory,
+                Err(error) => {
+                    refusal = format!("not permitted to make a cgroup in {}: {error}", parent.display());
+                    continue;
+                }
+            };
             let group = Self { directory, usage, counts_hugetlb: counts_hugetlb(mounts) };
             if group.usage_file().exists() {
                 return Ok(group);
@@ -154,8 +160,15 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.directory);
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push(std::mem::take(&mut self.directory));
+        left.retain(|directory| !is_removed(directory));
     }
+}
+
+/// Whether a group is there no more.
+fn is_removed(directory: &Path) -> bool {
+    fs::remove_dir(directory).is_ok() || !directory.exists()
 }
 
 /// Whether version 2 was mounted so that pages of hugetlb pools are charged (since Linux 6.7).
@@ -205,12 +218,27 @@ fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, &'static str)> {
     places
 }
 
+/// Makes the first group of this process that is not there. One in which a command left a process behind stays as long as that runs:
+/// under one name for all, what was measured after it had no charge.
+fn numbered(parent: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
+    let own = std::process::id();
+    let mut number = 1;
+    loop {
+        let directory = parent.join(format!("{PREFIX}{own}-{number}"));
+        match make(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            made => return made.map(|()| directory),
+        }
+    }
+}
+
 /// Removes groups that earlier measurements left when they were killed.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        let (pid, _) = pid.split_once('-').unwrap_or((pid, ""));
         if !Path::new("/proc").join(pid).exists() {
             let _ = fs::remove_dir(entry.path());
         }
@@ -298,6 +326,22 @@ mod tests {
         // Before Linux 5.19 there is no peak.
         fs::remove_file(directory.join("memory.peak")).unwrap();
         assert_eq!(group.peak(), None);
+    }
+
+    /// The second one was refused, so that what was measured after a command that left a process behind had no charge.
+    #[test]
+    fn a_group_that_cannot_be_removed_is_not_in_the_way_of_the_next() {
+        let tree = Tree::new();
+        // Its files keep a directory here, as a process keeps a group.
+        let make = || Group::below(&tree.mounts("rw"), UNIT, Tree::mkdir).unwrap().usage_file();
+        let (first, second) = (make(), make());
+        assert!(first != second && first.exists() && second.exists());
+        // What nobody keeps any more goes with a later one, which may have its name.
+        for entry in fs::read_dir(first.parent().unwrap()).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        let third = make();
+        assert!(third == first && second.exists());
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //!
 //! The measured process has a terminal's signal too; one sent to this process alone is passed on.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -69,6 +71,22 @@ pub(crate) fn leave_off() -> bool {
 /// The signal because of which less was measured than planned.
 pub(crate) fn left_off() -> Option<i32> {
     noted().filter(|_| LEFT_OFF.load(Ordering::Relaxed))
+}
+
+/// Lets what `command` starts end by `SIGKILL` with this process: that cannot be passed on, and what is measured may run for hours. What it
+/// starts in its turn does not end with it.
+pub(crate) fn end_with_this(command: &mut Command) {
+    let own = std::process::id() as libc::pid_t;
+    // SAFETY: the closure runs between fork and exec and makes system calls on numbers alone.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            if libc::getppid() != own {
+                libc::raise(libc::SIGKILL);
+            }
+            Ok(())
+        });
+    }
 }
 
 /// A process that a signal ends, too, as long as this lives. To be dropped before it is waited for: then its number may be another's.

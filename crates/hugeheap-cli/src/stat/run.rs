@@ -16,7 +16,7 @@ use hugeheap_os::linux::Linux;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -78,9 +78,8 @@ pub(crate) fn run(words: &[std::ffi::OsString], how: How) -> Result<(Run, usize)
     if let Some(group) = &group {
         group.adopt(&mut command).map_err(|error| not_started(&error))?;
     }
-    // Forked in any case: a process that shared this one's memory until its exec would begin with our peak.
-    // SAFETY: the closure does nothing.
-    unsafe { command.pre_exec(|| Ok(())) };
+    // With this it is forked in any case: a process that shared this one's memory until its exec would begin with our peak.
+    interrupt::end_with_this(&mut command);
     let before: Vec<u32> = children(std::process::id());
     let counters = if how.has_counters { Counters::open().ok() } else { None };
     let start = Instant::now();

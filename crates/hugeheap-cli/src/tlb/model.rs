@@ -6,7 +6,7 @@ use crate::watch::children;
 use std::ffi::OsString;
 use std::io;
 use std::ops::AddAssign;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -86,19 +86,8 @@ pub(crate) fn compute(
     } else {
         valgrind.stdout(Stdio::null()).stderr(Stdio::null());
     }
-    let own = std::process::id();
-    // SAFETY: the closure runs between fork and exec and makes system calls on numbers alone.
-    unsafe {
-        valgrind.pre_exec(move || {
-            // SIGKILL of this process cannot be passed on, and a command under valgrind may run for hours.
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            if libc::getppid() != own as libc::pid_t {
-                libc::raise(libc::SIGKILL);
-            }
-            Ok(())
-        });
-    }
-    let before = children(own);
+    interrupt::end_with_this(&mut valgrind);
+    let before = children(std::process::id());
     let mut process = valgrind.spawn()?;
     // The launcher executes the tool, and that loads the command: it stays the same process.
     let own = process.id().to_string();
