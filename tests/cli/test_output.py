@@ -70,6 +70,30 @@ def test_a_file_that_cannot_be_written_has_the_code_of_its_reason(program, tmp_p
     assert status("/dev/null/a.json") == 2
 
 
+@pytest.mark.parametrize("words", ["man --out", "stat --runs 2 --pyperf {} -- true ::: true"])
+def test_a_directory_that_cannot_be_made_has_the_code_of_its_reason(program, tmp_path, words):
+    """A missing permission was status 2, and a file in its place 3."""
+    there = tmp_path / "there"
+    there.write_text("a file")
+    closed = tmp_path / "closed"
+    closed.mkdir()
+
+    def status(place, **options):
+        given = words.format(place) if "{}" in words else f"{words} {place}"
+        result = subprocess.run([program, *given.split()], capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
+        assert str(place) in result.stderr, result.stderr
+        return result.returncode
+
+    assert status(there) == 2
+    assert status("/dev/null/there") == 2
+    if os.geteuid() != 0:
+        closed.chmod(0o500)
+        assert status(closed / "new") == 4
+    else:
+        # Where nothing can be made, whoever asks.
+        assert status("/sys/kernel/new") == 4
+
+
 @pytest.mark.parametrize("words", ["run", "doctor"])
 def test_an_empty_word_is_named_as_one(program, words):
     result = subprocess.run([program, words, "--", ""], capture_output=True, text=True)

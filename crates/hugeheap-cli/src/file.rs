@@ -36,9 +36,12 @@ pub(crate) fn can_replace(path: &Path) -> io::Result<()> {
 /// The exit code where a file named on the command line cannot be written: a wrong name, a missing permission, or a place that cannot take it.
 /// With one code for all, that of findings or of a mistyped option, who reads codes took a full disk for either.
 pub(crate) fn refused(error: &io::Error) -> u8 {
-    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    use io::ErrorKind::{
+        AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
+    };
     match error.kind() {
-        NotFound | NotADirectory | IsADirectory => exit::USAGE,
+        // A directory that is to be made where a file is.
+        AlreadyExists | NotFound | NotADirectory | IsADirectory => exit::USAGE,
         PermissionDenied | ReadOnlyFilesystem => exit::PERMISSION,
         _ => exit::UNSUPPORTED,
     }
@@ -87,6 +90,7 @@ mod tests {
         assert_eq!(code("/dev/full"), exit::UNSUPPORTED);
         assert_eq!(code("/no/such/directory/a.json"), exit::USAGE);
         assert_eq!(code("/dev/null/a.json"), exit::USAGE);
+        assert_eq!(refused(&std::fs::create_dir_all("/dev/null").unwrap_err()), exit::USAGE);
         assert_eq!(refused(&io::ErrorKind::ReadOnlyFilesystem.into()), exit::PERMISSION);
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn man(context: &Context, arguments: &ManArguments, json: bool) -> u8
     if let Some(directory) = &arguments.out {
         if let Err(error) = std::fs::create_dir_all(directory) {
             out.error(&format!("{}: {error}", directory.display()));
-            return exit::USAGE;
+            return refused(&error);
         }
         for page in &all {
             let file = directory.join(format!("{}.1", page.name));
