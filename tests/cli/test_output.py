@@ -131,3 +131,12 @@ def test_a_small_stack_is_enough(program):
     command.terminate()
     command.communicate(timeout=60)
     assert command.returncode == 7
+
+
+@pytest.mark.parametrize("words", ["record -o {} -- true", "report -o {} {}", "man", "completions bash"])
+def test_data_is_refused_where_there_is_none(program, tmp_path, words):
+    """Those that write files went on as if it had not been asked for."""
+    given = words.replace("{}", str(tmp_path / "a.json")).split()
+    result = subprocess.run([program, "--json", *given], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (result.returncode, result.stdout, "leave --json out" in result.stderr) == (2, "", True), result.stderr
+    assert os.listdir(tmp_path) == []

@@ -636,3 +636,11 @@ def test_verbose_says_what_is_set(hugeheap, library, python):
     result = hugeheap("-v", "run", "--", python, "-c", "pass")
     assert f"LD_PRELOAD={library}" in result.stderr
     assert "HUGEHEAP_POLICY=auto" in result.stderr
+
+
+def test_a_summary_as_json_needs_no_second_option(hugeheap, python):
+    """Nothing was printed, as if it had not been asked for."""
+    for words in (["run", "--json"], ["--json", "run"]):
+        result = hugeheap(*words, "--", python, "-c", "print(7)")
+        assert (result.returncode, result.stdout) == (0, "7\n")
+        assert report(result)["exit_status"] == 0

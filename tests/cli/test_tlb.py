@@ -153,3 +153,11 @@ def test_wrong_input_is_refused_with_what_is_possible(hugeheap, arguments, words
     result = hugeheap("tlb", *arguments)
     assert result.returncode == 2
     assert all(word in result.stderr for word in words), result.stderr
+
+
+@needs_valgrind
+def test_what_was_computed_is_told_also_when_its_file_cannot_be_written(hugeheap):
+    """Minutes of work were lost to a full disk."""
+    result = hugeheap("tlb", "--cpu", "zen4", "--json", "/dev/full", "--", "/bin/true")
+    assert result.returncode == 3 and "could not be written" in result.stderr
+    assert "misses of the second level" in result.stdout

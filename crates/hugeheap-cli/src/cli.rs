@@ -132,7 +132,7 @@ pub(crate) struct RunArguments {
     /// When the command has ended, write what happened to FILE as JSON.
     #[arg(long, value_name = "FILE", value_parser = named_file())]
     pub(crate) summary_file: Option<PathBuf>,
-    /// Print the summary as JSON (on standard error: standard output is the command's).
+    /// Print the summary, as JSON (on standard error: standard output is the command's).
     #[arg(long)]
     pub(crate) json: bool,
     /// Only the process of the command itself, not its children.

@@ -117,10 +117,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
     out.finish(carried_out(context, cli))
 }
 
+/// Refuses to print data where a command has none to print.
+fn not_data(context: &Context, why: &str) -> u8 {
+    context.out.error(&format!("{why}: leave --json out"));
+    exit::USAGE
+}
+
 fn carried_out(context: Context, cli: Cli) -> u8 {
     match cli.command {
         Command::Run(mut arguments) => {
             arguments.json |= cli.json;
+            // Without a summary to print as JSON nothing was printed.
+            arguments.summary |= arguments.json;
             run::run(&context, &arguments)
         }
         Command::Bench(arguments) => bench::bench(&context, arguments, cli.json),
@@ -129,7 +137,11 @@ fn carried_out(context: Context, cli: Cli) -> u8 {
         Command::Ps(arguments) => ps::ps(&context, &arguments, cli.json || arguments.json),
         Command::Release(arguments) => release::release(&context, &arguments, cli.json || arguments.json),
         Command::Stat(arguments) => stat::stat(&context, &arguments, cli.json),
+        Command::Report(_) if cli.json => not_data(&context, "a report is a page for people, made of JSON"),
         Command::Report(arguments) => report::report(&context, &arguments),
+        Command::Record(_) if cli.json => {
+            not_data(&context, "what is recorded goes to the file of -o, as JSON or as a table by its name")
+        }
         Command::Record(arguments) => record::record(&context, &arguments),
         Command::Pool(arguments) => pool::pool(&context, &arguments, cli.json),
         Command::Doctor(arguments) => doctor::doctor(&context, &arguments, cli.json),

@@ -82,11 +82,12 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
     let value = value(&cpu, arguments, counts, status);
     match (&arguments.json, json) {
         (Some(Some(file)), _) => {
+            // The table first: it is there also when the file cannot be written, after minutes of work.
+            out.data(&text(&cpu, counts));
             if let Err(error) = files::replace(file, &format!("{value:#}\n")) {
                 out.error(&format!("{} could not be written: {error}", file.display()));
                 return files::refused(&error);
             }
-            out.data(&text(&cpu, counts));
         }
         (Some(None), _) | (None, true) => {
             out.data(&format!("{value:#}\n"));
