@@ -159,6 +159,21 @@ def test_a_process_of_another_namespace_s_proc_is_not_said_to_have_ended(program
     assert "that of another PID namespace" in result.stderr and "has ended" not in result.stderr
 
 
+@root
+@pytest.mark.parametrize("command", ["map", "collapse", "release"])
+def test_nothing_is_said_of_the_process_that_has_the_number_in_another_namespace_s_proc(program, environment, command):
+    """Small numbers are kernel threads there: a program in a container was said to be one."""
+    if not Path("/proc/2").exists() or Path("/proc/2/cmdline").read_bytes():
+        pytest.skip("process 2 is no kernel thread here")
+    inner = f"sleep 60 & '{program}' {command} $!; status=$?; kill $!; exit $status"
+    words = ["unshare", "--pid", "--fork", "sh", "-c", inner]
+    result = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    if "unshare" in result.stderr and "hugeheap" not in result.stderr:
+        pytest.skip(f"no PID namespace here: {result.stderr.strip()}")
+    assert result.returncode == 3, result.stderr
+    assert "that of another PID namespace" in result.stderr and "kernel thread" not in result.stderr
+
+
 @pytest.mark.parametrize("words", [["map"], ["collapse", "--dry-run"], ["release", "--dry-run"]])
 def test_a_part_of_another_proc_is_no_place_to_say_that_a_process_has_ended(hugeheap, tmp_path, words):
     result = hugeheap("--root", tmp_path, *words, 7)

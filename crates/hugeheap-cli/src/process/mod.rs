@@ -73,11 +73,12 @@ pub(crate) fn readable(context: &Context, id: u32, status: &ProcessStatus) -> Re
 
 /// Opens a process, or says why not and answers the exit code.
 pub(crate) fn open(context: &Context, id: u32, doing: Doing) -> Result<Opened, u8> {
-    let status = status(context, id, doing)?;
+    // Before anything is said of the process that has the number there: it is another one.
     if !context.root && proc_is_foreign() {
-        context.out.error(&format!("{}: {FOREIGN}", named(id, &status.name)));
+        context.out.error(&format!("process {id}: {FOREIGN}"));
         return Err(exit::UNSUPPORTED);
     }
+    let status = status(context, id, doing)?;
     let process = LinuxProcess::open(context.facts, id)
         .map_err(|error| refuse(context, id, Some(&status), doing, error))?;
     Ok(Opened { process, status })
