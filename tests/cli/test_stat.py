@@ -193,3 +193,13 @@ def test_a_command_ends_with_what_measures_it(start, tmp_path):
     while os.path.exists(f"/proc/{pid}") and ") Z" not in open(f"/proc/{pid}/stat").read():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_each_command_has_a_pyperf_file_of_its_own(hugeheap, tmp_path):
+    """Of a/b and a_b only the last was there, as a_b."""
+    names = "a/b,a_b,a_b_2,a_b/2"
+    result = stat(hugeheap, *SMALL, "--names", names, "--pyperf", tmp_path / "files", "--", *":::".join(["true"] * 4).replace(":::", " ::: ").split())
+    assert result.returncode == 0, result.stderr
+    found = {file.name: json.loads(file.read_text())["metadata"]["description"].split(": ")[1] for file in (tmp_path / "files").iterdir()}
+    assert sorted(found.values()) == sorted(names.split(",")), found
+    assert found["a_b.json"] == "a_b" and found["a_b_2.json"] == "a_b_2"

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -161,3 +162,14 @@ def test_what_was_computed_is_told_also_when_its_file_cannot_be_written(hugeheap
     result = hugeheap("tlb", "--cpu", "zen4", "--json", "/dev/full", "--", "/bin/true")
     assert result.returncode == 3 and "could not be written" in result.stderr
     assert "misses of the second level" in result.stdout
+
+
+@needs_valgrind
+def test_a_command_line_of_any_bytes_is_computed(program, environment, tmp_path):
+    """It was said to execute another program, and nothing was computed: the model's files have the command's words in them."""
+    walk = os.fsencode(tmp_path) + b"/w\xffalk"
+    os.symlink("/bin/true", walk)
+    words = [program, "tlb", "--cpu", "zen4", "--json", "--", walk, b"\xfe"]
+    result = subprocess.run(words, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=300)
+    assert result.returncode == 0 and b"in its place" not in result.stderr, result.stderr
+    assert json.loads(result.stdout)["pages"][0]["accesses"] > 0

@@ -276,14 +276,35 @@ fn deliver(
         }
     }
     if let Some(directory) = pyperf {
-        for subject in &results.subjects {
+        let names: Vec<&str> = results.subjects.iter().map(|subject| subject.name.as_str()).collect();
+        for (subject, name) in results.subjects.iter().zip(file_names(&names)) {
             if let Some(value) = data::pyperf(results, subject) {
-                let name: String = subject.name.chars().map(|it| if it == '/' { '_' } else { it }).collect();
                 write(&directory.join(format!("{name}.json")), &value)?;
             }
         }
     }
     Ok(())
+}
+
+/// Names of files for commands with these names, which differ: `a/b` and `a_b` became one file, and only the last was there.
+fn file_names(names: &[&str]) -> Vec<String> {
+    let mut taken: Vec<String> = Vec::new();
+    for name in names {
+        let whole = name.replace('/', "_");
+        let mut free = whole.clone();
+        // Another's own name is not taken from it either.
+        let is_used = |it: &String, taken: &[String]| {
+            taken.contains(it) || (it != name && names.contains(&it.as_str()))
+        };
+        for number in 2.. {
+            if !is_used(&free, &taken) {
+                break;
+            }
+            free = format!("{whole}_{number}");
+        }
+        taken.push(free);
+    }
+    taken
 }
 
 /// The exit code by the conditions; what was met is told.

@@ -160,8 +160,9 @@ fn end_what_is_left(signal: i32, before: &[u32]) {
     }
 }
 
+/// The text of a file in which the command's own words are, that may be any bytes.
 fn read(path: &Path) -> Option<String> {
-    std::fs::read_to_string(path).ok()
+    std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The last thing valgrind wrote to its log.
