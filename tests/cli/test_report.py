@@ -103,3 +103,18 @@ def test_what_cannot_be_written_is_told(hugeheap, files):
     assert result.returncode == 3 and "/dev/full could not be written" in result.stderr
     result = hugeheap("report", "/no/such/file")
     assert result.returncode == 2 and "/no/such/file cannot be read" in result.stderr
+
+
+def test_numbers_and_titles_that_no_measurement_has_are_drawn_all_the_same(hugeheap, tmp_path):
+    """A value with hundreds of digits left no room for its bars, ends of an axis were no numbers, a title was too long for a file: a panic."""
+    bars = {
+        "title": "long " * 1000, "note": "", "kind": "bars", "unit": "ratio", "reference": 1.0,
+        "groups": [{"name": "g", "bars": [{"name": "a", "value": 0, "low": None, "high": None, "significant": None}]}],
+    }  # fmt: skip
+    for value in (1e308, -1e308, 5e-324, 1e18):
+        bars["groups"][0]["bars"][0]["value"] = value
+        source = tmp_path / "a.json"
+        source.write_text(json.dumps({"schema": "hugeheap.stat/1", "hugeheap": "0", "figures": [bars, {**bars, "reference": value}]}))
+        result = hugeheap("report", source, "-o", tmp_path / "a.html", "--plots", tmp_path / "plots")
+        assert result.returncode == 0, (value, result.stderr)
+    assert len(list((tmp_path / "plots").iterdir())) == 2

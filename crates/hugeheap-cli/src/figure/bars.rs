@@ -55,7 +55,7 @@ pub(super) fn draw(area: &Area<'_>, title: &str, bars: &Bars) -> Drawn {
     }));
     // The values stand right of everything: no bar may end there.
     let longest = values_longest(bars);
-    let (right, count) = (WIDTH - LETTER * longest - 20, rows.len() as f64);
+    let (right, count) = ((WIDTH - 20).saturating_sub(LETTER * longest).max(WIDTH / 3), rows.len() as f64);
     let (left, values) = below.split_horizontally(fine(right));
     let frame = Frame { title: "", x, y: y.clone(), x_label: "", y_label: "", is_grid_both: false };
     let mut plot = area::plot(&left, frame)?;

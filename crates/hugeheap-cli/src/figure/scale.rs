@@ -11,6 +11,11 @@ use std::ops::Range;
 /// Most ticks of an axis besides its lower end.
 const MOST: f64 = 6.0;
 
+/// What is further from zero is no measurement and has no place on an axis; what is as near to another is the same. Files are made by others,
+/// too: an axis to the largest number there is, or of one of the smallest, has ends that are no numbers.
+const FAR: f64 = 1e100;
+const NEAR: f64 = 1e-100;
+
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
@@ -25,7 +30,7 @@ impl Scale {
     /// An axis that holds `values` and begins at a round one; at zero unless `free`.
     pub(super) fn holding(unit: Unit, values: impl Iterator<Item = f64>, free: bool) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for value in values.filter(|value| value.is_finite()) {
+        for value in values.filter(|value| value.abs() <= FAR) {
             low = low.min(value);
             high = high.max(value);
         }
@@ -36,9 +41,9 @@ impl Scale {
             low = low.min(0.0);
             high = high.max(0.0);
         }
-        if high - low <= 0.0 {
+        if high - low <= NEAR {
             // One value, or none but zero: it needs an axis all the same.
-            let room = if high == 0.0 { 1.0 } else { high.abs() * 0.1 };
+            let room = if high.abs() <= NEAR { 1.0 } else { high.abs() * 0.1 };
             (low, high) = (if free { low - room } else { low }, high + room);
         }
         let step = step(unit, high - low);
@@ -55,9 +60,9 @@ impl Scale {
 
     /// An axis that ends where the values do, so that lines fill the picture; ticks where they are round.
     pub(super) fn within(unit: Unit, values: impl Iterator<Item = f64>) -> Self {
-        let most = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
+        let most = values.filter(|value| value.abs() <= FAR).fold(0.0, f64::max);
         let mut scale = Self::holding(unit, std::iter::once(most), false);
-        if most > 0.0 {
+        if most > NEAR {
             scale.high = most;
             scale.ticks.retain(|tick| tick.0 <= most * 1.0001);
         }
@@ -176,6 +181,26 @@ mod tests {
 
     fn labels(scale: &Scale) -> Vec<&str> {
         scale.ticks.iter().map(|tick| tick.1.as_str()).collect()
+    }
+
+    /// The ends were no numbers, at which drawing ended with a panic.
+    #[test]
+    fn an_axis_has_ends_whatever_numbers_a_file_has() {
+        let numbers = [0.0, 5e-324, 1e-300, 1.0, 1e18, 1e99, 1e300, f64::MAX, f64::NAN, f64::INFINITY];
+        for (low, high) in numbers.iter().flat_map(|low| numbers.map(|high| (-low, high))) {
+            for unit in [Unit::Bytes, Unit::Seconds, Unit::Ratio, Unit::Number] {
+                for free in [false, true] {
+                    let scale = Scale::holding(unit, [low, high].into_iter(), free);
+                    assert!(
+                        scale.low() < scale.high() && scale.high().is_finite(),
+                        "{low} {high}: {scale:?}"
+                    );
+                    assert!(scale.ticks.len() < 20, "{low} {high}: {scale:?}");
+                }
+                let scale = Scale::within(unit, [low, high].into_iter());
+                assert!(scale.low() < scale.high() && scale.high().is_finite(), "{low} {high}: {scale:?}");
+            }
+        }
     }
 
     #[test]

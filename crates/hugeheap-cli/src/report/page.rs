@@ -10,6 +10,9 @@ use std::collections::HashMap;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
+/// Letters of a name, without the number that tells it from another.
+const LONGEST: usize = 120;
+
 /// Names for the places of a page and for files, each once.
 #[derive(Default)]
 pub(super) struct Names(HashMap<String, u32>);
@@ -22,7 +25,9 @@ impl Names {
             .map(|it| if it.is_ascii_alphanumeric() { it.to_ascii_lowercase() } else { '-' })
             .collect();
         let words: Vec<&str> = plain.split('-').filter(|word| !word.is_empty()).collect();
-        let name = if words.is_empty() { "figure".to_owned() } else { words.join("-") };
+        let mut name = if words.is_empty() { "figure".to_owned() } else { words.join("-") };
+        // All of it is ASCII. A file has no longer name.
+        name.truncate(LONGEST);
         let count = self.0.entry(name.clone()).or_insert(0);
         *count += 1;
         if *count == 1 { name } else { format!("{name}-{count}") }
