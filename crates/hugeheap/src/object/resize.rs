@@ -283,7 +283,12 @@ fn abort_reallocate(address: NonNull<u8>, mistake: Mistake) -> ! {
     super::mistake::abort("reallocate", address.as_ptr() as usize, mistake)
 }
 
-/// Whether a request is aligned to that whether it is asked for or not: by the granule of all blocks, or because it gets heap pages of its own.
+/// Whether a request is aligned to that, a power of two, whether it is asked for or not: by the granule of all blocks, or because it gets heap pages of its own, or whole arenas.
 const fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
-    align <= 16 || align <= HEAP_PAGE_BYTES && lengths::is_whole(bytes)
+    let by_length = if align <= HEAP_PAGE_BYTES {
+        lengths::is_whole(bytes)
+    } else {
+        align <= ARENA_BYTES && bytes > MAX_RUN
+    };
+    align.is_power_of_two() && (align <= 16 || by_length)
 }

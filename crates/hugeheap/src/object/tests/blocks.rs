@@ -68,7 +68,10 @@ fn every_alignment_up_to_a_huge_page_is_kept() {
 fn silly_alignments_and_sizes_get_nothing() {
     let (space, mut heap) = heap();
     for align in [24, 48, 100, (1 << 21) + 16, 1 << 22, 1 << 63, usize::MAX] {
-        assert_eq!(heap.allocate_aligned(64, align), None, "{align}");
+        for bytes in [64, 16_000, 300_000, 3 << 20] {
+            assert_eq!(heap.allocate_aligned(bytes, align), None, "{bytes} aligned to {align}");
+            assert_eq!(heap.allocate_aligned_zeroed(bytes, align), None, "{bytes} aligned to {align}");
+        }
     }
     for bytes in [usize::MAX, usize::MAX - 15, isize::MAX as usize, 1 << 50] {
         assert_eq!(heap.allocate(bytes), None, "{bytes}");

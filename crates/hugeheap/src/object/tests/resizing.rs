@@ -373,13 +373,17 @@ fn aligned_and_zeroed_requests_get_the_page_runs_that_are_kept() {
     heap.check_empty();
 }
 
-/// They were always copied, by a heap of one thread too.
+/// They were always copied, by a heap of one thread too; those aligned to more than a heap page for longer than others.
 #[test]
 fn aligned_page_runs_and_large_blocks_are_resized_where_they_are() {
     let (_, mut heap) = heap();
-    for (bytes, more, align) in
-        [(30_000, 32_000, 4096), (300_000, 320_000, 64), (3 << 20, (4 << 20) - 100, 16384)]
-    {
+    for (bytes, more, align) in [
+        (30_000, 32_000, 4096),
+        (300_000, 320_000, 64),
+        (3 << 20, (4 << 20) - 100, 16384),
+        (3 << 20, (4 << 20) - 100, 32768),
+        (1 << 20, (2 << 20) - 5, 2 << 20),
+    ] {
         let block = heap.allocate_aligned_zeroed(bytes, align).expect("memory");
         assert!(at(block) % align == 0 && holds(block, bytes, 0));
         write(block, bytes);
