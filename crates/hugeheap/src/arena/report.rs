@@ -37,6 +37,11 @@ impl<O: Os> Arenas<O> {
         (state != State::Unmapped).then_some(matches!(state, State::Empty | State::GivenBack))
     }
 
+    /// Whether the memory of the arena that begins at an address, which was in use, is the system's.
+    pub(crate) fn is_given_back(&self, start: usize) -> bool {
+        self.table.find(start).is_some_and(|id| self.table.arena(id).state == State::GivenBack)
+    }
+
     /// The numbers of this heap now. Walks the metadata of all arenas; no system call.
     pub fn snapshot(&self) -> Snapshot {
         let mut out = self.counters;

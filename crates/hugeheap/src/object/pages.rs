@@ -17,7 +17,7 @@ use super::resized_length::ResizedLength;
 use super::space::{Source, Space};
 use crate::arena::{self, ARENA_BYTES, Arenas, BadFree, HEAP_PAGE_BYTES, layout};
 use core::ptr::NonNull;
-use hugeheap_os::Os;
+use hugeheap_os::{AddressRange, Os};
 
 /// Largest request, in bytes, that gets a page run. Half an arena: a longer one would cut arenas so that the rest is of little use.
 pub(super) const MAX_RUN: usize = ARENA_BYTES / 2;
@@ -133,25 +133,32 @@ impl<S: Source> Space<S> {
         // To a heap page: from here on the arenas are not told as long as these stay the same. More than the address space is refused by them.
         let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES).unwrap_or(bytes);
         let mut length = ResizedLength::of(whole);
-        let (old, moved) = self.source().with(|arenas| {
+        let (old, moved, left) = self.source().with(|arenas| {
             let old = bytes_at(arenas, address)?;
             let large = arenas.large_bytes(address).is_ok();
             // One that is as short as a run becomes a run when it shrinks: others have no use for the rest of its arena. At half, so that it does not wander.
             if large && (bytes > MAX_RUN || old <= MAX_RUN && bytes > old / 2) {
                 let moved = arenas.resize_large(address, whole)?;
-                return Ok((old, moved.and_then(|moved| NonNull::new(moved.get() as *mut u8))));
+                let left = moved.filter(|moved| moved.get() != address).map(|_| {
+                    let range = AddressRange::new(address, old.max(1).next_multiple_of(ARENA_BYTES));
+                    (range, self.drop_metadata_left(arenas, range))
+                });
+                return Ok((old, moved.and_then(|moved| NonNull::new(moved.get() as *mut u8)), left));
             }
             if large || bytes > MAX_RUN {
-                return Ok((old, None));
+                return Ok((old, None, None));
             }
             let pages = pages_of(bytes);
             let most = arena::with_spare(pages);
             if is_little_by_little(old, bytes) && arenas.is_wasteful() && arenas.resize(address, most)? {
                 length = with_spare(length, most);
-                return Ok((old, Some(here)));
+                return Ok((old, Some(here), None));
             }
-            Ok::<_, Mistake>((old, arenas.resize(address, pages)?.then_some(here)))
+            Ok::<_, Mistake>((old, arenas.resize(address, pages)?.then_some(here), None))
         })?;
+        if let Some((range, dropped)) = left {
+            self.metadata_left_dropped(range, dropped);
+        }
         match (moved, before) {
             (Some(moved), _) => self.note_resized(moved, length),
             // It is as it was, and perhaps stays so: who copies it may have no memory for that. What it has to spare is known nowhere else.

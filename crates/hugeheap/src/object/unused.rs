@@ -25,6 +25,7 @@ use super::tables::{ARRAYS, GROUP_BYTES, GROUP_PAGES, Tables};
 use crate::arena::{ARENA_BYTES, Arenas, HEAP_PAGES, Plan};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, Ordering};
+use hugeheap_os::AddressRange;
 
 /// Arenas of a group.
 const GROUP_ARENAS: usize = GROUP_BYTES / ARENA_BYTES;
@@ -137,6 +138,28 @@ impl<S: Source> Space<S> {
             }
         }
         dropped
+    }
+
+    /// The first half for what a large block has left behind, with the arenas locked: of those of its arenas whose memory went with it. No pass comes to them. (What stayed is kept for reuse, and has its metadata.)
+    pub(super) fn drop_metadata_left(&self, arenas: &Arenas<S::Os>, left: AddressRange) -> Dropped {
+        let mut sum = Dropped { pages: 0, huge: false };
+        for arena in (left.start..left.end()).step_by(ARENA_BYTES) {
+            if self.has_metadata(arena) && arenas.is_given_back(arena) {
+                let dropped = self.drop_metadata(arena);
+                sum.pages += dropped.pages;
+                sum.huge |= dropped.huge;
+            }
+        }
+        sum
+    }
+
+    /// The second half for that.
+    pub(super) fn metadata_left_dropped(&self, left: AddressRange, dropped: Dropped) {
+        self.uncount(dropped.pages);
+        // An arena of each unit that it lies in.
+        for arena in (left.start..left.end()).step_by(UNIT * GROUP_BYTES).chain([left.end() - ARENA_BYTES]) {
+            self.metadata_dropped(arena, Dropped { pages: 0, ..dropped });
+        }
     }
 
     /// The second half, without a lock: counts it, and gives back what is on huge pages, of arenas that are not in use then.

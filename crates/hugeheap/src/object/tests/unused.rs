@@ -3,6 +3,7 @@
 use super::super::mark::Mark;
 use super::super::space::{Bitmap, PAGE_METADATA_USED};
 use super::super::tables::{GROUP_BYTES, GROUP_PAGES, PAGE_METADATA};
+use super::resizing::resize;
 use super::*;
 use crate::arena::{ARENA_BYTES, Beside, Wait};
 use core::sync::atomic::Ordering;
@@ -203,6 +204,38 @@ fn what_is_kept_for_reuse_keeps_its_metadata() {
     // Without that the demand is forgotten.
     let _ = space.source().arenas.lock().maintain();
     assert_eq!((space.metadata_bytes(), resident(space).0), most);
+}
+
+/// What is known of a block that was resized is noted beside its first arena, and blocks may have been in the others before. No pass comes to an arena whose memory was moved: what was beside it stayed until the arena was used again.
+#[test]
+fn a_large_block_that_moves_leaves_no_metadata_behind() {
+    let space = space_with(Config::default(), 512 << 20);
+    let mut heap = space.acquire().expect("memory");
+    let mut as_before = (0, 0);
+    for round in 0..2 {
+        let small = heap.take_many(3 * ARENA_BYTES / 4096, 4096);
+        heap.give_all(small);
+        heap.trim();
+        // The second time what was blocks is kept for reuse, and large ones come there.
+        if round == 0 {
+            give_back(space);
+            as_before = (with_metadata(space).count(), space.metadata_bytes());
+        }
+    }
+    let mut walls = Vec::new();
+    let mut block = heap.take(2 * ARENA_BYTES);
+    for arenas in [4, 8, 16, 32] {
+        // Nothing is free behind it.
+        walls.extend(heap.take_many(12, ARENA_BYTES));
+        let moved = resize(&mut heap, block, arenas * ARENA_BYTES);
+        assert_ne!(moved, block);
+        block = moved;
+    }
+    heap.give(block).expect("live");
+    heap.give_all(walls);
+    give_back(space);
+    assert_eq!((with_metadata(space).count(), space.metadata_bytes()), as_before);
+    heap.check_empty();
 }
 
 #[test]
