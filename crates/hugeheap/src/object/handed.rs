@@ -3,22 +3,28 @@
 //! ```text
 //!   other thread                                    owner
 //!   remote[0] |= 1       (twice: mistake)
-//!   vacant[0] = 1 ─▶ list of the heap's inbox ────▶ no run of that length kept: takes all of them, remote[0] = 0, keeps them
+//!   vacant[0] |= 3       (not live: mistake)
+//!         ├─▶ list of the heap's inbox ────────────▶ no run of that length kept: takes all of them, vacant[0] still 3, remote[0] = 0, keeps them
 //!         └─▶ full: to the arenas                    thread ends, look (see `surplus`): the same
 //! ```
 //!
 //! A run in that list is in the state of one that is kept: its tag is the heap's, and it does not live; so a second free is found out as for those. The bit in *remote* says that it is on its way.
+//!
+//! The owner frees by a plain store, so it and another thread may free a run at the same instant and neither sees the other. Then the word is not what the other thread left there any more when the owner takes what was handed to it: it is
+//! the owner's 1, or 0 where that has taken the run again. Without a look at that the run was in the owner's list twice, and handed out twice.
+//!
+//! Runs and large blocks of hardened heaps go to the arenas by whoever frees them; all of them, the owner too, set the bit in *vacant* by an atomic instruction.
 //!
 //! To give each to the arenas was to take their lock for it at both ends: a thread that fills buffers of 64 KiB for another one took two and a half times as long as with mimalloc.
 //!
 //! A thread that is stopped between the bit and the list, or after it took all of a list, and is missing in a forked child, takes these runs with it there.
 
 use super::heap::{Heap, Own, Shared};
-use super::mistake::Mistake;
+use super::mistake::{self, Mistake};
 use super::registry::{OWNED, THREAD, WAITING};
 use super::remote;
 use super::run_cache::{Kept, Spilled};
-use super::runs::{bytes_of, check_run};
+use super::runs::{bytes_of, check_run, is_run};
 use super::space::{Page, Source, Space};
 use super::tag;
 use crate::arena::HEAP_PAGE_BYTES;
@@ -27,31 +33,47 @@ use core::sync::atomic::Ordering;
 /// Heap pages that a heap may have handed to it and not taken yet: 2 MiB. More is not soon needed by who does not come for it.
 const HANDED: u32 = 128;
 
+/// The word of a run that another thread freed: that it does not live, and by whom.
+const BY_ANOTHER: u64 = 3;
+
 impl<S: Source> Space<S> {
     /// Frees a run of another heap: back to that, or to the arenas.
     pub(super) fn free_run_remote(&self, page: Page, tag: u32, address: usize) -> Result<(), Mistake> {
         check_run(page, address)?;
-        let bytes = bytes_of(page);
-        if !remote::free(&page.remote()[0], 1) {
-            return Err(Mistake::TwoThreads { bytes });
+        self.free_checked_run(page, tag)
+    }
+
+    /// The same for who found it live, and may have been stopped since.
+    pub(super) fn free_checked_run(&self, page: Page, tag: u32) -> Result<(), Mistake> {
+        let shared = self.registry.shared::<S>(tag::heap(tag));
+        if shared.is_some_and(|shared| shared.hardened) {
+            return self.free_guarded_run(page, tag);
         }
-        let Some(shared) = self.registry.shared::<S>(tag::heap(tag)) else {
+        let twice = Mistake::TwoThreads { bytes: bytes_of(page) };
+        // One that two threads free may be somebody else's by now.
+        if !remote::free(&page.remote()[0], 1) || page.tag() != tag {
+            return Err(twice);
+        }
+        if page.vacant()[0].fetch_or(BY_ANOTHER, Ordering::AcqRel) & 1 == 1 {
+            return Err(twice);
+        }
+        let Some(shared) = shared.filter(|shared| self.hand(page, shared)) else {
             return self.take_from(page, tag);
         };
-        if shared.hardened {
-            return if self.clear_run(page) { self.take_from(page, tag) } else { Ok(()) };
+        if shared.state.load(Ordering::SeqCst) == WAITING {
+            self.collect_ownerless(tag::heap(tag));
         }
-        // One that two threads free may be somebody else's by now.
-        if page.tag() != tag {
+        Ok(())
+    }
+
+    /// Frees a run or large block of a hardened heap, for its owner too, which found it live and may have been stopped since.
+    pub(super) fn free_guarded_run(&self, page: Page, tag: u32) -> Result<(), Mistake> {
+        let bytes = bytes_of(page);
+        if page.vacant()[0].fetch_or(1, Ordering::AcqRel) & 1 == 1 || page.tag() != tag {
             return Err(Mistake::TwoThreads { bytes });
         }
-        if self.hand(page, shared) {
-            if shared.state.load(Ordering::SeqCst) == WAITING {
-                self.collect_ownerless(tag::heap(tag));
-            }
-            return Ok(());
-        }
-        self.take_from(page, tag)
+        // Without access to its end it stays as it is: nobody may get it.
+        if self.clear_run(page) { self.take_from(page, tag) } else { Ok(()) }
     }
 
     /// Puts a run that does not live into the list of a heap. Says no where nobody would take it there soon.
@@ -65,7 +87,6 @@ impl<S: Source> Space<S> {
             shared.inbox.run_pages.fetch_sub(pages, Ordering::Relaxed);
             return false;
         }
-        page.vacant()[0].store(1, Ordering::Relaxed);
         remote::push(&shared.inbox.runs, page.address(), &page.links().inbox);
         if before == 0 {
             // Whose owner comes for it soon is left alone: see `surplus`.
@@ -81,7 +102,9 @@ impl<S: Source> Space<S> {
         if page.mark().tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(Mistake::TwoThreads { bytes: bytes_of(page) });
         }
-        page.remote()[0].store(0, Ordering::Release);
+        if page.remote()[0].load(Ordering::Relaxed) != 0 {
+            page.remote()[0].store(0, Ordering::Release);
+        }
         self.free_pages(page.address())
     }
 
@@ -100,12 +123,21 @@ impl<S: Source> Space<S> {
         while let Some(page) = self.page(next) {
             next = page.links().inbox.load(Ordering::Relaxed);
             pages += u32::from(page.mark().free());
+            let run = handed(page).unwrap_or_else(|twice| mistake::abort("free", page.address(), twice));
             // Release: who frees it the next time sets it after that.
             page.remote()[0].store(0, Ordering::Release);
-            taken(Kept::run(page.address(), page.mark()));
+            taken(run);
         }
         shared.inbox.run_pages.fetch_sub(pages, Ordering::Relaxed);
     }
+}
+
+/// A run that was in a heap's list, or that its owner freed it as well. It may be the arenas' then, or something else.
+pub(super) fn handed(page: Page) -> Result<Kept, Mistake> {
+    if is_run(page.tag()) && page.vacant()[0].load(Ordering::Relaxed) == BY_ANOTHER {
+        return Ok(Kept::run(page.address(), page.mark()));
+    }
+    Err(Mistake::TwoThreads { bytes: bytes_of(page) })
 }
 
 impl<S: Source> Own<S> {

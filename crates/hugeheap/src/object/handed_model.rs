@@ -27,6 +27,9 @@ mod atomic {
 #[expect(dead_code, reason = "runs are not announced")]
 mod remote;
 
+/// As in `handed`.
+const BY_ANOTHER: u32 = 3;
+
 const WAITING: u32 = 0;
 const OWNED: u32 = 1;
 const VISITED: u32 = 2;
@@ -77,14 +80,31 @@ impl Heap {
         if vacant.load(Ordering::Relaxed) & 1 == 1 || !remote::free(bit, 1) {
             return false;
         }
+        if vacant.fetch_or(BY_ANOTHER, Ordering::AcqRel) & 1 == 1 {
+            return false;
+        }
         self.write(run);
-        vacant.store(1, Ordering::Relaxed);
         remote::push(&self.list, run, link);
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::SeqCst) == WAITING {
             self.collect_ownerless();
         }
         true
+    }
+
+    /// `Heap::free_run`, by the owner; says no where it is known to be freed.
+    fn free_own(&self, run: usize) -> bool {
+        let vacant = &self.runs[run - 1].vacant;
+        let live = vacant.load(Ordering::Relaxed) & 1 == 0;
+        if live {
+            vacant.store(1, Ordering::Relaxed);
+        }
+        live
+    }
+
+    /// `handed`: whether a run in the list was freed by who put it there only.
+    fn is_handed(&self, run: usize) -> bool {
+        self.runs[run - 1].vacant.load(Ordering::Relaxed) == BY_ANOTHER
     }
 
     /// `Space::take_handed_runs`.
@@ -173,6 +193,19 @@ fn a_run_that_two_threads_free_is_handed_over_once() {
         assert_eq!(freed.join().unwrap(), [!also], "one of them is told");
         assert_eq!(heap.take_handed(), [1]);
         assert!(!heap.free(1), "and everybody who does it later");
+    });
+}
+
+#[test]
+fn a_run_that_its_owner_frees_as_well_is_known_to_be_when_it_is_taken_at_the_latest() {
+    loom::model(|| {
+        let heap = Heap::new();
+        let freed = free(&heap, [1]);
+        let own = heap.free_own(1);
+        let [other] = freed.join().unwrap();
+        assert!(own || other, "one of them is right");
+        assert!(!(own && other && heap.is_handed(1)), "nobody is told");
+        assert!(own || heap.is_handed(1), "who did nothing wrong is told");
     });
 }
 

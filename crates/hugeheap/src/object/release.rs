@@ -226,8 +226,7 @@ impl<S: Source> Own<S> {
         }
         if class == RUN {
             check_run(page, address)?;
-            self.keep_run(page);
-            return Ok(());
+            return self.keep_run(page);
         }
         let place = Place::of(page, class, address)?;
         if !self.free_at(page, &place) {

@@ -260,21 +260,16 @@ impl<S: Source> Own<S> {
     }
 
     /// Takes a live run of this heap back, where its owner is busy.
-    pub(super) fn keep_run(&mut self, page: Page) {
-        page.vacant()[0].store(1, Ordering::Relaxed);
+    pub(super) fn keep_run(&mut self, page: Page) -> Result<(), Mistake> {
         if self.preset.is_some() {
-            // Without access to its end it stays as it is: nobody may get it.
-            if self.space.clear_run(page) {
-                page.mark().tag.store(0, Ordering::Release);
-                let given = self.space.free_pages(page.address());
-                debug_assert!(given.is_ok(), "a hardened heap's runs and large blocks are the arenas'");
-            }
-            return;
+            return self.space.free_guarded_run(page, self.tag_of(RUN));
         }
+        page.vacant()[0].store(1, Ordering::Relaxed);
         let mut spilled = Spilled::none();
         let run = Kept::run(page.address(), page.mark());
         self.keep_or_spill(run, &mut spilled);
         self.space.give_runs(&spilled);
+        Ok(())
     }
 
     /// Keeps a run that does not live, or adds it to what has to go.

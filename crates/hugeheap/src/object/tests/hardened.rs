@@ -4,6 +4,7 @@ use super::super::global;
 use super::super::hardened::QUARANTINE;
 use super::threads::random;
 use super::*;
+use core::sync::atomic::Ordering;
 use hugeheap_os::simulated::Call;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -427,6 +428,28 @@ fn two_threads_that_free_a_block_are_found_out() {
     other.give(block).expect("live");
     assert_eq!(other.give(block), Err(Mistake::TwoThreads { bytes: 48 }));
     assert_eq!(heap.give(block), Err(Mistake::NotLive { bytes: 48 }));
+    heap.check_empty();
+}
+
+/// The second one was stopped after it had found it live. It was never told, and cleared what may have been somebody else's by then.
+#[test]
+fn two_threads_that_free_a_page_run_or_large_block_at_the_same_instant_are_found_out() {
+    let (space, mut heap) = hardened();
+    let mut other = space.acquire().expect("memory");
+    for bytes in RUNS {
+        for owner_first in [false, true] {
+            let block = heap.take(bytes);
+            let page = space.page(at(block)).expect("known");
+            let tag = page.tag();
+            if owner_first { heap.give(block) } else { other.give(block) }.expect("live");
+            let twice = Mistake::TwoThreads { bytes: bytes.next_multiple_of(4096) };
+            assert_eq!(space.free_checked_run(page, tag), Err(twice));
+            // Where something else begins by now, too.
+            page.vacant()[0].store(0, Ordering::Relaxed);
+            assert_eq!(space.free_checked_run(page, tag), Err(twice));
+            assert!(heap.give(block).is_err());
+        }
+    }
     heap.check_empty();
 }
 

@@ -1,5 +1,6 @@
 //! Page runs that heaps keep: used again without the arenas, handed back by other threads, and given up when nobody needs them.
 
+use super::super::handed::handed;
 use super::super::registry::WAITING;
 use super::threads::random;
 use super::*;
@@ -79,6 +80,36 @@ fn what_others_freed_is_taken_by_its_heap_again() {
     assert_eq!(asked(space), before);
     other.check();
     heap.check_empty();
+}
+
+/// Neither saw the other: the run was in the list of the heap twice, handed out twice, and nobody was told.
+#[test]
+fn a_run_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let twice = |bytes| Mistake::TwoThreads { bytes };
+    // The other thread was stopped after it had found the run live.
+    let run = heap.take(65_536);
+    let page = space.page(at(run)).expect("known");
+    let tag = page.tag();
+    heap.give(run).expect("live");
+    assert_eq!(space.free_checked_run(page, tag), Err(twice(65_536)));
+    // The owner was.
+    let run = heap.take(131_072);
+    let page = space.page(at(run)).expect("known");
+    other.give(run).expect("live");
+    assert_eq!(handed(page).map(|run| run.address), Ok(at(run)));
+    page.vacant()[0].store(0, Ordering::Relaxed);
+    heap.give(run).expect("found live");
+    assert_eq!(handed(page), Err(twice(131_072)));
+    assert_eq!(heap.take(131_072), run);
+    assert_eq!(handed(page), Err(twice(131_072)), "also when it was handed out again");
+    // Not its own any more.
+    page.vacant()[0].store(3, Ordering::Relaxed);
+    page.mark().tag.store(0, Ordering::Relaxed);
+    assert!(handed(page).is_err());
+    // It would end the process for that.
+    std::mem::forget(heap);
 }
 
 #[test]

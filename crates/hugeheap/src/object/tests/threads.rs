@@ -64,6 +64,9 @@ fn who_frees_a_run_that_another_thread_freed_before_and_is_something_else_by_now
     let seen = page.tag();
     // SAFETY: nobody uses it.
     unsafe { space.free(run) };
+    owner.take_handed();
+    owner.trim();
+    assert_eq!(page.tag(), 0);
     // The arenas hand the page out again, to another heap, which cuts it, and a block lives there.
     let now = tag::tag(tag::heap(seen) + 1, 3);
     page.vacant()[0].store(!1, Ordering::Relaxed);
