@@ -171,6 +171,13 @@ impl Table {
         Ok(())
     }
 
+    /// How many arenas there is address space for, used or not.
+    pub(crate) fn capacity(&self) -> u64 {
+        let regions = self.regions.iter().flatten();
+        let parts = regions.flat_map(|region| region.without_gaps(0, region.reserved));
+        parts.map(|(first, end)| u64::from(end - first)).sum()
+    }
+
     /// Bytes of metadata mapped.
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.metadata

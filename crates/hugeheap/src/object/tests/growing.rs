@@ -125,6 +125,43 @@ fn a_list_that_grows_in_a_heap_of_objects_is_seldom_copied() {
     heap.check_empty();
 }
 
+/// Each that was alone took two mebibytes of the limit for as many hundred KiB: of 150 MiB of address space, or of data, texts of 38 MB had all.
+#[test]
+fn texts_that_grow_by_turns_find_room_under_a_limit() {
+    const LIMIT: u64 = 150 << 20;
+    for data in [false, true] {
+        let limit = Some(LIMIT);
+        let config = if data {
+            Config { data_limit: limit, ..Config::default() }
+        } else {
+            Config { address_space_limit: limit, ..Config::default() }
+        };
+        let space = space_with(config, if data { 512 << 20 } else { 16 << 20 });
+        let mut heap = space.acquire().expect("memory");
+        let mut seed = 1;
+        let mut texts: Vec<_> = (0..120).map(|_| (heap.take(64), 64)).collect();
+        let (mut bytes, mut most) = (0, 0);
+        for _ in 0..60_000 {
+            let (text, had) = &mut texts[random(&mut seed) as usize % 120];
+            let mut becomes = *had + 200 + *had / 100;
+            if becomes > 700_000 {
+                heap.give(*text).expect("live");
+                (*text, becomes) = (heap.take(64), 64);
+            } else {
+                // SAFETY: live, and its old address is of no use to the test.
+                let resized = unsafe { heap.try_reallocate(*text, becomes) }.expect("live");
+                *text = resized.unwrap_or_else(|| panic!("refused beside {bytes} bytes, data: {data}"));
+            }
+            bytes = bytes + becomes - std::mem::replace(had, becomes);
+            most = most.max(bytes);
+        }
+        assert!(most as u64 > LIMIT / 3, "{most}");
+        heap.check();
+        heap.give_all(texts.into_iter().map(|(text, _)| text));
+        heap.check_empty();
+    }
+}
+
 /// A text that has pages to spare, of a heap in which much is retained; what else there is is in the way.
 fn text_with_spare(space: &Space<World>, heap: &mut Heap<World>) -> (NonNull<u8>, usize, Vec<NonNull<u8>>) {
     let mut others = heap.take_many(60, 40 * HEAP_PAGE_BYTES);
