@@ -97,7 +97,8 @@ impl Heap {
         let vacant = &self.runs[run - 1].vacant;
         let live = vacant.load(Ordering::Relaxed) & 1 == 0;
         if live {
-            vacant.store(1, Ordering::Relaxed);
+            // A plain store. Loom would have it come before what it overwrites as well; of a swap it knows which of the two was first.
+            vacant.swap(1, Ordering::Relaxed);
         }
         live
     }
