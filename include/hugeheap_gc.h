@@ -22,7 +22,8 @@
  *     see hh_gc_options.
  *   - A heap belongs to the thread that made it. A process may have several. After fork the child has those of the forking thread.
  *     That another thread uses it is not noticed: nothing is locked, and objects are lost or lie on top of each other.
- *   - Root callbacks, trace functions, ranges and hooks run inside of collections: whatever would change the heap there ends the process.
+ *   - Root callbacks, trace functions, ranges and hooks run inside of collections: whatever would change the heap there ends the process, but for
+ *     a write of a reference, which is not noticed.
  *
  * Everything is compiled into the program that is needed to allocate: where the window lies, what a header is. hh_gc_new has the
  * number of that layout in the name of the function it calls: with a library of another layout a program is not linked.

@@ -242,6 +242,60 @@ static void trace_adds(void) {
     hh_gc_collect(heap);
 }
 
+static struct node *known;
+
+/* What changes the heap and is not an allocation. */
+static void finalizes(void *data, hh_gc_visitor *visitor) {
+    CHECK(data == NULL && visitor != NULL && hh_gc_finalize(heap, known) == HH_OK);
+}
+
+static void takes(void *data, hh_gc_visitor *visitor) {
+    CHECK(data == NULL && visitor != NULL && hh_gc_next_finalizable(heap) == NULL);
+}
+
+static void hashes(void *data, hh_gc_visitor *visitor) { CHECK(data == NULL && visitor != NULL && hh_gc_hash(heap, known) != 0); }
+
+static void protects(void *data, const hh_gc_event *event) {
+    CHECK(data == NULL && event != NULL && hh_gc_protect(heap, known, HH_GC_FORBID_WRITE, NULL) == HH_OK);
+}
+
+static void unprotects(void *data, const hh_gc_event *event) { CHECK(data == NULL && event != NULL && hh_gc_unprotect(heap, known) == 0); }
+
+static void collect_with(hh_gc_roots roots) {
+    known = new_node();
+    HH_GC_ROOTS(heap, known);
+    hh_gc_collect(heap);
+    CHECK(hh_gc_add_roots(heap, roots, NULL) == HH_OK);
+    hh_gc_collect(heap);
+}
+
+static void collect_told(hh_gc_hook hook) {
+    known = new_node();
+    HH_GC_ROOTS(heap, known);
+    hh_gc_collect(heap);
+    hh_gc_set_hook(heap, hook, NULL);
+    hh_gc_collect(heap);
+}
+
+static void root_finalizes(void) { collect_with(finalizes); }
+
+static void root_takes(void) { collect_with(takes); }
+
+static void root_hashes(void) { collect_with(hashes); }
+
+static void hook_protects(void) { collect_told(protects); }
+
+static void hook_unprotects(void) { collect_told(unprotects); }
+
+/* The other verification calls trace functions as well. */
+static void trace_in_barriers(void) {
+    hh_gc_layout layout = {.size = sizeof layout, .bytes = sizeof(struct node), .trace = adds};
+    CHECK(hh_gc_register(heap, &layout, &type) == HH_OK);
+    struct node *node = hh_gc_alloc_old(heap, type, 0);
+    HH_GC_ROOTS(heap, node);
+    CHECK(hh_gc_verify_barriers(heap, NULL, 0) == HH_OK);
+}
+
 static void not_open(void) {
     hh_gc_window window = {0, 0};
     CHECK(hh_gc_alloc_in(heap, &window, type, sizeof(struct node)) != NULL);
@@ -269,6 +323,8 @@ int main(int count, char **words) {
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
         KIND(closed_twice, 0, 0), KIND(no_finalizer, 0, 0), KIND(length_without_items, 0, 0),
         KIND(root_collects, 0, 0), KIND(root_allocates, 0, 0), KIND(root_in_verify, 0, 0), KIND(trace_adds, 0, 0),
+        KIND(root_finalizes, 0, 0), KIND(root_takes, 0, 0), KIND(root_hashes, 0, 0), KIND(hook_protects, 0, 0), KIND(hook_unprotects, 0, 0),
+        KIND(trace_in_barriers, 0, 0),
     };
     for (unsigned n = 0; count == 1 && n < sizeof kinds / sizeof kinds[0]; n++)
         puts(kinds[n].name);

@@ -209,6 +209,13 @@ static void test_refused(void) {
     REFUSED(HH_LAYOUT_ITEMS, .bytes = 20, .item_bytes = 8, .item_slots = &zero, .item_slot_count = 1);
     REFUSED(HH_LAYOUT_TWICE, .bytes = 24, .slots = &eight, .slot_count = 1, .weak_slots = &eight, .weak_slot_count = 1);
     REFUSED(HH_LAYOUT_TWICE, .bytes = 24, .trace = trace, .trace_part = trace_part);
+    /* Counts that are none: nothing is read there. */
+    REFUSED(HH_LAYOUT_SLOT, .bytes = 24, .slots = &eight, .slot_count = (size_t)-1);
+    REFUSED(HH_LAYOUT_SLOT, .bytes = 24, .weak_slots = &eight, .weak_slot_count = (size_t)1 << 60);
+    REFUSED(HH_LAYOUT_SLOT, .bytes = 16, .item_bytes = 8, .item_slots = &zero, .item_slot_count = (size_t)1 << 40);
+    REFUSED(HH_LAYOUT_SLOT, .bytes = 16, .item_bytes = 8, .weak_item_slots = &zero, .weak_item_slot_count = 2);
+    REFUSED(HH_LAYOUT_SLOT, .bytes = 24, .ephemerons = &(hh_gc_pair){8, 16}, .ephemeron_count = (size_t)1 << 59);
+    REFUSED(HH_LAYOUT_SLOT, .bytes = 16, .item_bytes = 16, .item_ephemerons = &(hh_gc_pair){0, 8}, .item_ephemeron_count = 2);
     REFUSED(HH_BAD_ARGUMENT, .bytes = 24, .slots = NULL, .slot_count = 1);
     hh_gc_layout layout = {.size = 8, .bytes = 16};
     CHECK(hh_gc_register(heap, &layout, &type) == HH_BAD_SIZE && type == 77);

@@ -148,6 +148,12 @@ LINES = {
     "root_allocates": r"an object is allocated inside of a collection or a verification: .*",
     "root_in_verify": r"an object is allocated inside of a collection or a verification: .*",
     "trace_adds": r"hh_gc_add_roots inside of a collection or a verification: .*",
+    "root_finalizes": r"hh_gc_finalize inside of a collection or a verification: .*",
+    "root_takes": r"hh_gc_next_finalizable inside of a collection or a verification: .*",
+    "root_hashes": r"hh_gc_hash inside of a collection or a verification: .*",
+    "hook_protects": r"hh_gc_protect inside of a collection or a verification: .*",
+    "hook_unprotects": r"hh_gc_unprotect inside of a collection or a verification: .*",
+    "trace_in_barriers": r"hh_gc_add_roots inside of a collection or a verification: .*",
 }
 
 

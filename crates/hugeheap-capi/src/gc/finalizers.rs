@@ -1,6 +1,6 @@
 //! Objects that were found unreachable: handed to the finalizers of their types, or one by one.
 
-use super::{Handle, must_be_closed};
+use super::{Handle, must_be_closed, must_be_outside};
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
 use hugeheap::gc::TYPE_SHIFT;
@@ -27,6 +27,8 @@ unsafe extern "C" fn hh_gc_run_finalizers(handle: *mut Handle) -> usize {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_finalize(handle: *mut Handle, object: *mut c_void) -> c_int {
     // SAFETY: by the header's contract a live object, here and below; nothing collects.
+    unsafe { must_be_outside(handle, "hh_gc_finalize") };
+    // SAFETY: as above.
     match unsafe { (*handle).heap.finalize(object as usize) } {
         Ok(()) => Status::Ok as c_int,
         Err(_) => Status::NoMemory as c_int,
@@ -35,6 +37,8 @@ unsafe extern "C" fn hh_gc_finalize(handle: *mut Handle, object: *mut c_void) ->
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_next_finalizable(handle: *mut Handle) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe { must_be_outside(handle, "hh_gc_next_finalizable") };
     // SAFETY: as above.
     unsafe { (*handle).heap.next_finalizable() }.unwrap_or_default() as *mut c_void
 }

@@ -298,5 +298,7 @@ unsafe extern "C" fn hh_gc_weak(handle: *const Handle, slot: *const usize) -> *m
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_hash(handle: *mut Handle, object: *mut c_void) -> u32 {
     // SAFETY: as above.
+    unsafe { must_be_outside(handle, "hh_gc_hash") };
+    // SAFETY: as above.
     unsafe { (*handle).heap.identity_hash(object as usize) }
 }

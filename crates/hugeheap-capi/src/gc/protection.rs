@@ -1,6 +1,6 @@
 //! Heap pages whose next use is told to a hook.
 
-use super::Handle;
+use super::{Handle, must_be_outside};
 use crate::status::Status;
 use core::ffi::{c_int, c_void};
 use hugeheap::gc::{CannotProtect, Fault, FaultHook, Forbid, set_fault_hook};
@@ -20,7 +20,9 @@ unsafe extern "C" fn hh_gc_protect(
         _ => return Status::BadForbid as c_int,
     };
     let address = address as usize;
-    // SAFETY: by the header's contract; nothing collects.
+    // SAFETY: by the header's contract, here and below; nothing collects.
+    unsafe { must_be_outside(handle, "hh_gc_protect") };
+    // SAFETY: as above.
     let status = match unsafe { &mut (*handle).heap }.protect(address, forbid) {
         Ok((start, bytes)) => {
             if !range.is_null() {
@@ -39,6 +41,8 @@ unsafe extern "C" fn hh_gc_protect(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_unprotect(handle: *mut Handle, address: *const c_void) -> c_int {
+    // SAFETY: as above.
+    unsafe { must_be_outside(handle, "hh_gc_unprotect") };
     // SAFETY: as above.
     c_int::from(unsafe { &mut (*handle).heap }.unprotect(address as usize))
 }

@@ -5,7 +5,7 @@ use crate::status::Status;
 use core::ffi::{c_int, c_void};
 use hugeheap::complain;
 use hugeheap::gc::{
-    BadLayout, Layout, MIN_OBJECT, OBJECT_ALIGN, PartFunction, TraceFunction, TypeId, Visitor,
+    BadLayout, Layout, MAX_PART, MIN_OBJECT, OBJECT_ALIGN, PartFunction, TraceFunction, TypeId, Visitor,
 };
 
 /// A registered type: what the functions that allocate compare.
@@ -74,12 +74,18 @@ impl Description {
     }
 }
 
+/// The offsets in a part of a type that has `part` bytes.
+///
+/// More than there are words are no offsets of slots, whatever they are: one is outside, or named twice. A count that is none, of a subtraction below 0 say, was an
+/// attempt to copy so much memory, which ended the process.
+///
 /// # Safety
 /// An array of that length, or null.
-unsafe fn array<'a, T>(at: *const T, count: usize) -> Result<&'a [T], Status> {
+unsafe fn array<'a, T>(at: *const T, count: usize, part: usize) -> Result<&'a [T], Status> {
     match (at.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Status::BadArgument),
+        (false, _) if count > part / size_of::<T>() => Err(Status::LayoutSlot),
         // SAFETY: by the contract.
         (false, _) => Ok(unsafe { core::slice::from_raw_parts(at, count) }),
     }
@@ -93,20 +99,24 @@ impl Description {
     /// # Safety
     /// The arrays have the lengths that are named, and the trace function keeps its contract.
     unsafe fn layout(&self) -> Result<Layout, Status> {
+        let (fixed, item) = (self.bytes, self.item_bytes);
+        if fixed > MAX_PART || item > MAX_PART {
+            return Err(Status::LayoutLarge);
+        }
         // SAFETY: by the contract, here and below.
         let (slots, item_slots, weak, weak_items) = unsafe {
             (
-                array(self.slots, self.slot_count)?,
-                array(self.item_slots, self.item_slot_count)?,
-                array(self.weak_slots, self.weak_slot_count)?,
-                array(self.weak_item_slots, self.weak_item_slot_count)?,
+                array(self.slots, self.slot_count, fixed)?,
+                array(self.item_slots, self.item_slot_count, item)?,
+                array(self.weak_slots, self.weak_slot_count, fixed)?,
+                array(self.weak_item_slots, self.weak_item_slot_count, item)?,
             )
         };
         // SAFETY: as above.
         let (ephemerons, item_ephemerons) = unsafe {
             (
-                array(self.ephemerons, self.ephemeron_count)?,
-                array(self.item_ephemerons, self.item_ephemeron_count)?,
+                array(self.ephemerons, self.ephemeron_count, fixed)?,
+                array(self.item_ephemerons, self.item_ephemeron_count, item)?,
             )
         };
         let has_items = !item_slots.is_empty() || !weak_items.is_empty() || !item_ephemerons.is_empty();
