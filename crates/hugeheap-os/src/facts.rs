@@ -99,7 +99,8 @@ pub struct HugetlbPool {
 impl HugetlbPool {
     /// Pages a new mapping can still reserve.
     pub const fn available(self) -> u64 {
-        self.free.saturating_sub(self.reserved) + self.overcommit.saturating_sub(self.surplus)
+        // Who wants no bound writes the largest number there is.
+        self.free.saturating_sub(self.reserved).saturating_add(self.overcommit.saturating_sub(self.surplus))
     }
 }
 

@@ -67,7 +67,7 @@ fn left_in_pool<S: Source>(source: &'static S) -> u64 {
         return 0;
     }
     let pool = source.os().hugetlb_pool(ARENA_BYTES).ok().flatten();
-    pool.map_or(0, |pool| pool.available() * ARENA_BYTES as u64)
+    pool.map_or(0, |pool| pool.available().saturating_mul(ARENA_BYTES as u64))
 }
 
 /// Takes a large block, if there is room for it.
@@ -122,7 +122,24 @@ pub(super) fn extend<S: Source>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::{Arenas, Settings};
+    use crate::lock::Lock;
     use hugeheap_os::simulated::{Call, Config, Kernel};
+
+    struct World {
+        arenas: Lock<Arenas<Kernel>>,
+        kernel: Kernel,
+    }
+
+    impl Source for World {
+        type Os = Kernel;
+        fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
+            work(&mut self.arenas.lock())
+        }
+        fn os(&self) -> &Kernel {
+            &self.kernel
+        }
+    }
 
     #[test]
     fn little_of_what_was_left_is_taken_without_asking_again() {
@@ -146,6 +163,20 @@ mod tests {
             kernel.fail_every(call, 1, libc::EACCES);
         }
         assert_eq!((left_for_object(&kernel), left_for_nursery(&kernel)), (u64::MAX, u64::MAX));
+    }
+
+    /// The sum wrapped, and so did the bytes: a pool without bound was one without a page.
+    #[test]
+    fn a_pool_that_may_grow_without_bound_has_room_for_everything() {
+        for (pages, overcommit) in [(5, u64::MAX), (5, u64::MAX - 4), (0, u64::MAX / ARENA_BYTES as u64 + 1)]
+        {
+            let kernel = Kernel::new(Config::default().with_pool(pages));
+            kernel.set_pool_overcommit(ARENA_BYTES, overcommit);
+            let settings = Settings { policy: Policy::Hugetlb, ..Settings::DEFAULT };
+            let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
+            let source: &'static World = Box::leak(Box::new(World { arenas, kernel }));
+            assert_eq!(left_in_pool(source), u64::MAX);
+        }
     }
 
     #[test]
