@@ -116,6 +116,10 @@ impl<S: Source> Heap<S> {
     /// Decides about candidates. Says no when all are.
     pub(super) fn choose(&mut self, budget: &mut usize) -> bool {
         let finalizers = &mut self.finalizers;
+        if finalizers.decided == 0 {
+            // First the places that candidates left: with those behind them that wait the list was longer than what was reserved.
+            finalizers.old.retain(|&object| object != 0);
+        }
         while let Some(&object) = finalizers.candidates.get(finalizers.decided) {
             if *budget == 0 {
                 return true;
@@ -132,7 +136,6 @@ impl<S: Source> Heap<S> {
             }
         }
         finalizers.candidates.clear();
-        finalizers.old.retain(|&object| object != 0);
         (finalizers.decided, finalizers.at) = (0, finalizers.old.len());
         false
     }

@@ -225,3 +225,23 @@ fn marking_in_steps_finds_the_same() {
     });
     test.end();
 }
+
+/// Candidates that wait were put behind the places that they had left, and the list had to grow inside of a collection.
+#[test]
+fn no_collection_needs_memory_for_what_waits_to_be_finalized() {
+    const COUNT: usize = 64;
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        // Each is led to by one that was registered later, so all of them are candidates, and all but the last wait.
+        let list: Vec<_> = (1..COUNT).map(|from| (from, from - 1)).collect();
+        graph(scope, types, COUNT, &list, true);
+        let reserved = scope.heap().finalizers.old.capacity();
+        assert_eq!(reserved, COUNT, "the list is full");
+        for left in (0..COUNT).rev() {
+            scope.collect();
+            assert_eq!(scope.heap().finalizers.old.capacity(), reserved);
+            assert_eq!((ready(scope).len(), scope.heap().finalizers.old.len()), (1, left));
+        }
+    });
+    test.end();
+}
