@@ -340,7 +340,13 @@ impl Kernel {
         self.lock().advance(time);
     }
 
-    /// The same, and the thread works all the while.
+    /// Turns the clock back, as no clock should: what a hypervisor makes of it when it moves a machine. Nothing else happens.
+    pub fn turn_back(&self, time: Duration) {
+        let clock = &mut self.lock().clock;
+        clock.now = clock.now.saturating_sub(time);
+    }
+
+    /// As [`advance`](Self::advance), and the thread works all the while.
     pub fn work(&self, time: Duration) {
         let mut state = self.lock();
         state.clock.worked += time;

@@ -37,7 +37,7 @@ impl<S: Source> Heap<S> {
                 Phase::Sweeping => self.sweep_step(frame, chunk),
             }
             budget -= chunk;
-            if budget > 0 && self.pacing.is_over(self.elapsed() - begin, may, self.old.used()) {
+            if budget > 0 && self.pacing.is_over(self.elapsed().saturating_sub(begin), may, self.old.used()) {
                 break;
             }
         }

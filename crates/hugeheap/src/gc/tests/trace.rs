@@ -78,3 +78,54 @@ fn a_large_object_with_a_trace_function_for_parts_has_cards() {
     test.heap.return_window(window);
     test.end();
 }
+
+thread_local! {
+    /// The kernel whose clock goes back while an object is looked into.
+    static TURNED: std::cell::RefCell<Option<Kernel>> = const { std::cell::RefCell::new(None) };
+}
+
+/// A list by itself.
+unsafe extern "C" fn trace_and_turn_back(object: *mut u8, visitor: &mut Visitor<'_>) {
+    // SAFETY: the objects have a slot behind the header.
+    unsafe { visitor.slot(object.add(8).cast()) };
+    TURNED.with_borrow(|kernel| kernel.iter().for_each(|kernel| kernel.turn_back(Duration::from_secs(1))));
+}
+
+/// The time that a step had taken was less than nothing, which ended the process in the middle of a collection.
+#[test]
+fn a_clock_that_goes_back_in_a_step_of_marking_does_no_harm() {
+    let mut test = Test::new(Settings::default());
+    let kernel = test.space.source().kernel.clone();
+    kernel.set_cost(hugeheap_os::simulated::Call::Now, Duration::from_micros(1));
+    // SAFETY: the function names the only slot.
+    let traced =
+        test.heap.register(unsafe { Layout::fixed(16).traced_by(trace_and_turn_back) }).expect("right");
+    let mut window = test.heap.take_window();
+    let mut frame = [0];
+    // SAFETY: the window is the heap's, every slot is written before the next call, and all is in the frame.
+    unsafe {
+        for _ in 0..50_000 {
+            let object =
+                test.heap.allocate_slow(&mut window, traced, 0, &mut frame).expect("memory").as_ptr();
+            object.add(8).cast::<usize>().write(frame[0]);
+            frame[0] = object as usize;
+        }
+        TURNED.set(Some(kernel));
+        for _ in 0..100 {
+            test.heap.collect_minor(&mut window, &mut frame);
+            let garbage = test.heap.allocate_old(&mut window, test.text, 100_000, &mut frame);
+            assert!(garbage.is_ok());
+        }
+        TURNED.set(None);
+    }
+    assert!(test.heap.statistics().major > 0);
+    test.heap.return_window(window);
+    let mut count = 0;
+    while frame[0] != 0 {
+        count += 1;
+        // SAFETY: a live object of the type.
+        frame[0] = unsafe { (frame[0] as *const usize).add(1).read() };
+    }
+    assert_eq!(count, 50_000);
+    test.end();
+}
