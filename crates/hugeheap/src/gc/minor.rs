@@ -109,15 +109,18 @@ impl<S: Source> Visit for Minor<'_, S> {
         // What is old lives, as far as this collection is concerned.
         // SAFETY: as above.
         let (word, marked, other) = (unsafe { key.read() }, self.marked, unsafe { value.read() });
-        if self.marker.phase == Phase::Clearing && self.marker.must_wait(self.nursery, self.old, other) {
-            // Marking is over: it is dead, whatever the key is by now.
+        let clearing = self.marker.phase == Phase::Clearing;
+        if clearing && marked && self.marker.must_wait(self.nursery, self.old, other) {
+            // Marking is over: it is dead, whatever the key is by now. Not so of an object that is not marked: what is to be finalized may lead to the two, and is asked later.
             // SAFETY: as above.
             return unsafe { value.write(0) };
         }
         if marked && self.marker.must_wait(self.nursery, self.old, word) {
             self.has_weak = true;
-            // For marking it waits, unless there is no memory to note it, or the object may move.
-            let noted = !self.nursery.contains(self.object) && self.marker.wait(self.object, key, value);
+            // For marking it waits, unless there is no memory to note it, or the object may move. When marking is over the key is dead, and nobody may wait: the entry was there
+            // in the next marking, when the object had ended.
+            let noted =
+                clearing || !self.nursery.contains(self.object) && self.marker.wait(self.object, key, value);
             if noted {
                 self.marked = false;
             } else {

@@ -322,3 +322,67 @@ fn slots_that_are_named_twice_are_refused() {
     assert_eq!(refused(Layout::variable(16, 8).item_ephemerons(&[(0, 8)])), BadLayout::Slot { offset: 8 });
     test.end();
 }
+
+/// An ephemeron with a dead key that was written while others were cleared waited for it, into the next marking. By then the object may have ended.
+#[test]
+fn nobody_waits_for_a_key_when_marking_is_over() {
+    let mut test = Test::checked();
+    let weak = weak_types(&mut test);
+    test.run(|scope, types| {
+        let value = pair(scope, types, 1);
+        let slot = scope.allocate(weak.pair, 0).expect("memory");
+        scope.scope(|scope| {
+            let dead = pair(scope, types, 5);
+            scope.set(slot, KEY, Some(dead));
+            scope.set(slot, VALUE, Some(value));
+            scope.collect();
+        });
+        scope.heap.begin_marking(&mut []);
+        while scope.heap().phase() == Phase::Marking {
+            scope.collect_minor();
+        }
+        assert_eq!(scope.heap().phase(), Phase::Clearing);
+        scope.set(slot, VALUE, Some(value));
+        scope.collect_minor();
+        assert!(scope.heap().marker.waiting.is_empty());
+        assert_eq!((number(scope, slot, KEY), number(scope, slot, VALUE)), (None, None));
+    });
+    test.end();
+}
+
+/// What is not marked before finalizers are asked is not dead yet. A table that only an object to be finalized led to, and that minor collections looked into because it referred to a
+/// pinned object as well, lost its values.
+#[test]
+fn what_is_to_be_finalized_leads_to_the_values_of_ephemerons_too() {
+    let mut test = Test::checked();
+    let weak = weak_types(&mut test);
+    test.run(|scope, types| {
+        let hold = scope.allocate(weak.one, 0).expect("memory");
+        let pin = scope.scope(|scope| {
+            let (last, dead) = (pair(scope, types, 1), pair(scope, types, 2));
+            let table = scope.allocate(weak.table, 2).expect("memory");
+            let value = pair(scope, types, 3);
+            scope.set(last, LEFT, Some(table));
+            // Its key is nothing, which does not die.
+            scope.set(table, 16 + 8, Some(value));
+            scope.finalize(last).expect("memory");
+            scope.set(hold, KEY, Some(dead));
+            scope.collect();
+            let pinned = pair(scope, types, 5);
+            scope.set(table, 32 + 8, Some(pinned));
+            scope.pin(pinned).expect("memory")
+        });
+        scope.collect_minor();
+        scope.heap.begin_marking(&mut []);
+        while scope.heap().phase() == Phase::Marking {
+            scope.collect_minor();
+        }
+        assert_eq!(scope.heap().phase(), Phase::Clearing);
+        scope.collect();
+        let last = scope.next_finalizable().expect("memory").expect("it was unreachable");
+        let table = scope.get(last, LEFT).expect("memory").expect("it leads to it");
+        assert_eq!((number(scope, table, 16 + 8), number(scope, table, 32 + 8)), (Some(3), Some(5)));
+        scope.release(pin);
+    });
+    test.end();
+}
