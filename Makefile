@@ -27,7 +27,7 @@ build: $(VENV)/.tools
 	cargo build --release --locked --workspace --exclude hugeheap-python
 	mkdir -p target/wheel.data/scripts target/wheel.data/data/lib/hugeheap
 	install -m 755 $(RELEASE)/hugeheap target/wheel.data/scripts/hugeheap
-	install -m 755 $(RELEASE)/libhugeheap_preload.so target/wheel.data/data/lib/hugeheap/
+	install -m 755 $(RELEASE)/libhugeheap_preload.so $(RELEASE)/libhugeheap_malloc.so target/wheel.data/data/lib/hugeheap/
 	rm -rf target/wheels
 	$(VENV)/bin/maturin build --quiet --release --locked --interpreter $(VENV)/bin/python --out target/wheels
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/*.whl

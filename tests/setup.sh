@@ -87,7 +87,7 @@ oldest_compiler() {
         echo "set-up: skipped the check with Rust $version: not installed (rustup toolchain install $version)"
         return
     fi
-    CARGO_TARGET_DIR=target/oldest cargo "+$version" check --locked -p hugeheap-os -p hugeheap -p hugeheap-capi -p hugeheap-cpython -p hugeheap-preload
+    CARGO_TARGET_DIR=target/oldest cargo "+$version" check --locked -p hugeheap-os -p hugeheap -p hugeheap-capi -p hugeheap-cpython -p hugeheap-constructor -p hugeheap-preload -p hugeheap-malloc
 }
 
 command=$1

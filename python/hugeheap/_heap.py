@@ -146,6 +146,10 @@ def _checked_level(level: str | None) -> str | None:
         _refuse_kind("level", "a name such as 'objects'", level)
     if level is not None and level not in native.LEVELS:
         raise HugeheapError(f"unknown level {level!r}", "unknown-level", f"choose one of {', '.join(native.LEVELS)}")
+    if level == "malloc" and status().level != "malloc":
+        raise HugeheapError(
+            "level 'malloc' cannot begin in a running process", "level-at-start", "start it with hugeheap run --level malloc"
+        )
     return level
 
 
@@ -156,7 +160,7 @@ def enable(
 
     ``policy`` is ``auto``, ``thp``, ``dense``, ``hugetlb`` or ``base``; ``decay`` the seconds that memory is kept
     after it was needed; ``limit`` the bytes above which nothing is kept, 0 for none; ``level`` is ``arenas`` or
-    ``objects``. What is ``None`` comes from the environment (``HUGEHEAP_POLICY`` …) or is the default. A second call
+    ``objects`` (``malloc`` only where ``hugeheap run`` started the process at it). What is ``None`` comes from the environment (``HUGEHEAP_POLICY`` …) or is the default. A second call
     changes the settings, and may raise the level; it cannot lower it. Where nothing can be hooked, the returned status
     says why, and where the level cannot be had, which one is in force; that is no error.
     """

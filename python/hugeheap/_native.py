@@ -41,7 +41,7 @@ class StandIn:
     """Answers why this interpreter has nothing to hook."""
 
     POLICIES = ["auto", "thp", "dense", "hugetlb", "base"]
-    LEVELS = ["arenas", "objects"]
+    LEVELS = ["arenas", "objects", "malloc"]
 
     def __init__(self, state: str, explanation: str) -> None:
         self._status = {

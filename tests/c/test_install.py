@@ -114,7 +114,7 @@ def test_make_installs_below_a_prefix_with_odd_letters(tmp_path):
     built.mkdir()
     (built / "hugeheap").write_text("#!/bin/sh\n")
     (built / "hugeheap").chmod(0o755)
-    for library in ("libhugeheap.so", "libhugeheap.a", "libhugeheap_preload.so"):
+    for library in ("libhugeheap.so", "libhugeheap.a", "libhugeheap_preload.so", "libhugeheap_malloc.so"):
         (built / library).touch()
     places = {"PREFIX": f"/{ODD}", "DESTDIR": str(tmp_path / "root & more")}
     command = ["make", "--old-file=build", "install", f"RELEASE={built}", *(f"{name}={place}" for name, place in places.items())]

@@ -43,7 +43,7 @@ def names_of(path, enum):
     ("path", "enum", "count"),
     [
         ("crates/hugeheap/src/telemetry/fallback.rs", "Fallback", 18),
-        ("crates/hugeheap/src/telemetry/snapshot.rs", "HookState", 9),
+        ("crates/hugeheap/src/telemetry/snapshot.rs", "HookState", 10),
         ("crates/hugeheap/src/arena/policy.rs", "Policy", 5),
     ],
 )

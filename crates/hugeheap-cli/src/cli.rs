@@ -384,6 +384,7 @@ impl ValueEnum for LevelName {
         Some(PossibleValue::new(self.0.name()).help(match self.0 {
             Level::Arenas => "CPython's pymalloc keeps its job; its arenas, and blocks of 1 MiB and more, come from hugeheap",
             Level::Objects => "CPython's objects come from hugeheap's own allocator instead of pymalloc, too",
+            Level::Malloc => "all that the program allocates comes from hugeheap: any program's malloc, and CPython's objects",
         }))
     }
 }

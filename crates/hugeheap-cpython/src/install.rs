@@ -4,10 +4,10 @@
 //! before and call itself for ever.
 
 use crate::detect::{Found, decide};
-use crate::symbols::Symbols;
+use crate::symbols::{Symbols, same_object};
 use crate::{after_fork, arena_hook, object_hook, raw_hook};
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use hugeheap::arena::Settings;
 use hugeheap::runtime::{runtime, tell_what_is_passed_over};
 use hugeheap::telemetry::{HookState, Level};
@@ -45,9 +45,47 @@ pub(crate) fn set_state(state: HookState) {
     STATE.store(state as u32, Ordering::Release);
 }
 
-/// The level, according to whether objects come from hugeheap.
+/// The level, according to whether objects come from hugeheap, and all that `malloc` gives.
 fn level_in_force(objects: bool) -> Level {
-    if objects { Level::Objects } else { Level::Arenas }
+    match (has_malloc(), objects) {
+        (true, _) => Level::Malloc,
+        (false, true) => Level::Objects,
+        (false, false) => Level::Arenas,
+    }
+}
+
+/// Whether this library has a `malloc`: it exports this name then. Whether that is the program's is [another question](has_malloc).
+pub fn is_malloc_library() -> bool {
+    // SAFETY: dlsym looks among the global objects.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hugeheap_malloc_v1".as_ptr()) };
+    same_object(found, is_malloc_library as *const c_void)
+}
+
+/// Whether the program's `malloc` is that of this library: not in the one without, and another one may be preloaded before it.
+///
+/// A block tells. The function's address does not: in a program that is not relocated it is the program's own, of a jump to it. And to call it by name would call this library's.
+pub fn has_malloc() -> bool {
+    const UNKNOWN: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known != 0;
+    }
+    type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
+    type Free = unsafe extern "C" fn(*mut c_void);
+    // SAFETY: dlsym looks among the global objects; the symbols' types are fixed by their names. The block is freed once, and not used.
+    let has = unsafe {
+        let malloc = libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr());
+        let free = libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr());
+        is_malloc_library() && !malloc.is_null() && !free.is_null() && {
+            let block = core::mem::transmute::<*mut c_void, Malloc>(malloc)(1);
+            let has = runtime().owns(block as usize);
+            core::mem::transmute::<*mut c_void, Free>(free)(block);
+            has
+        }
+    };
+    KNOWN.store(u8::from(has), Ordering::Relaxed);
+    has
 }
 
 /// Whether the hooks are in.
@@ -82,7 +120,8 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
     let version = symbols.map_or(&b""[..], |symbols| symbols.version());
     if is_installed(state()) {
         runtime().configure(|now| *now = settings);
-        if let (Level::Objects, HookState::Hooked, Some(symbols)) = (level, state(), symbols) {
+        if let (Level::Objects | Level::Malloc, HookState::Hooked, Some(symbols)) = (level, state(), symbols)
+        {
             // SAFETY: the symbols were just looked up; the caller vouches for the moment.
             let level = level_in_force(unsafe { object_hook::install(&symbols) });
             describe(state(), level, version);
@@ -92,12 +131,21 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
     let mut level = level;
     // In a running interpreter the variables say what was in force when it started only if it did not ignore them (`-E`, `-I`);
     // that does harm in neither direction: the hook is installed all the same.
-    let decision = decide(Found {
+    let decision = match decide(Found {
         is_cpython: symbols.is_some(),
         version,
         python_malloc: variable(c"PYTHONMALLOC"),
         own_huge_pages: variable(c"PYTHON_PYMALLOC_HUGEPAGES"),
-    });
+    }) {
+        HookState::NotPython if has_malloc() => HookState::Hooked,
+        HookState::NotPython if is_malloc_library() => HookState::OwnMalloc,
+        decision => decision,
+    };
+    if has_malloc() {
+        // By default, and as the first request found it in the environment; where there was none yet, now.
+        runtime().start(settings);
+        level = Level::Malloc;
+    }
     if let (true, Some(symbols)) = (is_installed(decision), symbols) {
         // Here, so that the programs between, shells and their tools, say nothing.
         tell_what_is_passed_over();
@@ -106,8 +154,10 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         // SAFETY: the symbols were just looked up; the caller vouches for the moment.
         unsafe {
             arena_hook::install(&symbols);
-            raw_hook::install(&symbols);
-            let objects = level == Level::Objects
+            if !has_malloc() {
+                raw_hook::install(&symbols);
+            }
+            let objects = level != Level::Arenas
                 && decision == HookState::Hooked
                 // Any value makes the interpreter set its own allocators when it starts, over ours.
                 && (moment == Moment::Running || variable(c"PYTHONMALLOC").is_none_or(<[u8]>::is_empty))

@@ -13,7 +13,7 @@
 //! memory of its own, so only [`OWN_HEAPS`] have one. The main interpreter's other threads share a heap, under its lock, and have to ask.
 //!
 //! What a thread frees of another's waits until its owner needs blocks. A worker that handed out what it built and now waits needs none: as long as there is one
-//! interpreter, whoever holds its lock [visits](visit_due) the worker's heap. Nothing else in a process uses the heaps of threads in this library.
+//! interpreter, whoever holds its lock [visits](visit_due) the worker's heap. Nothing else in a process uses the heaps of threads in this library, but at level `malloc`, where nobody is visited.
 //!
 //! Where a process has many buffers, requests of which [rounding would waste much](wastes) go on to the allocator that was there before, which for all above 512 bytes is malloc.
 //!
@@ -21,6 +21,7 @@
 //! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
 
 use crate::detect::version_numbers;
+use crate::install::has_malloc;
 use crate::symbols::{DOMAIN_MEM, DOMAIN_OBJ, DomainAllocator, Symbols, ThreadSymbols, same_object};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -174,9 +175,9 @@ const WASTE: usize = 20;
 const MAPPED: usize = 128 << 10;
 
 /// Whether a request is better served by malloc. Here all of a block is resident on a huge page: 200 MB of buffers of 12, 32 or 64 KiB and a header take a sixth more (`docs/measurements/buffers.py`). Not where spans had more before: that memory is still here, or was needed already, and would be
-/// held twice for a while.
+/// held twice for a while. And not at level `malloc`, where it is the same allocator.
 fn wastes(bytes: usize) -> bool {
-    leaves_over(bytes) && are_many(space().span_bytes())
+    leaves_over(bytes) && are_many(space().span_bytes()) && !has_malloc()
 }
 
 /// Whether much of what the request would get is left over.
@@ -395,7 +396,8 @@ fn visit_due() {
     let shared = unsafe { main_heap() };
     if shared.number() == number {
         shared.collect_for_visit();
-    } else if threads.is_alone() {
+    } else if threads.is_alone() && !has_malloc() {
+        // Where `malloc` is this library's, threads use their heaps without the lock as well.
         // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held. That is this one, and the caller holds it.
         unsafe { space().visit(number) };
     }

@@ -77,8 +77,8 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     let mut all = library.to_vec();
     if let Some(before) = before {
         for entry in before.as_bytes().split(|&byte| byte == b':' || byte == b' ') {
-            // A nested run: once is enough.
-            if !entry.is_empty() && entry != library {
+            // A nested run: once is enough, and of the two libraries one.
+            if !entry.is_empty() && !is_ours(entry) {
                 all.push(b':');
                 all.extend_from_slice(entry);
             }
@@ -87,16 +87,25 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     OsString::from_vec(all)
 }
 
+/// Whether an entry of `LD_PRELOAD` is a library of hugeheap's.
+fn is_ours(entry: &[u8]) -> bool {
+    let name = Path::new(OsStr::from_bytes(entry)).file_name();
+    name.is_some_and(|name| super::library::NAMES.iter().any(|ours| name == *ours))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_library_comes_first_and_once() {
-        let library = Path::new("/l/hugeheap.so");
-        assert_eq!(preload(library, None), "/l/hugeheap.so");
-        assert_eq!(preload(library, Some("".into())), "/l/hugeheap.so");
-        assert_eq!(preload(library, Some("a.so b.so".into())), "/l/hugeheap.so:a.so:b.so");
-        assert_eq!(preload(library, Some("a.so:/l/hugeheap.so".into())), "/l/hugeheap.so:a.so");
+        let library = Path::new("/l/libhugeheap_preload.so");
+        let all = |before: &str| preload(library, Some(before.into())).into_string().unwrap();
+        assert_eq!(preload(library, None), "/l/libhugeheap_preload.so");
+        assert_eq!(all(""), "/l/libhugeheap_preload.so");
+        assert_eq!(all("a.so b.so"), "/l/libhugeheap_preload.so:a.so:b.so");
+        assert_eq!(all("a.so:/l/libhugeheap_preload.so"), "/l/libhugeheap_preload.so:a.so");
+        // Two would be two runtimes.
+        assert_eq!(all("/other/libhugeheap_malloc.so:a.so"), "/l/libhugeheap_preload.so:a.so");
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! In this order: where `HUGEHEAP_PRELOAD_LIBRARY` says (and then nowhere else: a wrong setting shall not be covered up),
 //! where the caller says (a Python wheel carries its own), beside the program (a build tree, an unpacked
-//! archive), `../lib/hugeheap` and `../lib` from there (an installation).
+//! archive), `../lib/hugeheap` and `../lib` from there (an installation). `libhugeheap_malloc.so`, for level `malloc`, is beside it.
 
+use hugeheap::telemetry::Level;
 use std::ffi::{CStr, OsStr, OsString};
 use std::fmt;
 use std::io;
@@ -12,6 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// File name of the library.
 pub(crate) const FILE_NAME: &str = "libhugeheap_preload.so";
+/// File name of the one with a `malloc`, which lies beside it.
+const MALLOC: &str = "libhugeheap_malloc.so";
+/// Both.
+pub(super) const NAMES: [&str; 2] = [FILE_NAME, MALLOC];
 /// The variable that names the library's file.
 pub(crate) const VARIABLE: &str = "HUGEHEAP_PRELOAD_LIBRARY";
 
@@ -24,6 +29,8 @@ pub(crate) enum Missing {
     Variable(PathBuf),
     /// It was found where `LD_PRELOAD` cannot name it.
     Unnameable(PathBuf),
+    /// The one with a `malloc` is not beside the other.
+    Beside(PathBuf),
 }
 
 impl fmt::Display for Missing {
@@ -49,6 +56,11 @@ impl fmt::Display for Missing {
                     path.display()
                 )
             }
+            Self::Beside(path) => write!(
+                f,
+                "{} was not found: level malloc needs it beside {FILE_NAME}; install hugeheap again, or put it there",
+                path.display()
+            ),
             Self::Unnameable(path) => write!(
                 f,
                 "{} cannot be preloaded: LD_PRELOAD has no way to write a path with a space or a colon; \
@@ -64,6 +76,16 @@ pub(crate) fn find(caller: Option<&Path>) -> Result<PathBuf, Missing> {
     // The link is resolved: `/usr/local/bin/hugeheap` may point into an installation elsewhere.
     let program = this_program().and_then(|path| path.canonicalize()).ok();
     find_in(std::env::var_os(VARIABLE), caller, program.as_deref())
+}
+
+/// Finds the library of a level.
+pub(crate) fn find_for(level: Level, caller: Option<&Path>) -> Result<PathBuf, Missing> {
+    let library = find(caller)?;
+    if level != Level::Malloc {
+        return Ok(library);
+    }
+    let beside = library.with_file_name(MALLOC);
+    if beside.is_file() { Ok(beside) } else { Err(Missing::Beside(beside)) }
 }
 
 /// The path of this program. Without /proc, in a sandbox, the one that it was started with.

@@ -1,7 +1,7 @@
 //! `hugeheap run`: start a command on hugeheap.
 //!
 //! ```text
-//!   library      where libhugeheap_preload.so is
+//!   library      where libhugeheap_preload.so is, or libhugeheap_malloc.so
 //!   target (elf) which program the command really is, and whether a library can be loaded into it
 //!   readiness    whether this host can give huge pages now
 //!   environment  the variables that say it all
@@ -42,8 +42,10 @@ pub(crate) use summary::snapshot_json;
 /// Runs the command. Returns only when it could not be started, or when a summary was asked for.
 pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     let out = &context.out;
-    if arguments.hardened && arguments.level.0 != Level::Objects {
-        out.error("--hardened is for heaps of hugeheap's object allocator: add --level objects");
+    if arguments.hardened && arguments.level.0 == Level::Arenas {
+        out.error(
+            "--hardened is for heaps of hugeheap's object allocator: add --level objects or --level malloc",
+        );
         return exit::USAGE;
     }
     let name = &arguments.command[0];
@@ -54,7 +56,7 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
             return error.exit_code();
         }
     };
-    let library = match library::find(context.library.as_deref()) {
+    let library = match library::find_for(arguments.level.0, context.library.as_deref()) {
         Ok(library) => library,
         Err(missing) => {
             out.error(&missing.to_string());

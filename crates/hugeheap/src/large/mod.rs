@@ -389,8 +389,8 @@ impl<O: Os> Arenas<O> {
         let now = self.now();
         for index in from..to {
             let id = self.nth(first, index);
-            self.end_guess(id);
             let arena = self.table.arena_mut(id);
+            self.guesses -= u64::from(core::mem::take(&mut arena.guess));
             let bytes = pages_bytes(arena.in_use);
             arena.in_use = 0;
             arena.starts = 0;

@@ -272,14 +272,25 @@ impl<S: Source> Space<S> {
     /// # Safety
     /// Nobody uses the block any more. (That it is one is checked: a mistake ends the process with one line.)
     pub unsafe fn free(&self, address: NonNull<u8>) {
+        // SAFETY: by the contract above.
+        if let Err(mistake) = unsafe { self.try_free(address) } {
+            mistake::abort("free", address.as_ptr() as usize, mistake);
+        }
+    }
+
+    /// The same, or says why that cannot be.
+    ///
+    /// # Errors
+    /// When nothing live of this allocator begins there. Nothing is changed.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    pub unsafe fn try_free(&self, address: NonNull<u8>) -> Result<(), Mistake> {
         let start = address.as_ptr() as usize;
-        let result = match self.page(start).map(|page| (page, page.tag())) {
+        match self.page(start).map(|page| (page, page.tag())) {
             None | Some((_, 0)) => self.free_pages(start),
             // Who has no heap cannot be missed in a forked child: what is not announced there is used by nobody again, and no more.
             Some((page, tag)) => self.free_remote(page, tag, start, &AtomicUsize::new(0)),
-        };
-        if let Err(mistake) = result {
-            mistake::abort("free", start, mistake);
         }
     }
 

@@ -19,17 +19,20 @@ pub enum Level {
     /// CPython's objects come from hugeheap's object allocator instead of pymalloc. An interpreter that
     /// lacks the hooks for it stays at [`Level::Arenas`].
     Objects = 1,
+    /// All that the program allocates comes from hugeheap: its `malloc`, and in CPython the objects.
+    Malloc = 2,
 }
 
 impl Level {
     /// All levels, in the order of their numbers.
-    pub const ALL: [Self; 2] = [Self::Arenas, Self::Objects];
+    pub const ALL: [Self; 3] = [Self::Arenas, Self::Objects, Self::Malloc];
 
     /// The name on the command line and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Arenas => "arenas",
             Self::Objects => "objects",
+            Self::Malloc => "malloc",
         }
     }
 
@@ -38,6 +41,7 @@ impl Level {
         match text {
             "arenas" => Some(Self::Arenas),
             "objects" => Some(Self::Objects),
+            "malloc" => Some(Self::Malloc),
             _ => None,
         }
     }
@@ -47,6 +51,7 @@ impl Level {
         match number {
             0 => Some(Self::Arenas),
             1 => Some(Self::Objects),
+            2 => Some(Self::Malloc),
             _ => None,
         }
     }
@@ -74,11 +79,13 @@ pub enum HookState {
     NoMemory = 7,
     /// A setting in the environment was not understood.
     BadSetting = 8,
+    /// At level `malloc`: the program has a `malloc` of its own, or another library's comes first.
+    OwnMalloc = 9,
 }
 
 impl HookState {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Idle,
         Self::Hooked,
         Self::NotPython,
@@ -88,6 +95,7 @@ impl HookState {
         Self::Disabled,
         Self::NoMemory,
         Self::BadSetting,
+        Self::OwnMalloc,
     ];
 
     /// The state of its number in a snapshot.
@@ -107,6 +115,7 @@ impl HookState {
             Self::Disabled => "disabled",
             Self::NoMemory => "no_memory",
             Self::BadSetting => "bad_setting",
+            Self::OwnMalloc => "own_malloc",
         }
     }
 
@@ -114,6 +123,9 @@ impl HookState {
     pub const fn explain_at(self, level: Option<Level>) -> &'static str {
         match (self, level) {
             (Self::Hooked, Some(Level::Objects)) => "CPython's objects come from hugeheap",
+            (Self::Hooked | Self::OtherAllocator, Some(Level::Malloc)) => {
+                "all that the program allocates comes from hugeheap"
+            }
             _ => self.explain(),
         }
     }
@@ -139,6 +151,9 @@ impl HookState {
             Self::NoMemory => "nothing was hooked: the system refused address space for the first arena",
             Self::BadSetting => {
                 "nothing was hooked: a HUGEHEAP_ setting in the environment was not understood"
+            }
+            Self::OwnMalloc => {
+                "nothing was hooked: the program has a malloc of its own, or that of another preloaded library"
             }
         }
     }

@@ -14,7 +14,7 @@ use hugeheap::telemetry::Level;
 const fn geometric_mean(level: Level) -> f64 {
     match level {
         Level::Arenas => 0.60,
-        Level::Objects => 0.57,
+        Level::Objects | Level::Malloc => 0.57,
     }
 }
 
@@ -23,7 +23,7 @@ const fn geometric_mean(level: Level) -> f64 {
 const fn unchanged(level: Level) -> f64 {
     match level {
         Level::Arenas => 0.03,
-        Level::Objects => 0.0,
+        Level::Objects | Level::Malloc => 0.0,
     }
 }
 

@@ -1,0 +1,196 @@
+//! `malloc`, `calloc`, `realloc`, `free` and their kin, from the heap of the calling thread.
+
+use crate::c_library;
+use core::ffi::{c_int, c_void};
+use core::mem::ManuallyDrop;
+use core::ptr::{NonNull, null_mut};
+use hugeheap::complain;
+use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap, thread_heap_at_hand, thread_heap_to_free};
+
+/// Null, and `errno` says why.
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse(errno: c_int) -> *mut c_void {
+    // SAFETY: the location of errno is valid for the life of the calling thread.
+    unsafe { *libc::__errno_location() = errno };
+    null_mut()
+}
+
+/// A block for C; null with `errno` for none.
+#[inline(always)]
+pub(crate) fn block_or_null(block: Option<NonNull<u8>>) -> *mut c_void {
+    match block {
+        Some(block) => block.as_ptr().cast(),
+        None => refuse(libc::ENOMEM),
+    }
+}
+
+/// The heap of this thread if it has one: whether hugeheap serves need not be asked then.
+#[inline(always)]
+fn heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
+    // SAFETY: each function here has it for one call into the library, and lets it go.
+    unsafe { thread_heap_at_hand() }
+}
+
+/// The heap of this thread for a request; what the C library has for it where hugeheap does not serve, or has no memory for a heap.
+#[inline(always)]
+pub(crate) fn with_heap(
+    request: impl FnOnce(&mut ProcessHeap) -> Option<NonNull<u8>>,
+    foreign: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    // SAFETY: as in `heap_at_hand`.
+    match heap_at_hand().or_else(|| if c_library::serves() { unsafe { thread_heap() } } else { None }) {
+        Some(mut heap) => block_or_null(request(&mut heap)),
+        None => foreign(),
+    }
+}
+
+/// What the C library's functions of these names say of a block that is wrong.
+#[cold]
+#[inline(never)]
+fn end(function: &str, block: *const c_void, mistake: Mistake) -> ! {
+    complain::abort(format_args!("{function} of {block:p}: {mistake}"))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    // What most calls need has to save no registers: the rest is a function of its own, and the last thing called.
+    match heap_at_hand().and_then(|mut heap| heap.allocate_near(size)) {
+        Some(block) => block.as_ptr().cast(),
+        None => malloc_far(size),
+    }
+}
+
+#[inline(never)]
+extern "C" fn malloc_far(size: usize) -> *mut c_void {
+    with_heap(|heap| heap.allocate(size), || c_library::malloc(size))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    with_heap(|heap| heap.allocate_array(count, size), || c_library::calloc(count, size))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(block: *mut c_void) {
+    // SAFETY: the caller gives the block up, by the contract of free. That it is one is checked.
+    let is_freed = heap_at_hand().is_some_and(|mut heap| unsafe { heap.free_near(block as usize) });
+    if !is_freed {
+        // SAFETY: as above.
+        unsafe { free_far(block) };
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn free_far(block: *mut c_void) {
+    let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
+    if heap_at_hand().is_none() && !c_library::serves() {
+        // Nothing is hugeheap's. To look would take its lock, which nobody sees to when the process forks: a child waited for it for ever.
+        // SAFETY: the caller gives the block up.
+        return unsafe { c_library::free(block) };
+    }
+    // A thread that has no heap gets none for a foreign block.
+    let heap = heap_at_hand().or_else(|| match space().usable_size(address.as_ptr() as usize) {
+        Err(Mistake::Foreign) => None,
+        // SAFETY: as in `heap_at_hand`.
+        _ => unsafe { thread_heap_to_free() },
+    });
+    let freed = match heap {
+        // SAFETY: the caller gives the block up, by the contract of free. That it is one is checked.
+        Some(mut heap) => unsafe { heap.try_free(address) },
+        // Without a heap of its own a thread can still free in those of others.
+        // SAFETY: as above.
+        None => unsafe { space().try_free(address) },
+    };
+    match freed {
+        Ok(()) => {}
+        // SAFETY: as above; it is the C library's.
+        Err(Mistake::Foreign) => unsafe { c_library::free(block) },
+        Err(mistake) => end("free", block, mistake),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    let Some(address) = NonNull::new(block.cast::<u8>()) else { return malloc(size) };
+    if size == 0 {
+        // As the C library has it.
+        // SAFETY: the caller gives the block up.
+        unsafe { free(block) };
+        return null_mut();
+    }
+    if heap_at_hand().is_none() && !c_library::serves() {
+        // SAFETY: as in `free_far`.
+        return unsafe { c_library::realloc(block, size) };
+    }
+    let heap = heap_at_hand().or_else(|| match space().usable_size(address.as_ptr() as usize) {
+        Err(Mistake::Foreign) => None,
+        // SAFETY: as in `heap_at_hand`.
+        _ => unsafe { thread_heap() },
+    });
+    let moved = match heap {
+        // SAFETY: the caller gives the block up when the answer is not null. That it is one is checked.
+        Some(mut heap) => unsafe { heap.try_reallocate(address, size) },
+        None => match space().usable_size(address.as_ptr() as usize) {
+            Ok(_) => Ok(None),
+            Err(mistake) => Err(mistake),
+        },
+    };
+    match moved {
+        Ok(moved) => block_or_null(moved),
+        // SAFETY: as above; it is the C library's.
+        Err(Mistake::Foreign) => unsafe { c_library::realloc(block, size) },
+        Err(mistake) => end("realloc", block, mistake),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: by the contract of reallocarray.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => refuse(libc::ENOMEM),
+    }
+}
+
+/// Of C23. The size is the program's word; the block knows its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free_sized(block: *mut c_void, _size: usize) {
+    // SAFETY: by the contract of free.
+    unsafe { free(block) }
+}
+
+/// As [`free_sized`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _alignment: usize, _size: usize) {
+    // SAFETY: by the contract of free.
+    unsafe { free(block) }
+}
+
+/// The old name of `free`, which programs from before 2.26 of the C library are linked with.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cfree(block: *mut c_void) {
+    // SAFETY: by the contract of free.
+    unsafe { free(block) }
+}
+
+/// Bytes of a live block that may be used; 0 for null.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    let Some(address) = NonNull::new(block.cast::<u8>()) else { return 0 };
+    if heap_at_hand().is_none() && !c_library::serves() {
+        // SAFETY: by the contract it is live, and it is the C library's.
+        return unsafe { c_library::usable_size(block) };
+    }
+    // The owner of a window knows more than its page's bitmap does.
+    let found = match heap_at_hand() {
+        Some(mut heap) => heap.usable_size(address),
+        None => space().usable_size(address.as_ptr() as usize),
+    };
+    match found {
+        Ok(bytes) => bytes,
+        // SAFETY: by the contract it is live, and it is the C library's.
+        Err(Mistake::Foreign) => unsafe { c_library::usable_size(block) },
+        Err(mistake) => end("malloc_usable_size", block, mistake),
+    }
+}

@@ -1,0 +1,274 @@
+/* The functions of <malloc.h> and <stdlib.h> as a program finds them at level malloc. Each section ends the process with a message when something is not as the C library's manual has it. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                          \
+    do {                                                                          \
+        if (!(condition)) {                                                       \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);      \
+            exit(1);                                                              \
+        }                                                                         \
+    } while (0)
+
+/* The compiler knows these functions, and what it may leave out. */
+static void *volatile sink;
+static volatile size_t most = SIZE_MAX;
+
+extern void *__libc_malloc(size_t);
+extern void *__libc_memalign(size_t, size_t);
+
+static int is_zero(const unsigned char *bytes, size_t size) {
+    for (size_t at = 0; at < size; at++)
+        if (bytes[at])
+            return 0;
+    return 1;
+}
+
+static void sizes(void) {
+    for (size_t size = 0; size < (8u << 20); size += size / 7 + 1) {
+        unsigned char *block = malloc(size);
+        CHECK(block && (uintptr_t)block % 16 == 0);
+        CHECK(malloc_usable_size(block) >= size);
+        memset(block, 0xa5, size);
+        block = realloc(block, size * 2 + 1);
+        for (size_t at = 0; at < size; at++)
+            CHECK(block[at] == 0xa5);
+        unsigned char *zeros = calloc(size + 1, 3);
+        CHECK(is_zero(zeros, (size + 1) * 3));
+        free(block);
+        free(zeros);
+    }
+    void *none = malloc(0), *other = malloc(0);
+    CHECK(none && other && none != other);
+    free(none);
+    free(other);
+    free(NULL);
+    CHECK(malloc_usable_size(NULL) == 0);
+    CHECK(realloc(malloc(10), 0) == NULL);
+    sink = realloc(NULL, 100);
+    CHECK(malloc_usable_size(sink) >= 100);
+    free(sink);
+}
+
+static void refusals(void) {
+    errno = 0;
+    CHECK(malloc(most) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(malloc(most / 2) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(calloc(most / 2, 3) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(reallocarray(NULL, most / 2, 3) == NULL && errno == ENOMEM);
+    errno = 0;
+    CHECK(pvalloc(most) == NULL && errno == ENOMEM);
+    char *block = malloc(5);
+    memcpy(block, "five", 5);
+    errno = 0;
+    CHECK(realloc(block, most / 2) == NULL && errno == ENOMEM);
+    CHECK(strcmp(block, "five") == 0);
+    errno = EDOM;
+    free(block);
+    CHECK(errno == EDOM);
+}
+
+static void alignments(void) {
+    for (size_t alignment = 1; alignment <= (64u << 20); alignment *= 2) {
+        for (size_t size = 1; size < 3000000; size = size * 5 + 3) {
+            void *block = NULL;
+            if (alignment >= sizeof(void *)) {
+                errno = EDOM;
+                CHECK(posix_memalign(&block, alignment, size) == 0);
+                CHECK(errno == EDOM && (uintptr_t)block % alignment == 0 && malloc_usable_size(block) >= size);
+                memset(block, 1, size);
+                free(block);
+            }
+            block = memalign(alignment, size);
+            CHECK(block && (uintptr_t)block % alignment == 0);
+            /* Whose it is by now is no matter of the caller's. */
+            block = realloc(block, size + 100);
+            memset(block, 2, size + 100);
+            free(block);
+            block = aligned_alloc(alignment, size);
+            CHECK(block && (uintptr_t)block % alignment == 0);
+            free(block);
+        }
+    }
+    void *untouched = &untouched, *block = untouched;
+    CHECK(posix_memalign(&block, 24, 8) == EINVAL && posix_memalign(&block, 4, 8) == EINVAL);
+    CHECK(posix_memalign(&block, 64, most / 2) == ENOMEM && block == untouched);
+    /* What is no power of two is rounded up. */
+    block = memalign(48, 100);
+    CHECK((uintptr_t)block % 64 == 0);
+    free(block);
+    block = valloc(10);
+    CHECK((uintptr_t)block % 4096 == 0);
+    free(block);
+    block = pvalloc(4097);
+    CHECK((uintptr_t)block % 4096 == 0 && malloc_usable_size(block) >= 8192);
+    free(block);
+}
+
+/* Blocks of the C library's own: of who asks it by another name, as libraries do that were opened with RTLD_DEEPBIND. */
+static void foreign(void) {
+    char *block = __libc_malloc(100);
+    CHECK(malloc_usable_size(block) >= 100);
+    strcpy(block, "as it was");
+    block = realloc(block, 100000);
+    CHECK(strcmp(block, "as it was") == 0);
+    free(block);
+    free(__libc_memalign(4096, 10));
+}
+
+static void *churn(void *argument) {
+    unsigned state = (unsigned)(uintptr_t)argument;
+    char *blocks[256] = {0};
+    for (int step = 0; step < 60000; step++) {
+        state = state * 1103515245u + 12345u;
+        unsigned place = state >> 16 & 255, size = (state >> 8) % 5000;
+        if (blocks[place])
+            CHECK(blocks[place][0] == (char)place);
+        free(blocks[place]);
+        blocks[place] = malloc(size + 1);
+        blocks[place][0] = (char)place;
+    }
+    /* For another thread. */
+    char **left = malloc(sizeof blocks);
+    memcpy(left, blocks, sizeof blocks);
+    return left;
+}
+
+static void free_left(char **left) {
+    for (int place = 0; place < 256; place++)
+        free(left[place]);
+    free(left);
+}
+
+static void at_fork(void) { free(malloc(3000)); }
+
+static void threads(void) {
+    /* Handlers that were registered later run while hugeheap's have not yet, and after they have. */
+    CHECK(pthread_atfork(at_fork, at_fork, at_fork) == 0);
+    for (int round = 0; round < 6; round++) {
+        pthread_t others[6];
+        for (int other = 0; other < 6; other++)
+            CHECK(pthread_create(&others[other], NULL, churn, (void *)(uintptr_t)(round * 10 + other + 1)) == 0);
+        for (int child = 0; child < 3; child++) {
+            pid_t pid = fork();
+            CHECK(pid >= 0);
+            if (pid == 0) {
+                free_left(churn((void *)(uintptr_t)7));
+                _exit(0);
+            }
+            int status;
+            CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+        }
+        for (int other = 0; other < 6; other++) {
+            void *left;
+            CHECK(pthread_join(others[other], &left) == 0);
+            free_left(left);
+        }
+    }
+}
+
+static pthread_key_t key;
+
+static void late(void *value) {
+    free(value);
+    free(malloc(500));
+}
+
+static void *with_key(void *unused) {
+    (void)unused;
+    CHECK(pthread_setspecific(key, malloc(400)) == 0);
+    return NULL;
+}
+
+/* Destructors that run after the heap of their thread has been left. */
+static void endings(void) {
+    CHECK(pthread_key_create(&key, late) == 0);
+    for (int thread = 0; thread < 2000; thread++) {
+        pthread_t other;
+        CHECK(pthread_create(&other, NULL, with_key, NULL) == 0 && pthread_join(other, NULL) == 0);
+    }
+}
+
+static void reports(void) {
+    char *block = malloc(40u << 20);
+    memset(block, 1, 40u << 20);
+    sink = block;
+    struct mallinfo2 now = mallinfo2();
+    CHECK(now.uordblks >= 40u << 20 && now.hblkhd >= 40u << 20);
+    free(block);
+    CHECK(mallinfo2().fordblks >= 40u << 20);
+    CHECK(malloc_trim(0) == 1 && mallinfo2().fordblks < 8u << 20);
+    CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 0);
+    CHECK(malloc_info(1, stdout) == -1);
+    CHECK(malloc_info(0, stdout) == 0);
+    malloc_stats();
+}
+
+static void twice(void) {
+    void *block = malloc(100);
+    sink = block;
+    free(block);
+    free(sink);
+}
+
+static void inside(void) {
+    char *block = malloc(100);
+    sink = block + 16;
+    free(sink);
+}
+
+static void wrong_realloc(void) {
+    char *block = malloc(100);
+    sink = block + 32;
+    sink = realloc(sink, 200);
+}
+
+static void owner(void) {
+    Dl_info info;
+    CHECK(dladdr((void *)(uintptr_t)malloc, &info) != 0);
+    puts(info.dli_fname);
+    void *block = malloc(100);
+    printf("%p\n", block);
+    free(block);
+}
+
+/* For counting instructions: pairs SIZE COUNT, SIZE 0 for the loop itself. */
+static int pairs(size_t size, long count) {
+    for (long number = 0; number < count; number++) {
+        void *block = size ? malloc(size) : NULL;
+        __asm__ volatile("" : "+r"(block)::"memory");
+        if (size)
+            free(block);
+    }
+    return 0;
+}
+
+int main(int count, char **words) {
+    if (count == 4 && strcmp(words[1], "pairs") == 0)
+        return pairs(strtoul(words[2], NULL, 10), atol(words[3]));
+    const struct {
+        const char *name;
+        void (*run)(void);
+    } all[] = {{"sizes", sizes},     {"refusals", refusals}, {"alignments", alignments}, {"foreign", foreign},
+               {"threads", threads}, {"endings", endings},   {"reports", reports},       {"twice", twice},
+               {"inside", inside},   {"wrong_realloc", wrong_realloc}, {"owner", owner}};
+    for (size_t number = 0; count == 2 && number < sizeof all / sizeof *all; number++)
+        if (strcmp(all[number].name, words[1]) == 0) {
+            all[number].run();
+            return 0;
+        }
+    fprintf(stderr, "no such section\n");
+    return 2;
+}

@@ -1,0 +1,317 @@
+"""Level `malloc`: the C library's functions from hugeheap, in a program that checks them and in real ones."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TIMEOUT = 100
+SECTIONS = ["sizes", "refusals", "alignments", "foreign", "threads", "endings", "reports"]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """The program with a section for each part of the family."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    target = tmp_path_factory.mktemp("malloc") / "family"
+    words = [compiler, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "malloc_family.c", "-o", target, "-ldl"]
+    subprocess.run(words, check=True)
+    return target
+
+
+def on_malloc(hugeheap, *command, options=(), **more):
+    return hugeheap("run", "--level", "malloc", *options, "--", *command, **more)
+
+
+def test_the_sections_are_known(family):
+    source = (HERE / "malloc_family.c").read_text()
+    ends = {"twice", "inside", "wrong_realloc", "owner"}
+    assert set(re.findall(r'\{"(\w+)", ', source)) == {*SECTIONS, *ends}
+
+
+@pytest.mark.any_host
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_family_does_what_the_manual_says(section, hugeheap, family):
+    result = on_malloc(hugeheap, family, section)
+    assert result.returncode == 0, result.stderr
+    if section == "reports":
+        assert "<malloc version=" in result.stdout
+        assert re.search(r"hugeheap: malloc: \d+ bytes in use, \d+ of them in large blocks; \d+ kept", result.stderr)
+    else:
+        assert result.stderr == ""
+
+
+@pytest.mark.any_host
+@pytest.mark.parametrize("options", [("--hardened",), ("--no-thread",), ("--policy", "base"), ("--decay", "0.001")])
+def test_the_family_does_so_with_each_setting(options, hugeheap, family):
+    for section in ("sizes", "alignments", "threads", "endings"):
+        result = on_malloc(hugeheap, family, section, options=options)
+        assert (result.returncode, result.stderr) == (0, ""), section
+
+
+@pytest.mark.any_host
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ("twice", "hugeheap: free of 0x[0-9a-f]+: .*freed twice"),
+        ("inside", "hugeheap: free of 0x[0-9a-f]+: .*inside a block"),
+        ("wrong_realloc", "hugeheap: realloc of 0x[0-9a-f]+: .*inside a block"),
+    ],
+)
+def test_a_wrong_block_ends_the_program_with_a_line(section, line, hugeheap, family):
+    result = on_malloc(hugeheap, family, section)
+    assert result.returncode == 134 or result.returncode == -6
+    assert re.fullmatch(line + ".*\n", result.stderr)
+
+
+@pytest.mark.any_host
+def test_the_functions_are_the_librarys_and_not_those_of_a_program_that_is_switched_off(hugeheap, family):
+    for env, ours in [({}, True), ({"HUGEHEAP_DISABLE": "1"}, False)]:
+        result = on_malloc(hugeheap, family, "owner", env=env)
+        library, address = result.stdout.split()
+        assert Path(library).name == "libhugeheap_malloc.so"
+        # A class of 112 bytes begins at a multiple of it in a heap page of 16 KiB; the C library's lie 16 bytes behind their headers, low in the heap.
+        assert (int(address, 16) % 16384 % 112 == 0) == ours, address
+
+
+@pytest.mark.any_host
+def test_a_program_that_is_switched_off_runs_on_the_c_library(hugeheap, family):
+    for env in ({"HUGEHEAP_DISABLE": "1"}, {"HUGEHEAP_POLICY": "quux"}):
+        # `run` sets the policy; what the library does with one it does not know is seen without it.
+        library = Path(os.environ.get("HUGEHEAP_BIN", ROOT / "target/release/hugeheap")).parent / "libhugeheap_malloc.so"
+        for section in ("sizes", "alignments", "threads"):
+            result = subprocess.run(
+                [family, section],
+                env={"LD_PRELOAD": str(library), **env},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
+            )
+            assert result.returncode == 0, result.stderr
+            told = "HUGEHEAP_POLICY must be one of" in result.stderr
+            assert told == ("HUGEHEAP_POLICY" in env)
+
+
+def summary_of(result):
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stderr.strip().splitlines()[-1])
+
+
+def test_the_summary_of_a_program_that_is_no_python(hugeheap, family):
+    summary = summary_of(on_malloc(hugeheap, family, "sizes", options=("--summary", "--json")))
+    (process,) = summary["processes"]
+    assert (process["state"], process["level"]) == ("hooked", "malloc")
+    text = on_malloc(hugeheap, family, "sizes", options=("--summary",)).stderr
+    assert "all that the program allocates comes from hugeheap" in text
+    assert "CPython" not in text
+
+
+@pytest.mark.parametrize("malloc", ["", "malloc", "pymalloc", "debug"])
+def test_python_has_objects_and_all_else_from_hugeheap(malloc, hugeheap, python):
+    program = "import os; rows = [(n, str(n)) for n in range(200_000)]; os.system('true'); print(len(rows))"
+    result = on_malloc(
+        hugeheap, python, "-c", program, options=("--summary", "--json"), env={"PYTHONMALLOC": malloc} if malloc else {}
+    )
+    assert result.stdout == "200000\n"
+    summary = summary_of(result)
+    levels = {process["level"] for process in summary["processes"]}
+    assert levels == {"malloc"}
+    assert max(process["live_peak"] for process in summary["processes"]) > 25 << 20
+
+
+@pytest.mark.any_host
+def test_threads_of_python_use_their_heaps_without_the_lock(hugeheap, python):
+    """What is freed of another thread's is taken by its owner only: without the interpreter's lock a thread allocates at any time."""
+    program = (
+        "import hashlib, queue, threading, zlib\n"
+        "rows = queue.Queue(100)\n"
+        "def make():\n"
+        "    for number in range(3000):\n"
+        "        rows.put([bytes(number % 5000) for _ in range(20)] + [zlib.compress(bytes(20000))])\n"
+        "    rows.put(None)\n"
+        "def drop():\n"
+        "    while rows.get() is not None: pass\n"
+        "threads = [threading.Thread(target=target) for target in (make, make, drop, drop)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]; print('done')\n"
+    )
+    result = on_malloc(hugeheap, python, "-c", program)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
+
+
+PROGRAMS = {
+    "sh": (["sh", "-c", "for n in 1 2 3; do echo $(ls / | head -n $n | wc -l); done"], "1\n2\n3\n"),
+    "bash": (["bash", "-c", "x=; for n in {1..3000}; do x+=$n; done; echo ${#x}"], "10893\n"),
+    "perl": (["perl", "-e", "my %h; $h{$_ % 5000} .= 'x' x ($_ % 40) for 1..200000; print scalar(keys %h), chr(10)"], "5000\n"),
+    "git": (["git", "--version"], None),
+    "lua5.4": (["lua5.4", "-e", "local t = {} for i = 1, 200000 do t[i] = {i} end print(#t)"], "200000\n"),
+    "sqlite3": (
+        [
+            "sqlite3",
+            ":memory:",
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 100000) select count(distinct i % 777) from n;",
+        ],
+        "777\n",
+    ),
+    "openssl": (["openssl", "rand", "-hex", "8"], None),
+    "node": (["node", "-e", "const a = []; for (let i = 0; i < 300000; i++) a.push({ i }); console.log(a.length)"], "300000\n"),
+    "tclsh": (["tclsh"], ""),
+}
+
+
+@pytest.mark.any_host
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_real_programs_run_as_they_do_without_it(name, hugeheap):
+    command, expected = PROGRAMS[name]
+    if shutil.which(name) is None:
+        pytest.skip(f"no {name} here")
+    result = on_malloc(hugeheap, *command)
+    assert (result.returncode, result.stderr) == (0, "")
+    if expected is not None:
+        assert result.stdout == expected
+
+
+@pytest.mark.any_host
+def test_a_compiler_and_what_it_makes(hugeheap, tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ here")
+    (tmp_path / "many.cpp").write_text(
+        "#include <iostream>\n#include <map>\n#include <memory>\n#include <string>\n#include <thread>\n#include <vector>\n"
+        "int main() {\n"
+        "    std::vector<std::thread> threads;\n"
+        "    for (int t = 0; t < 4; t++) threads.emplace_back([t] {\n"
+        "        std::map<int, std::unique_ptr<std::string>> all;\n"
+        "        for (unsigned n = 0; n < 50000; n++) all[n * 7919u % 9973u] = std::make_unique<std::string>(n % 90 + t, 'y');\n"
+        "        struct alignas(128) Wide { char bytes[200]; };\n"
+        "        std::vector<std::unique_ptr<Wide>> wide;\n"
+        "        for (int n = 0; n < 1000; n++) wide.push_back(std::make_unique<Wide>());\n"
+        "    });\n"
+        "    for (auto &thread : threads) thread.join();\n"
+        '    std::cout << "done\\n";\n'
+        "}\n"
+    )
+    command = ["g++", "-std=c++17", "-pthread", "-o", tmp_path / "many", tmp_path / "many.cpp"]
+    result = on_malloc(hugeheap, *command)
+    assert (result.returncode, result.stderr) == (0, "")
+    result = on_malloc(hugeheap, tmp_path / "many")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.any_host
+def test_libraries_that_bind_to_the_c_library_first_may_be_mixed(hugeheap, tmp_path):
+    """What they allocate is the C library's, and freed by who does not know it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    (tmp_path / "deep.c").write_text("#include <stdlib.h>\n#include <string.h>\nchar *made(void) { return strcpy(malloc(50), \"deep\"); }\n")
+    library = tmp_path / "deep.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "deep.c"], check=True)
+    program = (
+        "import ctypes, os, sys\n"
+        "deep = ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW | os.RTLD_DEEPBIND)\n"
+        "here = ctypes.CDLL(None)\n"
+        "deep.made.restype = here.realloc.restype = ctypes.c_void_p\n"
+        "here.free.argtypes = [ctypes.c_void_p]; here.realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]\n"
+        "for _ in range(1000):\n"
+        "    here.free(deep.made())\n"
+        "    here.free(here.realloc(deep.made(), 300))\n"
+        "print('done')\n"
+    )
+    result = on_malloc(hugeheap, sys.executable, "-c", program, library)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.any_host
+def test_a_program_with_a_malloc_of_its_own_says_so(hugeheap, tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    (tmp_path / "own.c").write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n"
+        "static _Alignas(16) char all[1 << 20]; static size_t next;\n"
+        "void *malloc(size_t n) { void *block = all + next; next += (n + 15) / 16 * 16; return next < sizeof all ? block : NULL; }\n"
+        "void free(void *block) { (void)block; }\n"
+        "void *calloc(size_t n, size_t size) { return malloc(n * size); }\n"
+        "void *realloc(void *block, size_t n) { char *now = malloc(n), *was = block; for (size_t i = 0; was && i < n; i++) now[i] = was[i]; return now; }\n"
+        'int main(void) { puts("own"); return 0; }\n'
+    )
+    command = [compiler, "-rdynamic", "-fno-builtin", "-o", tmp_path / "own", tmp_path / "own.c"]
+    subprocess.run(command, check=True)
+    result = on_malloc(hugeheap, tmp_path / "own", options=("--summary", "--json"))
+    assert result.stdout == "own\n"
+    assert summary_of(result)["main"]["state"] == "own_malloc"
+
+
+@pytest.mark.any_host
+def test_children_are_not_on_hugeheap_when_they_should_not_be(hugeheap):
+    command = ["sh", "-c", "echo ${LD_PRELOAD-none}; sh -c 'echo ${LD_PRELOAD-none}'"]
+    result = on_malloc(hugeheap, *command)
+    assert result.stdout.count("libhugeheap_malloc.so") == 2
+    result = on_malloc(hugeheap, *command, options=("--no-children",))
+    assert result.stdout == "none\nnone\n"
+
+
+def test_a_running_process_cannot_change_to_it(hugeheap):
+    package = pytest.importorskip("hugeheap", reason="the Python package is not installed")
+    with pytest.raises(package.HugeheapError, match="cannot begin in a running process") as refused:
+        package.enable(level="malloc")
+    assert refused.value.code == "level-at-start"
+    assert "hugeheap run --level malloc" in refused.value.hint
+
+
+# Instructions per pair of `malloc` and `free`, the calls included; a tenth above what was counted.
+PAIRS = {48: 76, 1000: 97}
+
+
+@pytest.mark.any_host
+@pytest.mark.parametrize("size", PAIRS)
+def test_a_pair_costs_no_more_instructions_than_when_it_was_measured(size, family, program, tmp_path):
+    if shutil.which("valgrind") is None:
+        pytest.skip("no valgrind here")
+    library = program.with_name("libhugeheap_malloc.so")
+
+    def instructions(size, count):
+        output = tmp_path / f"{size}-{count}"
+        tool = ["valgrind", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={output}"]
+        command = [*tool, family, "pairs", str(size), str(count)]
+        subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(library)}, check=True, capture_output=True)
+        return int(re.search(r"^totals: (\d+)$", (tmp_path / f"{output.name}-01").read_text(), re.MULTILINE).group(1))
+
+    def cost(size):
+        return (instructions(size, 11_000) - instructions(size, 1_000)) / 10_000
+
+    pair = cost(size) - cost(0)
+    print(f"{size}: {pair:.1f} instructions per pair")
+    assert 0 < pair <= PAIRS[size]
+
+
+@pytest.mark.any_host
+def test_a_library_that_is_missing_is_named(hugeheap, tmp_path, library):
+    alone = tmp_path / library.name
+    shutil.copy(library, alone)
+    result = on_malloc(hugeheap, "true", env={"HUGEHEAP_PRELOAD_LIBRARY": str(alone)})
+    assert result.returncode == 3
+    assert f"{tmp_path / 'libhugeheap_malloc.so'} was not found" in result.stderr
+
+
+@pytest.mark.any_host
+def test_the_other_library_says_that_it_has_no_malloc(library, environment, python):
+    result = subprocess.run(
+        [python, "-c", "print(1)"],
+        env={**environment, "LD_PRELOAD": str(library), "HUGEHEAP_LEVEL": "malloc"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert result.stdout == "1\n"
+    assert "level malloc is that of libhugeheap_malloc.so" in result.stderr
