@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -126,6 +127,41 @@ static void foreign(void) {
     CHECK(strcmp(block, "as it was") == 0);
     free(block);
     free(__libc_memalign(4096, 10));
+}
+
+/* Under a limit that leaves less than an arena small blocks are had all the same, and large ones grow as far as there is memory. */
+static void limited(void) {
+    struct rlimit limit;
+    char *grown = malloc(1000);
+    strcpy(grown, "as it was");
+    limit.rlim_cur = limit.rlim_max = 300u << 20;
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    void **all = NULL;
+    size_t count = 0;
+    for (;; count++) {
+        void **block = malloc(3000);
+        if (block == NULL)
+            break;
+        memset(block, 1, 3000);
+        *block = all;
+        all = block;
+    }
+    CHECK(errno == ENOMEM && count > (200u << 20) / 3000);
+    for (size_t freed = 0; freed < count / 2; freed++) {
+        void **next = *all;
+        free(all);
+        all = next;
+    }
+    size_t size = 1000;
+    for (char *more; (more = realloc(grown, size + size / 2)) != NULL; size += size / 2)
+        grown = more;
+    CHECK(errno == ENOMEM && size > 4u << 20 && strcmp(grown, "as it was") == 0);
+    free(grown);
+    while (all) {
+        void **next = *all;
+        free(all);
+        all = next;
+    }
 }
 
 static void *churn(void *argument) {
@@ -261,7 +297,7 @@ int main(int count, char **words) {
     const struct {
         const char *name;
         void (*run)(void);
-    } all[] = {{"sizes", sizes},     {"refusals", refusals}, {"alignments", alignments}, {"foreign", foreign},
+    } all[] = {{"limited", limited}, {"sizes", sizes},     {"refusals", refusals}, {"alignments", alignments}, {"foreign", foreign},
                {"threads", threads}, {"endings", endings},   {"reports", reports},       {"twice", twice},
                {"inside", inside},   {"wrong_realloc", wrong_realloc}, {"owner", owner}};
     for (size_t number = 0; count == 2 && number < sizeof all / sizeof *all; number++)

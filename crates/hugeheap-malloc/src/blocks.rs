@@ -16,15 +16,6 @@ pub(crate) fn refuse(errno: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// A block for C; null with `errno` for none.
-#[inline(always)]
-pub(crate) fn block_or_null(block: Option<NonNull<u8>>) -> *mut c_void {
-    match block {
-        Some(block) => block.as_ptr().cast(),
-        None => refuse(libc::ENOMEM),
-    }
-}
-
 /// The heap of this thread if it has one: whether hugeheap serves need not be asked then.
 #[inline(always)]
 fn heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
@@ -32,7 +23,7 @@ fn heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     unsafe { thread_heap_at_hand() }
 }
 
-/// The heap of this thread for a request; what the C library has for it where hugeheap does not serve, or has no memory for a heap.
+/// The heap of this thread for a request; what the C library has for it where hugeheap does not serve, or has no memory: under a limit there may be less than an arena left.
 #[inline(always)]
 pub(crate) fn with_heap(
     request: impl FnOnce(&mut ProcessHeap) -> Option<NonNull<u8>>,
@@ -40,7 +31,7 @@ pub(crate) fn with_heap(
 ) -> *mut c_void {
     // SAFETY: as in `heap_at_hand`.
     match heap_at_hand().or_else(|| if c_library::serves() { unsafe { thread_heap() } } else { None }) {
-        Some(mut heap) => block_or_null(request(&mut heap)),
+        Some(mut heap) => request(&mut heap).map_or_else(foreign, |block| block.as_ptr().cast()),
         None => foreign(),
     }
 }
@@ -137,11 +128,31 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         },
     };
     match moved {
-        Ok(moved) => block_or_null(moved),
+        Ok(Some(moved)) => moved.as_ptr().cast(),
+        // SAFETY: as above; it is a live block.
+        Ok(None) => unsafe { move_out(address, size) },
         // SAFETY: as above; it is the C library's.
         Err(Mistake::Foreign) => unsafe { c_library::realloc(block, size) },
         Err(mistake) => end("realloc", block, mistake),
     }
+}
+
+/// Gives a block the C library's memory where hugeheap has none for it. Null, and the block is as it was, when there is none either.
+///
+/// # Safety
+/// As for `realloc` of a live block of hugeheap's.
+#[cold]
+#[inline(never)]
+unsafe fn move_out(block: NonNull<u8>, size: usize) -> *mut c_void {
+    let moved = c_library::malloc(size);
+    if let (false, Ok(usable)) = (moved.is_null(), space().usable_size(block.as_ptr() as usize)) {
+        // SAFETY: the new block is apart from the old one, which has so many bytes and is given up afterwards.
+        unsafe {
+            core::ptr::copy_nonoverlapping(block.as_ptr(), moved.cast(), usable.min(size));
+            free(block.as_ptr().cast());
+        }
+    }
+    moved
 }
 
 #[unsafe(no_mangle)]
