@@ -85,6 +85,25 @@ static void test_heaps(void) {
     check_list(list(100), 100);
 }
 
+/* Nodes until there is no memory for another: the first refers to the last. Nobody else refers to them afterwards. */
+static void leave_circle(void) {
+    struct {
+        struct node *first, *last;
+    } my = {NULL, NULL};
+    HH_GC_ROOTS(heap, my);
+    for (;;) {
+        struct node *node = hh_gc_alloc(heap, node_type, sizeof *node);
+        if (node == NULL)
+            return;
+        node->number = 0;
+        node->next = my.last;
+        my.last = node;
+        if (my.first == NULL)
+            my.first = node;
+        hh_gc_write(heap, my.first, &my.first->next, node);
+    }
+}
+
 /* A program goes on after memory ended. */
 static void test_exhausted(void) {
     hh_gc_drop(heap);
@@ -117,6 +136,13 @@ static void test_exhausted(void) {
         CHECK(my.table != NULL);
         my.table = NULL;
     }
+    /* What dies is a circle through objects that had no room in the old generation. */
+    leave_circle();
+    CHECK(hh_gc_alloc_old(heap, table_type, 1000) != NULL);
+    leave_circle();
+    hh_gc_collect(heap);
+    hh_gc_stats_t now = numbers();
+    CHECK(now.old == 0 && now.held == 0 && now.not_moved > 0);
 }
 
 /* What is sparse is moved together; what is pinned stays. */

@@ -51,12 +51,12 @@ fn run_bytes(bytes: &[u8]) {
 
 /// Young objects without room, and an old one that refers to them and that they refer to, were found dead by the third of two collections.
 #[test]
-fn a_full_heap_is_emptied_by_a_collection_however_many_rounds_it_takes() {
+fn a_full_heap_is_emptied_by_a_collection_however_young_and_old_objects_refer_to_each_other() {
     run_bytes(include_bytes!("gc_model/sequences/full_in_three_rounds"));
 }
 
-/// A list most of whose objects stayed became shorter from round to round while the old generation stayed as full as it was, and the rounds ended.
+/// A list most of whose objects stayed became shorter from one whole collection to the next while the old generation stayed as full as it was, and there was no further one.
 #[test]
-fn a_full_heap_is_emptied_though_some_rounds_free_nothing_old() {
+fn a_full_heap_is_emptied_of_a_list_most_of_which_stayed() {
     run_bytes(include_bytes!("gc_model/sequences/full_in_rounds_that_free_nothing"));
 }

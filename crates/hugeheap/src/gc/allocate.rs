@@ -1,12 +1,12 @@
 //! Allocation beyond the window: in the nursery's next gap, in the old generation, after collections.
 //!
 //! ```text
-//!   window has no room ─▶ next gap ─▶ a minor collection, a step ─▶ whole collections ─▶ refused
-//!   above MAX_YOUNG, or asked for ─▶ old generation ─▶ whole collections ─▶ refused
+//!   window has no room ─▶ next gap ─▶ a minor collection, a step ─▶ old generation
+//!   above MAX_YOUNG, or asked for ─▶ old generation ─▶ a whole collection ─▶ refused
 //! ```
 
 use super::header::{CARDS, Header, LENGTH_OFFSET, TRACKED};
-use super::heap::{Exhausted, Heap, MAX_YOUNG, Rounds};
+use super::heap::{Exhausted, Heap, MAX_YOUNG};
 use super::types::TypeId;
 use super::window::Window;
 use crate::object::Source;
@@ -100,8 +100,7 @@ impl<S: Source> Heap<S> {
         frame: &mut [usize],
         collected: bool,
     ) -> Option<NonNull<u8>> {
-        let mut rounds = Rounds::NONE;
-        for attempt in u32::from(collected).. {
+        for attempt in u32::from(collected)..=1 {
             let mut own = Window::EMPTY;
             // Where every allocation is counted, the caller's window stays empty, so that each comes here.
             let stressed = self.checks.stress.is_some();
@@ -118,12 +117,12 @@ impl<S: Source> Heap<S> {
             if stressed {
                 self.window = own;
             }
-            match (taken, attempt) {
-                (Some(object), _) => return Some(object),
-                (None, 0) => self.collect_some(window, frame),
-                // Where all that stays is pinned a whole collection makes no room in the nursery.
-                (None, _) if self.not_moved && rounds.another(self) => self.collect_all(window, frame),
-                _ => break,
+            if taken.is_some() {
+                return taken;
+            }
+            if attempt == 0 {
+                // A whole one where something found no room.
+                self.collect_some(window, frame);
             }
         }
         self.crowded = true;
@@ -194,8 +193,8 @@ impl<S: Source> Heap<S> {
         bytes: usize,
         frame: &mut [usize],
     ) -> Result<NonNull<u8>, Exhausted> {
-        let (mut placed, mut rounds) = (self.place(ty, bytes), Rounds::NONE);
-        while placed.is_none() && rounds.another(self) {
+        let mut placed = self.place(ty, bytes);
+        if placed.is_none() {
             self.collect_all(window, frame);
             placed = self.place(ty, bytes);
         }

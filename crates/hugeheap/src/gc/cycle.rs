@@ -76,7 +76,7 @@ impl<S: Source> Heap<S> {
         let Self { types, nursery, old, roots, marker, .. } = self;
         let mut shading = Shading { marker, nursery, old, object: ROOTS, weak: false, shaded: false };
         roots.each(frame, &mut shading);
-        let mut staying = nursery.next_staying(nursery.start());
+        let mut staying = nursery.next_staying(nursery.start()).filter(|_| !shading.marker.joint);
         while let Some(object) = staying {
             // SAFETY: an object that stays is one of this heap, and alive until the next minor collection.
             unsafe { types.of(object).each_slot(object, &mut shading) };
@@ -116,10 +116,11 @@ impl<S: Source> Heap<S> {
     fn begin_clearing(&mut self) {
         self.marker.phase = Phase::Clearing;
         self.marker.waiting.clear();
-        let Self { types, nursery, old, .. } = self;
-        let mut clear = Clear { old, cleared: 0 };
-        // Objects in the nursery are not noted: they may move before it is their turn.
-        let mut staying = nursery.next_staying(nursery.start());
+        let Self { types, nursery, old, marker, .. } = self;
+        let joint = marker.joint;
+        let mut clear = Clear { old, nursery, joint, cleared: 0 };
+        // Objects in the nursery are not noted where they may move before it is their turn.
+        let mut staying = nursery.next_staying(nursery.start()).filter(|_| !joint);
         while let Some(object) = staying {
             // SAFETY: as in `shade_roots`.
             unsafe { types.of(object).each_slot(object, &mut clear) };
@@ -132,8 +133,8 @@ impl<S: Source> Heap<S> {
     }
 
     fn clear_step(&mut self, mut budget: usize) {
-        let Self { types, old, marker, .. } = self;
-        let mut clear = Clear { old, cleared: 0 };
+        let Self { types, nursery, old, marker, .. } = self;
+        let mut clear = Clear { old, nursery, joint: marker.joint, cleared: 0 };
         while budget > 0 {
             let Some((object, from)) = marker.weak.pop() else { break };
             // SAFETY: noted objects are marked, and so alive.
@@ -172,6 +173,9 @@ impl<S: Source> Heap<S> {
     fn end_marking(&mut self) {
         self.statistics.finalized += self.finalizers.chosen.len() as u64;
         self.roots.ready.extend(self.finalizers.chosen.drain(..));
+        if self.marker.joint {
+            self.end_joint();
+        }
         let old = &self.old;
         // What is dead must not be looked into after it was swept. Cards of dead objects are told by their page.
         self.remembered.objects.retain(|&object| old.is_marked(object));

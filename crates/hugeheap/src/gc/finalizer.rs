@@ -94,20 +94,20 @@ impl<S: Source> Heap<S> {
 
     /// In marking, when everything reachable is marked: the next candidate's turn. Says no when there is none. Counts what it looks at.
     pub(super) fn next_candidate(&mut self, budget: &mut usize) -> bool {
-        let Self { finalizers, old, .. } = self;
+        let Self { finalizers, nursery, old, marker, .. } = self;
         while let Some(&object) = finalizers.old.get(finalizers.at) {
             if *budget == 0 {
                 return true;
             }
             *budget = budget.saturating_sub(64);
             finalizers.at += 1;
-            if !old.is_unmarked(object) {
+            if !marker.must_wait(nursery, old, object) {
                 continue;
             }
             // Room for as many was reserved. The others keep their order, in which they were registered.
             finalizers.candidates.push(object);
             finalizers.old[finalizers.at - 1] = 0;
-            self.marker.look_into(&self.types, &self.nursery, &self.old, object);
+            marker.look_into(&self.types, nursery, old, object);
             return true;
         }
         false
@@ -115,7 +115,7 @@ impl<S: Source> Heap<S> {
 
     /// Decides about candidates. Says no when all are.
     pub(super) fn choose(&mut self, budget: &mut usize) -> bool {
-        let finalizers = &mut self.finalizers;
+        let Self { finalizers, nursery, old, marker, .. } = self;
         if finalizers.decided == 0 {
             // First the places that candidates left: with those behind them that wait the list was longer than what was reserved.
             finalizers.old.retain(|&object| object != 0);
@@ -127,10 +127,11 @@ impl<S: Source> Heap<S> {
             *budget = budget.saturating_sub(64);
             finalizers.decided += 1;
             let last = finalizers.decided == finalizers.candidates.len();
-            if self.old.is_unmarked(object) || last && finalizers.chosen.is_empty() {
+            if marker.must_wait(nursery, old, object) || last && finalizers.chosen.is_empty() {
                 finalizers.chosen.push(object);
                 // An ephemeron may wait for it.
-                self.marker.shade(&self.old, object);
+                marker.shade(old, object);
+                marker.reach(nursery, object);
             } else {
                 finalizers.old.push(object);
             }

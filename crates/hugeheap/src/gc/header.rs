@@ -36,7 +36,7 @@ pub const HASH_BITS: u32 = TYPE_SHIFT - HASH_SHIFT;
 /// Flag: the word is not a header but the object's new address, plus 1.
 pub const FORWARDED: u64 = 1;
 
-/// Flag: an object of the old generation that is not in the remembered set.
+/// Flag: an object of the old generation that is not in the remembered set. Of the nursery, in a joint marking only: one that was reached.
 pub const TRACKED: u64 = 2;
 
 /// Flag: a large object with cards.

@@ -148,6 +148,8 @@ pub struct Heap<S: Source> {
     pub(super) number: u32,
     /// The last minor collection could not move everything.
     pub(super) not_moved: bool,
+    /// Since the last whole collection one left objects in the nursery because nobody knew what refers to them. They may be dead, like those for which there was no room.
+    pub(super) doubtful: bool,
     /// Bytes allocated in the old generation at once since the last collection.
     pub(super) added: usize,
     /// Allocations since the last collection, where each is counted.
@@ -221,6 +223,7 @@ impl<S: Source> Heap<S> {
             (&raw mut (*heap).window).write(Window::EMPTY);
             (&raw mut (*heap).number).write(number);
             (&raw mut (*heap).not_moved).write(false);
+            (&raw mut (*heap).doubtful).write(false);
             (&raw mut (*heap).added).write(0);
             (&raw mut (*heap).allocations).write(0);
             (&raw mut (*heap).crowded).write(false);
@@ -253,6 +256,7 @@ impl<S: Source> Heap<S> {
             window: _,
             number: _,
             not_moved: _,
+            doubtful: _,
             added: _,
             allocations: _,
             crowded: _,
@@ -340,14 +344,7 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As in [`allocate_slow`](Self::allocate_slow).
     pub unsafe fn collect(&mut self, window: &mut Window, frame: &mut [usize]) {
-        let mut rounds = Rounds::NONE;
-        while rounds.another(self) {
-            let not_moved = self.statistics.not_moved;
-            self.collect_all(window, frame);
-            if self.statistics.not_moved == not_moved {
-                break;
-            }
-        }
+        self.collect_all(window, frame);
         self.old.trim();
         self.old.give_back_metadata();
         // Who asks for a whole collection wants memory back: of 100 MiB that live a nursery of 16 is a sixth. It grows again in a few collections.
@@ -431,11 +428,16 @@ impl<S: Source> Heap<S> {
     fn whole(&mut self, frame: &mut [usize]) {
         let (begin, from) = (self.begin_part(log::MAJOR), self.marker.phase);
         self.finish(frame);
-        self.begin_marking(frame);
+        let doubtful = core::mem::take(&mut self.doubtful) || self.not_moved;
+        if doubtful {
+            self.begin_joint(frame);
+        } else {
+            self.begin_marking(frame);
+        }
         self.finish(frame);
         self.tell_step(begin, from);
         self.evacuate(frame);
-        if self.not_moved {
+        if doubtful {
             self.minor(frame);
         }
     }
@@ -467,32 +469,6 @@ impl<S: Source> Heap<S> {
         let nanoseconds = os.now().saturating_sub(begin).as_nanos() as u64;
         self.statistics.pauses.record(nanoseconds);
         self.count();
-    }
-}
-
-/// Whole collections that follow each other, because one does not find everything dead.
-///
-/// What finds no room in a full old generation stays in the nursery and counts as alive, with what it leads to: afterwards there may be room. Where that is an old
-/// object that refers to it, the two are found dead only once others have made room, so there is another one as long as they bring anything, and two in any
-/// case: the first finds old objects dead that young ones were alive for, and those ones' referents were marked in it.
-pub(super) struct Rounds {
-    /// Least bytes in the old generation, and fewest objects that stay, so far. A list of which most objects stayed became shorter
-    /// many times before the old generation became smaller.
-    used: usize,
-    staying: usize,
-    in_vain: u32,
-}
-
-impl Rounds {
-    /// None was made yet.
-    pub(super) const NONE: Self = Self { used: usize::MAX, staying: usize::MAX, in_vain: 0 };
-
-    /// Before each, the first one too: whether it may bring something.
-    pub(super) fn another<S: Source>(&mut self, heap: &Heap<S>) -> bool {
-        let (used, staying) = (heap.old.used(), heap.nursery.staying());
-        self.in_vain = if used < self.used || staying < self.staying { 0 } else { self.in_vain + 1 };
-        (self.used, self.staying) = (self.used.min(used), self.staying.min(staying));
-        self.in_vain < 2
     }
 }
 

@@ -11,7 +11,7 @@
 //! *Shading* marks an object and puts it on the stack of those to look into. Invariant between steps: what a marked object refers to is marked,
 //! unless the object is on the stack, or was written since the last minor collection: then the barrier remembers it, and the next minor
 //! collection, which comes before the next step, shades what it refers to, or notes it: a larger object on the stack, and cards. The nursery is empty during a step but for objects that stay: they
-//! are looked into as roots.
+//! are looked into as roots, but where they may be dead (`joint`).
 //!
 //! When all that is reachable is marked the program can reach nothing else: not through weak slots either, which answer 0 for what is not. So what
 //! is marked after that, for finalizers, needs no second look at the roots.
@@ -23,6 +23,7 @@ use super::cards::{NOTED_WORDS, Taken};
 use super::depart::Departure;
 use super::ephemeron::Waiting;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
+use super::joint::is_unreached;
 use super::map::{WORDS, each_mapped};
 use super::marks::Marks;
 use super::nursery::Nursery;
@@ -84,7 +85,7 @@ pub(crate) struct Marker {
     pub(super) weak: Vec<(usize, usize)>,
     /// Ephemerons in marked objects, whose key is not marked.
     pub(super) waiting: Waiting,
-    stack: Vec<usize>,
+    pub(super) stack: Vec<usize>,
     marks: Marks,
     /// Large arrays, and up to where they were looked into.
     parts: Vec<(usize, usize)>,
@@ -95,6 +96,8 @@ pub(crate) struct Marker {
     written: Vec<usize>,
     /// What leaves sparse arenas in steps, and who refers to it.
     pub(crate) departure: Departure,
+    /// What stays in the nursery is marked as what is old is: see [`joint`](super::joint).
+    pub(super) joint: bool,
     /// There are marked objects that are neither looked into nor on the stack.
     pub(crate) overflowed: bool,
     /// Entries of the stack; less than [`MOST`] only in tests.
@@ -114,6 +117,7 @@ impl Default for Marker {
             again: Vec::new(),
             written: Vec::new(),
             departure: Departure::default(),
+            joint: false,
             overflowed: false,
             most: MOST,
         }
@@ -174,6 +178,7 @@ impl Marker {
                 bytes
             } else if self.overflowed {
                 self.overflowed = false;
+                self.again_staying(types, nursery, old);
                 if !old.pages_to(&mut self.again) {
                     // No memory for a list of pages either: all at once.
                     old.each_live(|object| {
@@ -206,7 +211,7 @@ impl Marker {
     ) -> usize {
         while budget > 0 {
             // Slots are told to somebody, or objects: not there.
-            let alone = !self.departure.is_under_way() && self.waiting.is_empty();
+            let alone = !self.departure.is_under_way() && self.waiting.is_empty() && !self.joint;
             let next = if alone {
                 let next;
                 (budget, next) = self.enter_mapped(types, old, ahead, budget);
@@ -275,19 +280,19 @@ impl Marker {
     }
 
     /// Looks into a marked object, or into the first part of a large one. Returns how many bytes that were.
-    fn enter<S: Source>(
+    pub(super) fn enter<S: Source>(
         &mut self,
         types: &Types,
         nursery: &Nursery<S>,
         old: &Old<S>,
         object: usize,
     ) -> usize {
-        // SAFETY: marked objects are live ones of the old generation.
+        // SAFETY: marked objects are live ones of this heap.
         let ty = unsafe { types.of(object) };
         // SAFETY: as above; the length is looked at before the map is used.
         let bytes = unsafe { old.size_of(ty, object) };
         // SAFETY: as above.
-        if let Some(map) = unsafe { ty.map_of(object) } {
+        if let Some(map) = unsafe { ty.map_of(object) }.filter(|_| !self.joint) {
             let holds = self.departure.is_under_way();
             each_mapped(map, object, |slot| {
                 // SAFETY: slots of a live object can be read.
@@ -431,7 +436,7 @@ impl Marker {
 
     /// Whether a word refers to an object that is not known to live.
     pub(crate) fn must_wait<S: Source>(&self, nursery: &Nursery<S>, old: &Old<S>, word: usize) -> bool {
-        word % OBJECT_ALIGN == 0 && !nursery.contains(word) && old.is_unmarked(word)
+        is_unreached(self.joint, nursery, old, word)
     }
 
     /// Notes an ephemeron of a marked object. Says no when there is no memory.
@@ -479,6 +484,8 @@ impl<S: Source> Visit for Shading<'_, S> {
         if self.marker.marks.mark(self.old, word) {
             self.marker.overflowed |= !push(&mut self.marker.stack, word, self.marker.most);
             self.shaded = true;
+        } else if self.marker.joint {
+            self.shaded |= self.marker.reach(self.nursery, word);
         }
         self.marker.hold(self.old, self.nursery, self.object, slot, word);
     }

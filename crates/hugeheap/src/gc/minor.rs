@@ -16,7 +16,8 @@
 //!
 //! The list of copies lies in what is left of the objects in the nursery, so a collection needs no memory but the blocks. Copies without slots are
 //! not in it. When there is no
-//! block for an object it stays, like a pinned one, and the next collection tries again: a collection cannot fail half-way.
+//! block for an object it stays, like a pinned one, and the next collection tries again: a collection cannot fail half-way. Whether it is alive is
+//! found out in between (`joint`).
 //!
 //! While a marking is under way the copies are born marked, so this also marks what they refer to, and what small marked objects refer to that
 //! were written. Of larger ones and of cards that is left to the steps of marking, which are bounded.
@@ -279,6 +280,7 @@ impl<S: Source> Heap<S> {
         self.statistics.nursery_bytes += self.nursery.used() as u64;
         self.not_moved = not_moved > 0;
         if lost {
+            self.doubtful = true;
             self.remember_what_refers_to_staying();
         }
         let used = self.nursery.used();

@@ -21,6 +21,7 @@
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `dirty`, `survivor`, `latest`, `noted`, `lost` | what a minor collection looks into; dirty cards; moving survivors; copies that wait; weak slots and finalizers meanwhile; when nobody knows what was written |
 //! | `mark`, `stack`, `marks`, `prefetch`, `cycle` | marking in steps: what is to be looked into, where marks are, what the cache is asked for; a major collection from step to step |
+//! | `joint` | marking of young and old objects together, where no room was for young ones |
 //! | `weak`, `ephemeron` | slots that keep nothing alive |
 //! | `finalizer` | what is handed to the program once it is unreachable |
 //! | `identity` | a number that an object keeps while it moves |
@@ -63,6 +64,7 @@ mod globals;
 mod header;
 mod heap;
 mod identity;
+mod joint;
 mod large;
 mod latest;
 mod layout;

@@ -13,7 +13,9 @@
 
 use super::header::OBJECT_ALIGN;
 use super::heap::Heap;
+use super::joint::is_unreached;
 use super::mark::Phase;
+use super::nursery::Nursery;
 use super::old::Old;
 use super::types::{Descriptor, Visit};
 use crate::object::Source;
@@ -86,6 +88,9 @@ impl WeakPart {
 /// Clears the weak slots and ephemerons of marked objects.
 pub(super) struct Clear<'a, S: Source> {
     pub(super) old: &'a Old<S>,
+    pub(super) nursery: &'a Nursery<S>,
+    /// What stays in the nursery is marked, too.
+    pub(super) joint: bool,
     pub(super) cleared: u64,
 }
 
@@ -93,7 +98,7 @@ impl<S: Source> Clear<'_, S> {
     fn is_dead(&self, slot: *mut usize) -> bool {
         // SAFETY: visited slots can be read.
         let word = unsafe { slot.read() };
-        word % OBJECT_ALIGN == 0 && self.old.is_unmarked(word)
+        is_unreached(self.joint, self.nursery, self.old, word)
     }
 
     fn clear(&mut self, slot: *mut usize) {

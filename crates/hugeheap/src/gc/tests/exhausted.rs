@@ -124,7 +124,7 @@ fn a_whole_collection_of_a_full_heap_leaves_nothing_dead() {
 const LARGE: usize = (1 << 20) - 3 * HEAP_PAGE_BYTES;
 
 /// Leaves a dead list in a full heap, whose objects are old and young by turns: each old one keeps the young one behind it, which has no room, and that one the next old
-/// one. The last keeps nearly all memory. So a round finds only the first ones dead.
+/// one. The last keeps nearly all memory.
 fn leave_dead_list(scope: &mut Scope<'_, World>, types: Types3) {
     scope.scope(|scope| {
         let large = scope.allocate_old(types.text, LARGE).expect("memory");

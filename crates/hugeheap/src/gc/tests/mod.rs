@@ -9,6 +9,7 @@ mod events;
 mod exhausted;
 mod finalizers;
 mod growing;
+mod joint;
 mod limits;
 mod major;
 mod minor;
