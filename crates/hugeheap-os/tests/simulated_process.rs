@@ -229,6 +229,60 @@ fn the_budget_is_kept_and_what_is_left_is_said() {
 }
 
 #[test]
+fn a_clock_that_goes_back_neither_ends_an_operation_nor_makes_it_longer() {
+    let kernel = Kernel::default();
+    heap(&kernel, &[UNIT; 50]);
+    stranded(&kernel, &[1; 200]);
+    let [step, back, most] = [5, 1000, 100].map(Duration::from_millis);
+    kernel.set_cost(Call::Collapse, step);
+    kernel.set_cost(Call::Split, step);
+    kernel.advance(Duration::from_secs(60));
+    // While it waits, so that all of its own time is known: 5 ms of a call and 5 ms of rest.
+    let process = RemoteProcess::new(&kernel).running(|kernel| kernel.turn_back(back));
+    let options = CollapseOptions { budget: most, ..no_limit() };
+    let report = collapse(&process, &options, &mut nothing).unwrap();
+    assert_eq!((report.stop, report.collapsed + report.left), (Some(Stop::Budget), 50));
+    assert!(report.collapsed <= 20 && report.elapsed <= most + step, "{report:?}");
+    let options = ReleaseOptions { budget: most, ..ReleaseOptions::default() };
+    let report = release(&process, &options, &mut nothing).unwrap();
+    assert_eq!((report.stop, report.split + report.left), (Some(Stop::Budget), 200));
+    assert!(report.elapsed < 3 * most, "{report:?}");
+
+    // In the calls themselves.
+    let kernel = Kernel::default();
+    let (range, _) = (heap(&kernel, &[UNIT; 8]), stranded(&kernel, &[1; 8]));
+    kernel.advance(Duration::from_secs(60));
+    let process = RemoteProcess::new(&kernel).turning_back(back);
+    let report = collapse(&process, &no_limit(), &mut nothing).unwrap();
+    assert_eq!((report.collapsed, report.stop, report.longest_call), (8, None, Duration::ZERO));
+    assert_eq!(huge_units(&kernel, range), [true; 8]);
+    let report = release(&process, &ReleaseOptions::default(), &mut nothing).unwrap();
+    assert_eq!((report.split, report.stop, report.longest_call), (8, None, Duration::ZERO));
+    sound(&kernel);
+}
+
+#[test]
+fn which_end_it_was_is_known_though_the_clock_goes_back() {
+    let kernel = Kernel::default();
+    kernel.advance(Duration::from_secs(3600));
+    heap(&kernel, &[UNIT; 4]);
+    let waits = core::cell::Cell::new(0);
+    let process = RemoteProcess::new(&kernel).ending_after(2).living_on().running(|kernel| {
+        // Between looks at what has become of it: the first two waits are those after calls.
+        waits.set(waits.get() + 1);
+        if waits.get() == 5 {
+            kernel.turn_back(Duration::from_secs(1800));
+        }
+    });
+    let report = collapse(&process, &no_limit(), &mut nothing).unwrap();
+    assert_eq!((report.collapsed, report.stop), (2, Some(Stop::MainThreadEnded)));
+    assert!(
+        (100..200).contains(&waits.get()) && report.elapsed < Duration::from_secs(1),
+        "{waits:?}, {report:?}"
+    );
+}
+
+#[test]
 fn the_process_runs_on_and_what_it_frees_is_not_filled_again() {
     let kernel = Kernel::default();
     let range = heap(&kernel, &[UNIT; 4]);

@@ -111,7 +111,7 @@ impl Budget {
             }
         }
         found.add(&SCRAPE_BUDGET, &[], (self.deadline - self.begin).as_secs_f64());
-        found.add(&SCRAPE_TIME, &[], (self.linux.now() - self.begin).as_secs_f64());
+        found.add(&SCRAPE_TIME, &[], self.linux.now().saturating_sub(self.begin).as_secs_f64());
     }
 }
 

@@ -147,7 +147,7 @@ impl View {
             advice_known,
             broken_known,
             rows: rows(picture, &details, &broken, switched_off, mode),
-            elapsed: process.now() - begin,
+            elapsed: process.now().saturating_sub(begin),
         })
     }
 

@@ -72,7 +72,7 @@ pub(crate) fn gather(linux: Linux, named: &[u32], budget: Duration, real: bool) 
         elapsed: Duration::ZERO,
     };
     stranded(&mut list, linux, deadline);
-    list.elapsed = linux.now() - begin;
+    list.elapsed = linux.now().saturating_sub(begin);
     Ok(list)
 }
 

@@ -232,7 +232,7 @@ impl Watch {
                 Ok((_, false)) | Err(_) => None,
             };
         }
-        self.stranded.done(self.linux.now() - begin, sum.is_some());
+        self.stranded.done(self.linux.now().saturating_sub(begin), sum.is_some());
         sample.stranded = sum;
     }
 }

@@ -18,6 +18,7 @@
 //!
 //! [`EINVAL`]: crate::ErrorKind::Invalid
 
+use super::budget::Budget;
 use super::ended::{gone, must_have_memory};
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
 use super::picture::{Picture, Unit};
@@ -261,7 +262,8 @@ pub fn collapse(
     progress: &mut dyn FnMut(f64),
 ) -> Result<CollapseReport> {
     let begin = process.now();
-    let deadline = begin + options.budget;
+    let mut budget = Budget::new(begin, options.budget);
+    let deadline = budget.deadline(begin);
     let mut taken = None;
     if !options.dry_run {
         process.allows(Change::Collapse)?;
@@ -269,13 +271,13 @@ pub fn collapse(
     }
     let before = Picture::gather(process, is_heap, deadline)?;
     must_have_memory(process)?;
-    let (open, closed) = without_closed(&before, process, options, deadline);
+    let (open, closed) = without_closed(&before, process, options, budget.deadline(process.now()));
     let limits = process.memory_limits().ok();
     let levels = process.memory_levels().unwrap_or_default();
     let max_growth = growth_limit(options, before.resident(), &levels, before.unit);
     let mut in_time = true;
     let plan = CollapsePlan::new(&open, options, max_growth, |unit| {
-        in_time = in_time && process.now() < deadline;
+        in_time = in_time && !budget.is_over(process.now());
         // Past the deadline nothing more is looked at; taken for shared whole, a unit is not taken for cheap.
         if in_time { process.shared_pages(unit) } else { Ok(u32::MAX) }
     })?;
@@ -283,16 +285,17 @@ pub fn collapse(
         process,
         options,
         before: &before,
-        deadline,
+        budget,
         pace: Pace::new(options.latency),
         refusals: BTreeMap::new(),
         report: Counts::default(),
     };
     let stop = if options.dry_run { None } else { work.run(&plan, progress) };
     drop(taken);
-    let Work { pace, report: counts, .. } = work;
+    let Work { mut budget, pace, report: counts, .. } = work;
     let stop = stop.or_else(|| (!before.complete || !in_time).then_some(Stop::Budget));
-    let look = process.now() + LAST_LOOK.max(deadline.saturating_sub(process.now()));
+    let now = process.now();
+    let look = now.saturating_add(LAST_LOOK.max(budget.left(now)));
     let (mut after, mut charge_after) = (None, None);
     if !options.dry_run {
         after = Picture::gather(process, is_heap, look).ok();
@@ -312,7 +315,7 @@ pub fn collapse(
         calls: counts.calls,
         longest_call: pace.longest(),
         slow_calls: pace.slow(),
-        elapsed: process.now() - begin,
+        elapsed: budget.passed(process.now()),
         stop,
         charge: (charge, charge_after),
         plan,
@@ -334,7 +337,7 @@ struct Work<'a, P> {
     process: &'a P,
     options: &'a CollapseOptions,
     before: &'a Picture,
-    deadline: Duration,
+    budget: Budget,
     pace: Pace,
     /// Per mapping: refusals so far, `u32::MAX` from the first success on.
     refusals: BTreeMap<usize, u32>,
@@ -350,7 +353,7 @@ impl<P: Process> Work<'_, P> {
                 self.report.left += 1 + queue.len() as u64;
                 return Some(Stop::Interrupted);
             }
-            if self.process.now() >= self.deadline {
+            if self.budget.is_over(self.process.now()) {
                 self.report.left += 1 + queue.len() as u64;
                 return Some(Stop::Budget);
             }
@@ -378,7 +381,7 @@ impl<P: Process> Work<'_, P> {
             }
             let start = self.process.now();
             let result = self.process.collapse(step.range);
-            let took = self.process.now() - start;
+            let took = self.process.now().saturating_sub(start);
             self.report.calls.add(result);
             match result {
                 Ok(()) => {
@@ -400,7 +403,7 @@ impl<P: Process> Work<'_, P> {
                     }
                     progress(1.0 - queue.len() as f64 / plan.steps.len() as f64);
                     if !queue.is_empty() {
-                        self.process.wait(wait.min(self.deadline.saturating_sub(self.process.now())));
+                        self.process.wait(wait.min(self.budget.left(self.process.now())));
                     }
                 }
                 Outcome::Stop(stop) => {

@@ -4,6 +4,7 @@
 //! thread: what is opened below /proc/PID is empty, and `process_madvise` answers `ESRCH`, with a descriptor of another thread as well (Linux 6.18). What the
 //! other threads show below /proc/PID/task could be looked at; changed it cannot be.
 
+use super::budget::Budget;
 use super::{Process, Stop};
 use crate::{Error, Result};
 use core::time::Duration;
@@ -17,9 +18,9 @@ const SETTLED: Duration = Duration::from_millis(100);
 
 /// Which of the two it is: [`Stop::Gone`] or [`Stop::MainThreadEnded`].
 pub fn gone(process: &impl Process) -> Stop {
-    let begin = process.now();
+    let mut undecided = Budget::new(process.now(), UNDECIDED);
     loop {
-        let passed = process.now() - begin;
+        let passed = undecided.passed(process.now());
         match process.status() {
             Ok(status) if status.ended || status.has_memory => return Stop::Gone,
             Ok(status) if status.main_thread_ended && passed >= SETTLED => return Stop::MainThreadEnded,

@@ -35,6 +35,7 @@
 //! # Ok::<(), hugeheap_os::Error>(())
 //! ```
 
+mod budget;
 mod collapse;
 mod ended;
 mod pace;

@@ -14,6 +14,7 @@
 //! Several huge pages go into one call. How many follows from how long the calls take: twice as many while they are quick, half
 //! when one was slow.
 
+use super::budget::Budget;
 use super::collapse::is_heap;
 use super::ended::{gone, must_have_memory};
 use super::pace::{LATENCY_LIMIT, Outcome, Pace, Stop, Tally};
@@ -158,7 +159,7 @@ pub fn release(
     progress: &mut dyn FnMut(f64),
 ) -> Result<ReleaseReport> {
     let begin = process.now();
-    let deadline = begin + options.budget;
+    let mut budget = Budget::new(begin, options.budget);
     let mut taken = None;
     if !options.dry_run {
         process.allows(Change::Split)?;
@@ -167,11 +168,11 @@ pub fn release(
     let limits = process.memory_limits().ok();
     let resident = process.status().ok().map(|status| status.resident);
     let derivation = process.derivation();
-    let (plan, complete) = look(process, deadline)?;
+    let (plan, complete) = look(process, budget.deadline(begin))?;
     must_have_memory(process)?;
     let mut run =
         Run { pace: Pace::new(options.latency), split: 0, left: 0, retries: 0, calls: Tally::default() };
-    let stop = if options.dry_run { None } else { run.all(process, &plan, deadline, progress) };
+    let stop = if options.dry_run { None } else { run.all(process, &plan, &mut budget, progress) };
     drop(taken);
     let stop = stop.or_else(|| (!complete).then_some(Stop::Budget));
     let mut report = ReleaseReport {
@@ -183,7 +184,7 @@ pub fn release(
         calls: run.calls,
         longest_call: run.pace.longest(),
         slow_calls: run.pace.slow(),
-        elapsed: process.now() - begin,
+        elapsed: budget.passed(process.now()),
         stop,
         after: None,
         limits,
@@ -195,7 +196,7 @@ pub fn release(
         report.charge_after = process.memory_limits().ok().map(|limits| limits.charge);
         report.resident.1 = process.status().ok().filter(|s| s.has_memory).map(|status| status.resident);
         if derivation == Derivation::Folios {
-            let until = process.now() + LAST_LOOK.max(report.elapsed);
+            let until = process.now().saturating_add(LAST_LOOK.max(report.elapsed));
             report.after = look(process, until).ok().filter(|(_, complete)| *complete).map(|(plan, _)| {
                 let huge_pages = plan.steps.len() as u64 + plan.shared;
                 Stranded { huge_pages, bytes: plan.stranded + plan.shared_stranded }
@@ -246,7 +247,7 @@ impl Run {
         &mut self,
         process: &impl Process,
         plan: &ReleasePlan,
-        deadline: Duration,
+        budget: &mut Budget,
         progress: &mut dyn FnMut(f64),
     ) -> Option<Stop> {
         let mut queue: VecDeque<(usize, u32)> = plan.steps.iter().map(|step| (step.page, 1)).collect();
@@ -256,14 +257,14 @@ impl Run {
                 self.left += queue.len() as u64;
                 return Some(Stop::Interrupted);
             }
-            if process.now() >= deadline {
+            if budget.is_over(process.now()) {
                 self.left += queue.len() as u64;
                 return Some(Stop::Budget);
             }
             let pages: Vec<usize> = queue.iter().take(batch).map(|(page, _)| *page).collect();
             let start = process.now();
             let result = process.split(&pages);
-            let took = process.now() - start;
+            let took = process.now().saturating_sub(start);
             let done = match result {
                 // An implementation that answers more than it was asked for must not take others' turns away.
                 Ok(done) => done.clamp(1, pages.len()),
@@ -290,7 +291,7 @@ impl Run {
                     };
                     progress(1.0 - queue.len() as f64 / plan.steps.len() as f64);
                     if !queue.is_empty() {
-                        process.wait(wait.min(deadline.saturating_sub(process.now())));
+                        process.wait(wait.min(budget.left(process.now())));
                     }
                 }
                 Outcome::Stop(stop) => {

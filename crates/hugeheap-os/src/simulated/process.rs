@@ -26,6 +26,7 @@ pub struct RemoteProcess<'a> {
     gone_after: Cell<u64>,
     stays: bool,
     lives_on: bool,
+    turns_back: Duration,
     running: Box<dyn Fn(&Kernel) + 'a>,
     /// Whether somebody has it for changes: of this process alone, or of those that were made alike.
     taken: Rc<Cell<bool>>,
@@ -42,6 +43,7 @@ impl<'a> RemoteProcess<'a> {
             gone_after: Cell::new(u64::MAX),
             stays: false,
             lives_on: false,
+            turns_back: Duration::ZERO,
             running: Box::new(|_| {}),
             taken: Rc::default(),
         }
@@ -97,6 +99,12 @@ impl<'a> RemoteProcess<'a> {
         Self { running: Box::new(run), ..self }
     }
 
+    /// The clock is turned back by as much in each call that changes something: see [`Kernel::turn_back`].
+    #[must_use]
+    pub fn turning_back(self, time: Duration) -> Self {
+        Self { turns_back: time, ..self }
+    }
+
     fn alive(&self, call: &'static str) -> Result<()> {
         if self.has_ended() { Err(Error::new(call, libc::ESRCH)) } else { Ok(()) }
     }
@@ -117,6 +125,7 @@ impl<'a> RemoteProcess<'a> {
 
     /// One change takes one of the calls the process lives for.
     fn change(&self, call: &'static str) -> Result<()> {
+        self.kernel.turn_back(self.turns_back);
         self.alive(call)?;
         self.gone_after.set(self.gone_after.get().saturating_sub(1));
         self.refusal.map_or(Ok(()), |code| Err(Error::new(call, code)))

@@ -83,7 +83,7 @@ impl Folios {
         visit: &mut dyn FnMut(PartialPage),
     ) -> Result<()> {
         let now = host::now();
-        if now - self.since > REMEMBERED {
+        if now.abs_diff(self.since) > REMEMBERED {
             self.plain.clear();
             self.since = now;
         }
