@@ -11,6 +11,7 @@
 use super::ahead::Growth;
 use super::backing::{Host, Latency};
 use super::bitmap;
+use super::clock::Clock;
 use super::demand::Demand;
 use super::empties::Empties;
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
@@ -67,6 +68,7 @@ impl std::error::Error for BadFree {}
 /// The arenas of one heap. See the module's text.
 pub struct Arenas<O> {
     pub(crate) os: O,
+    pub(super) clock: Clock,
     pub(crate) settings: Settings,
     pub(crate) table: Table,
     pub(crate) host: Host,
@@ -114,6 +116,7 @@ impl<O: Os> Arenas<O> {
     pub const fn new(os: O, settings: Settings) -> Self {
         Self {
             os,
+            clock: Clock::new(),
             demand: Demand::new(settings.decay),
             growth: Growth::NONE,
             settings,
@@ -171,11 +174,6 @@ impl<O: Os> Arenas<O> {
     /// The settings.
     pub const fn settings(&self) -> Settings {
         self.settings
-    }
-
-    /// Nanoseconds of the system's clock.
-    pub(crate) fn now(&self) -> u64 {
-        self.os.now().as_nanos() as u64
     }
 
     /// Nanoseconds for which a processor has worked for the calling thread.

@@ -33,6 +33,7 @@ mod arenas;
 mod backing;
 mod batch;
 mod bitmap;
+mod clock;
 mod cut;
 mod demand;
 mod empties;

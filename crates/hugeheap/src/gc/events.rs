@@ -246,7 +246,8 @@ impl<S: Source> Heap<S> {
         self.counted = all;
         let source = self.old.space().source();
         let now = source.os().now();
-        if now.saturating_sub(self.listeners.shown) >= SHOWN {
+        // A clock that was turned back must not keep them from being shown until it comes there again.
+        if now.abs_diff(self.listeners.shown) >= SHOWN {
             self.listeners.shown = now;
             source.changed();
         }

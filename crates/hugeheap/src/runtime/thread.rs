@@ -32,6 +32,7 @@ use crate::arena::Wait;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 
 /// Stack of the thread in bytes. A pass uses below 16 KiB; the rest is room for the C library.
 const STACK: usize = 128 << 10;
@@ -227,8 +228,7 @@ impl MaintenanceThread {
                     }
                 }
                 Wait::For(time) => {
-                    let until = runtime.heap.lock().now().saturating_add(time);
-                    if !self.sleep_until(until, runtime) {
+                    if !self.sleep_for(Duration::from_nanos(time), runtime) {
                         return;
                     }
                 }
@@ -251,11 +251,14 @@ impl MaintenanceThread {
         }
     }
 
-    /// Sleeps until a pass is due or asked for, and makes arenas ahead meanwhile. False: the thread has to end.
-    fn sleep_until(&self, until: u64, runtime: &Runtime) -> bool {
+    /// Sleeps until a pass is due, in so much time, or asked for, and makes arenas ahead meanwhile. False: the thread has to end.
+    fn sleep_for(&self, time: Duration, runtime: &Runtime) -> bool {
         let os = Linux::new();
+        let begin = hugeheap_os::Facts::now(&os);
         loop {
-            let left = until.saturating_sub(hugeheap_os::Facts::now(&os).as_nanos() as u64);
+            // Never more than all of it, whatever becomes of the clock.
+            let left =
+                time.saturating_sub(hugeheap_os::Facts::now(&os).saturating_sub(begin)).as_nanos() as u64;
             let asked = self.sleep(left);
             if asked & STOP != 0 {
                 return false;

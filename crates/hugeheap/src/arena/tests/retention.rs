@@ -290,3 +290,41 @@ fn blocks_are_kept_and_given_back_like_arenas() {
     world.run(2.0);
     assert_eq!((world.kernel.charge(), world.heap.snapshot().arenas), (0, 0));
 }
+
+#[test]
+fn a_clock_that_goes_back_keeps_no_memory_for_as_long() {
+    for back in [3600, 1 << 40].map(Duration::from_secs) {
+        let mut world = World::new(Policy::Thp, Config::default());
+        world.kernel.advance(Duration::from_secs(7200));
+        // Regretted once, so that both windows know of it.
+        for _ in 0..2 {
+            let arenas = world.take_arenas(50);
+            world.run(0.1);
+            world.free_arenas(&arenas);
+            world.run(2.0);
+        }
+        assert_eq!(world.kernel.charge(), 50 * ARENA);
+        world.kernel.turn_back(back);
+        world.run(5.0);
+        let snapshot = world.heap.snapshot();
+        assert_eq!((snapshot.retained, snapshot.retention_target), (0, 0), "{snapshot:?}");
+        assert_eq!(world.kernel.charge(), 0);
+        assert_eq!(world.heap.maintain(), Wait::Idle);
+    }
+}
+
+#[test]
+fn what_failed_is_tried_again_though_the_clock_went_back() {
+    let mut world = World::new(Policy::Thp, Config::default());
+    world.kernel.advance(Duration::from_secs(7200));
+    let arenas = world.take_arenas(10);
+    world.run(0.1);
+    world.free_arenas(&arenas);
+    world.kernel.fail_every(hugeheap_os::simulated::Call::Decommit, 1, libc::ENOMEM);
+    world.run(2.0);
+    assert_eq!(world.kernel.charge(), 10 * ARENA);
+    world.kernel.fail_no_more();
+    world.kernel.turn_back(Duration::from_secs(3600));
+    world.run(11.0);
+    assert_eq!((world.heap.snapshot().retained, world.kernel.charge()), (0, 0));
+}

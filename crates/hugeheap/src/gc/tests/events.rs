@@ -79,3 +79,17 @@ fn a_heap_gets_a_log_of_its_own_and_keeps_it_when_the_next_is_wrong() {
     );
     test.end();
 }
+
+#[test]
+fn numbers_are_shown_though_the_clock_went_back() {
+    let mut test = Test::checked();
+    let world = test.space.source();
+    world.kernel.advance(Duration::from_secs(7200));
+    test.run(|scope, _| scope.collect());
+    assert!(*world.shown.lock() > 0);
+    world.kernel.turn_back(Duration::from_secs(3600));
+    *world.shown.lock() = 0;
+    test.run(|scope, _| scope.collect());
+    assert_eq!(*world.shown.lock(), 1, "and not again within a quarter of a second");
+    test.end();
+}

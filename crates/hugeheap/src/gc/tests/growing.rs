@@ -220,7 +220,7 @@ fn a_nursery_does_not_grow_where_its_memory_takes_longer_to_find_than_a_pause_ma
         [(too_long, false, false), (too_long, true, true), (STEP / 40, false, true), (STEP / 40, true, true)]
     {
         let space = space();
-        let World { arenas, kernel, waiting } = space.source();
+        let World { arenas, kernel, waiting, .. } = space.source();
         kernel.set_cost(Call::HugeFault, takes);
         *waiting.lock() = Some(makes);
         let mut test = Test::as_set(space, Settings { nursery: None, ..Settings::default() });

@@ -37,6 +37,8 @@ struct World {
     kernel: Kernel,
     /// What a maintenance thread does while the program waits for it; `None`: there is no such thread.
     waiting: Lock<Option<Waiting>>,
+    /// How often numbers were shown to other processes.
+    shown: Lock<u64>,
 }
 
 /// What happens while a heap waits so long.
@@ -50,6 +52,9 @@ impl Source for World {
     fn wait_for_arenas(&'static self, time: Duration) -> bool {
         let waiting = *self.waiting.lock();
         waiting.inspect(|happens| happens(self, time)).is_some()
+    }
+    fn changed(&'static self) {
+        *self.shown.lock() += 1;
     }
     fn os(&self) -> &Kernel {
         &self.kernel
@@ -71,7 +76,7 @@ fn space_on(config: Config, settings: ArenaSettings) -> &'static Space<World> {
     // Access for real: what is written without its metadata being ready crashes.
     let kernel = Kernel::new(Config { enforce_access: true, ..config });
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
-    let world = Box::leak(Box::new(World { arenas, kernel, waiting: Lock::new(None) }));
+    let world = Box::leak(Box::new(World { arenas, kernel, waiting: Lock::new(None), shown: Lock::new(0) }));
     Box::leak(Box::new(Space::new(world)))
 }
 

@@ -108,7 +108,7 @@ fn makes_slowly(world: &World, time: Duration) {
 fn a_minor_collection_waits_for_the_arena_that_is_being_made() {
     const COUNT: u64 = 20_000;
     let mut test = grow(2 * TAKES, Some(makes), 16);
-    let World { arenas, kernel, waiting } = test.space.source();
+    let World { arenas, kernel, waiting, .. } = test.space.source();
     *waiting.lock() = Some(makes_slowly);
     // What is at hand is somebody else's now, and a thread has just begun to make the next arena.
     let mut taken = Vec::new();
@@ -187,7 +187,7 @@ fn one_arena_that_took_long_is_enough_to_know_and_a_pause_has_what_is_left_of_it
 fn an_arena_that_will_soon_be_there_limits_one_collection_and_one_that_takes_long_the_next_ones() {
     const MIB: usize = 1 << 20;
     let mut test = grow(TAKES / 10, None, 64);
-    let World { arenas, kernel, waiting } = test.space.source();
+    let World { arenas, kernel, waiting, .. } = test.space.source();
     let (ahead, taken) = under_way(&test);
     let heap = &mut test.heap;
     heap.old.grows = true;
