@@ -34,6 +34,17 @@ proptest! {
     }
 
     #[test]
+    fn blocks_grow_piece_by_piece_and_their_sizes_are_known(
+        program in programs(
+            400,
+            &[4, 5, 7, 11, 17, 18, 26, 27, 28, 30, 32, 33, 34, 35, 36, 38, 38, 39, 40, 40, 41, 41, 42, 42, 43],
+            any::<bool>(),
+        )
+    ) {
+        run(&program);
+    }
+
+    #[test]
     fn contents_stay_wherever_blocks_move(
         program in programs(200, &[0, 4, 5, 6, 7, 11, 18, 21, 22, 23, 28, 29, 30], Just(true))
     ) {

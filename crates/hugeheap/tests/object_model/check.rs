@@ -3,6 +3,8 @@
 use super::{
     AddressRange, Fault, HEAP_PAGE_BYTES, Live, MAX_BLOCK, Machine, Mistake, Space, Wait, World, pointer,
 };
+use hugeheap::object::{Content, Walk};
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -87,6 +89,36 @@ impl Machine {
         for (&address, live) in &self.live {
             self.check_contents(address, live, live.bytes);
         }
+        self.check_walk();
+    }
+
+    /// A walk meets what is live, each once and with its size, and the statistics count the same.
+    fn check_walk(&self) {
+        let mut walked = BTreeMap::new();
+        self.space.walk(&mut |step| {
+            let Walk::Page(page) = step else { return };
+            let mut meets =
+                |address, bytes| assert_eq!(walked.insert(address, bytes), None, "{address:#x} twice");
+            match page.content {
+                Content::Blocks(bytes) => page.blocks().for_each(|block| meets(block, bytes)),
+                Content::Run(bytes) => meets(page.address, bytes),
+                _ => {}
+            }
+        });
+        for (address, &bytes) in &walked {
+            let live =
+                self.live.get(address).unwrap_or_else(|| panic!("{address:#x} of {bytes} is not live"));
+            assert_eq!(live.usable, bytes, "{live:?}");
+        }
+        // Large blocks are no pages of a heap.
+        let missed = self.live.iter().find(|(address, live)| {
+            !walked.contains_key(address) && live.usable < HEAP_PAGE_BYTES && !live.aligned
+        });
+        assert!(missed.is_none(), "{missed:?} is not walked");
+        let sum = self.space.statistics();
+        let blocks: usize = sum.classes.iter().map(|class| class.live_blocks).sum();
+        assert_eq!(blocks + sum.runs, walked.len());
+        assert_eq!(sum.live_bytes() + sum.run_bytes, walked.values().sum::<usize>());
     }
 
     /// The answer to a free of something that is not live, by a heap that can know: the owner of the page knows best which blocks

@@ -7,9 +7,11 @@
 //!
 //! Any bytes are a program: the property tests and the fuzz target make them. Every block may be freed by every heap, and by none; a heap
 //! may be left and found again. What is compared: addresses (aligned, apart), usable sizes, the answers to wrong frees, contents, zeroed memory,
-//! and the kernel's own objections. Now and then: everything that heaps and arenas keep (`verify`).
+//! and the kernel's own objections. Now and then: everything that heaps and arenas keep (`verify`), and what a walk meets and
+//! the statistics count.
 
 mod check;
+mod grow;
 mod world;
 
 use hugeheap::arena::{Arenas, HEAP_PAGE_BYTES, Policy, Settings, Wait};
@@ -58,6 +60,8 @@ struct Live {
     usable: usize,
     /// What was written is derived from this.
     seed: u64,
+    /// It was asked for with an alignment, which may take a larger place.
+    aligned: bool,
 }
 
 /// See the module's text.
@@ -127,7 +131,7 @@ impl Machine {
         let [operation, a, b, c] = code;
         let (wide, heap) = (usize::from(a) << 8 | usize::from(b), usize::from(c));
         self.world.kernel.advance(Duration::from_micros(10));
-        match operation % 32 {
+        match operation % 44 {
             0 | 1 => self.allocate(wide % 577, heap, Kind::Plain),
             2 => self.allocate(wide % 577, heap, Kind::Near),
             3 => self.allocate(wide % 577, heap, Kind::AfterWindow),
@@ -152,7 +156,16 @@ impl Machine {
             28 => self.maintain(u64::from(a) * u64::from(b)),
             29 if self.faulty => self.inject(a, b, c),
             30 => self.write_again(wide),
-            _ => self.allocate_nothing(heap),
+            31 => self.allocate_nothing(heap),
+            32..=37 => self.grow(wide, heap, c / 3),
+            38 => (0..3 + b % 30).for_each(|n| self.grow(wide + usize::from(n), heap, c / 3)),
+            39 => self.allocate(pages_bytes(7, b) / (1 + usize::from(c % 8)), heap, Kind::Plain),
+            40 => self.free_asked(wide, heap),
+            41 => self.sizes(wide, usize::from(c) * 37),
+            42 => {
+                self.resize(wide, heap, HEAP_PAGE_BYTES * (1 + usize::from(b) % 68) + usize::from(c) % 3 - 1)
+            }
+            _ => self.allocate(200_000 + 2000 * usize::from(a) + usize::from(c), heap, Kind::Plain),
         }
         self.steps += 1;
         self.check(self.steps % 16 == 0);
@@ -187,6 +200,9 @@ impl Machine {
             Kind::Aligned(align) => assert_eq!(address % align, 0, "{bytes} bytes aligned to {align}"),
         }
         self.handed_out(address, bytes, usable);
+        if let Some(live) = self.live.get_mut(&address) {
+            live.aligned = matches!(kind, Kind::Aligned(_));
+        }
     }
 
     fn allocate_nothing(&mut self, number: usize) {
@@ -199,7 +215,7 @@ impl Machine {
     fn handed_out(&mut self, address: usize, bytes: usize, usable: usize) {
         self.check_apart(address, usable);
         self.seed = self.seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        let live = Live { bytes, usable, seed: self.seed };
+        let live = Live { bytes, usable, seed: self.seed, aligned: false };
         self.write(address, &live);
         self.live.insert(address, live);
         self.live_bytes += usable;
