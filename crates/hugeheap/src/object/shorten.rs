@@ -11,6 +11,14 @@
 //! two, and all heaps are told where the first ends. What it remembers behind the gap, blocks and page runs, a heap finds as before, by where they are from the beginning of the first region: the metadata of both is one array still. Only
 //! what is freed there goes the longer way of further regions from now on, and is not remembered again.
 //!
+//! A gap may have pages with metadata in it: what a large block left is used for small arenas, and once these were given back nothing is used there. What was written stays, so the region is parted where the widest stretch without any lies:
+//!
+//! ```text
+//!   arenas    ├─ used ─┤growth┤ ·············· gap ·············· ├─ large blocks ─┤
+//!   written   ██████                        ██    ██               █
+//!   regions   ├──── first ────┤             ├──────── another ─────────────────────┤
+//! ```
+//!
 //! Told first, given back afterwards: an address that lies there is mapped by somebody else only after that, and whoever has one sees what was told before.
 
 use super::heap::Core;
@@ -36,17 +44,22 @@ impl<S: Source> Space<S> {
             )
         };
         let (end, last) = cut.behind.map_or((pages, pages), whole_groups);
-        if end < last {
+        let (marks, next) = tables.widest_without(first, end);
+        // Where nothing is used behind the gap, what was written in it ends the region that begins there.
+        let last = if end < pages { last } else { tables.end_of_ready(next, end) };
+        if next < last {
             // Only where regions are so many that each is small: what this one has stays.
             if self.is_full() {
                 return;
             }
-            let (start, len) = (region.start + end * HEAP_PAGE_BYTES, (last - end) * HEAP_PAGE_BYTES);
-            self.add_region(AddressRange::new(start, len), tables.behind(end));
+            let (start, len) = (region.start + next * HEAP_PAGE_BYTES, (last - next) * HEAP_PAGE_BYTES);
+            self.add_region(AddressRange::new(start, len), tables.behind(next));
         }
-        let marks = tables.end_of_ready(first, end);
         self.tell_end(region, marks);
-        tables.release(os, first, marks, end);
+        tables.release(os, first, marks, next);
+        // Of what is in the gap and in the other region: no more than was never written.
+        let inside = end.min(last);
+        tables.release(os, next, inside, inside);
         tables.release(os, last, last, pages);
     }
 

@@ -178,6 +178,22 @@ impl Tables {
         (last.map_or(groups.start, |group| group + 1) * GROUP_PAGES).min(end)
     }
 
+    /// The widest part of `first..end`, in whole groups, of which nothing can be written: where it begins and where it ends. Under the same lock. The first part begins at `first` itself.
+    pub(super) fn widest_without(&self, first: usize, end: usize) -> (usize, usize) {
+        let mut widest = (first.min(end), first.min(end));
+        let mut begin = first;
+        while begin < end {
+            let groups = begin.div_ceil(GROUP_PAGES)..end.div_ceil(GROUP_PAGES);
+            let ready = |&group: &usize| self.ready(group).load(Ordering::Relaxed) & READY != 0;
+            let next = groups.clone().find(ready).map_or(end, |group| (group * GROUP_PAGES).min(end));
+            if next - begin > widest.1 - widest.0 {
+                widest = (begin, next);
+            }
+            begin = next + GROUP_PAGES;
+        }
+        widest
+    }
+
     /// The tables of the pages from `first` on, a multiple of a group's, as those of a region that begins there. What is on huge pages stays there, and nothing comes to it: they would begin within an array.
     pub(super) fn behind(&self, first: usize) -> Self {
         let mut arrays = self.arrays;

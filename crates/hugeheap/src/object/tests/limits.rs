@@ -1,5 +1,6 @@
 //! Programs that limit their own address space: metadata goes with the arenas, and frees stay exact.
 
+use super::unused::give_back;
 use super::*;
 use crate::arena::ARENA_BYTES;
 use proptest::prelude::*;
@@ -103,6 +104,45 @@ fn blocks_behind_a_gap_are_freed_as_before() {
     heap.give_all(more);
     heap.give_all([first, last]);
     heap.check_empty();
+}
+
+/// Small blocks took over what a large one left, and were freed before the limit: the marks of nearly all of the region stayed, which was more than the limit leaves where a region is made for a large host.
+#[test]
+fn metadata_of_pages_that_were_used_behind_keeps_no_more_than_its_own() {
+    for is_behind in [false, true] {
+        let space = space_with(Config::default(), LONG);
+        let mut heap = space.acquire().expect("memory");
+        let first = heap.take(48);
+        let start = space.regions()[0].start;
+        // One that is used after the limit as well, or none.
+        let last = is_behind.then(|| heap.take(2 * ARENA_BYTES));
+        let large = heap.take(40 * ARENA_BYTES);
+        heap.give(large).expect("live");
+        let mut blocks = Vec::new();
+        while blocks.last().is_none_or(|&block| at(block) - start <= LONG / 2) {
+            blocks.push(heap.take(4096));
+        }
+        blocks.extend(heap.take_many(3000, 4096));
+        let far = *blocks.iter().max().expect("some");
+        heap.give_all(blocks);
+        heap.trim();
+        give_back(space);
+        let tables = space.regions()[0].tables.expect("the heap's");
+        limit(space, LIMIT);
+        let [.., marks] = tables.parts(0, tables.pages);
+        let mapped = space.source().kernel.mapping_list();
+        let marks = mapped.iter().filter(|mapping| marks.contains(mapping.range.start));
+        let marks: usize = marks.map(|mapping| mapping.range.len).sum();
+        assert!(marks <= 1 << 20, "{marks} bytes of marks are kept");
+        assert_eq!(space.regions().len(), 2, "what was written is a region of its own");
+        check_foreign(&mut heap, start);
+        assert!(heap.usable_size(far).is_err());
+        let more = heap.take_many(9000, 4096);
+        heap.check();
+        heap.give_all(more);
+        heap.give_all([first].into_iter().chain(last));
+        heap.check_empty();
+    }
 }
 
 #[test]
