@@ -3,7 +3,7 @@
 //! | variable | value |
 //! |---|---|
 //! | `HUGEHEAP_POLICY` | `auto`, `thp`, `dense`, `hugetlb`, `base` |
-//! | `HUGEHEAP_LEVEL` | `arenas`, `objects` |
+//! | `HUGEHEAP_LEVEL` | `arenas`, `objects`, `malloc` |
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
 //! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024), as in `1.5G`; `0`: none |
 //! | `HUGEHEAP_HARDENED` | `1`: heaps are hardened; `0` |
@@ -72,7 +72,7 @@ impl SettingError {
     pub const fn message(self) -> &'static str {
         match self.0 {
             Setting::Policy => "HUGEHEAP_POLICY must be one of auto, thp, dense, hugetlb, base",
-            Setting::Level => "HUGEHEAP_LEVEL must be arenas or objects",
+            Setting::Level => "HUGEHEAP_LEVEL must be arenas, objects or malloc",
             Setting::Decay => "HUGEHEAP_DECAY must be seconds between 0.001 and 86400",
             Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
             Setting::Hardened => "HUGEHEAP_HARDENED must be 0 or 1",
@@ -283,6 +283,14 @@ mod tests {
         }
         for bad in ["99999999999T", "99999999999.5T", "18446744073709551616", "18446744073709551615K"] {
             assert_eq!(parse_bytes(bad), Err("too many bytes"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn who_gives_a_wrong_level_is_told_of_all_that_there_are() {
+        for level in Level::ALL {
+            assert_eq!(Level::parse(level.name()), Some(level));
+            assert!(SettingError(Setting::Level).message().contains(level.name()), "{level:?}");
         }
     }
 
