@@ -134,9 +134,6 @@ impl<O: Os> Arenas<O> {
         let gone = goes && self.make_way(first);
         self.left = (first, count);
         self.counters.frees += 1;
-        let now = self.now();
-        let live = self.counters.live;
-        self.demand.record(now, live);
         Ok((bytes as usize, gone))
     }
 
