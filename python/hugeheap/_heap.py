@@ -145,7 +145,9 @@ def _checked_level(level: str | None) -> str | None:
     if level is not None and not isinstance(level, str):
         _refuse_kind("level", "a name such as 'objects'", level)
     if level is not None and level not in native.LEVELS:
-        raise HugeheapError(f"unknown level {level!r}", "unknown-level", f"choose one of {', '.join(native.LEVELS)}")
+        # Level malloc is none to choose here.
+        known = ", ".join(name for name in native.LEVELS if name != "malloc")
+        raise HugeheapError(f"unknown level {level!r}", "unknown-level", f"choose one of {known}")
     if level == "malloc" and status().level != "malloc":
         raise HugeheapError(
             "level 'malloc' cannot begin in a running process", "level-at-start", "start it with hugeheap run --level malloc"

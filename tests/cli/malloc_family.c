@@ -12,13 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                          \
-    do {                                                                          \
-        if (!(condition)) {                                                       \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);      \
-            exit(1);                                                              \
-        }                                                                         \
-    } while (0)
+#include "check.h"
 
 /* The compiler knows these functions, and what it may leave out. */
 static void *volatile sink;
@@ -26,13 +20,6 @@ static volatile size_t most = SIZE_MAX;
 
 extern void *__libc_malloc(size_t);
 extern void *__libc_memalign(size_t, size_t);
-
-static int is_zero(const unsigned char *bytes, size_t size) {
-    for (size_t at = 0; at < size; at++)
-        if (bytes[at])
-            return 0;
-    return 1;
-}
 
 static void sizes(void) {
     for (size_t size = 0; size < (8u << 20); size += size / 7 + 1) {

@@ -23,7 +23,8 @@ def family(tmp_path_factory):
     if compiler is None:
         pytest.skip("no C compiler here")
     target = tmp_path_factory.mktemp("malloc") / "family"
-    words = [compiler, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "malloc_family.c", "-o", target, "-ldl"]
+    words = [compiler, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", ROOT / "tests/c"]
+    words += [HERE / "malloc_family.c", "-o", target, "-ldl"]
     subprocess.run(words, check=True)
     return target
 

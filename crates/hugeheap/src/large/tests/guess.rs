@@ -3,8 +3,8 @@
 use super::*;
 use hugeheap_os::ThpDisabled;
 
-/// Less than an eighth of an arena.
-const LITTLE: usize = ARENA_BYTES / 8 - HEAP_PAGE_BYTES;
+/// Less than a sixteenth of an arena.
+const LITTLE: usize = ARENA_BYTES / 16 - HEAP_PAGE_BYTES;
 
 /// A list of a million elements had 1.94 MiB more than it used, of a huge page that it had only just begun.
 #[test]
@@ -34,7 +34,7 @@ fn a_page_that_was_begun_is_one_huge_page_as_soon_as_the_block_grows_over_it() {
             world.check_moved(block, grown, begun);
             world.use_all(grown, begun + more);
             let tail = (begun + more) % ARENA_BYTES;
-            let on_os_pages = if tail < ARENA_BYTES / 8 { tail } else { 0 };
+            let on_os_pages = if tail < ARENA_BYTES / 16 { tail } else { 0 };
             assert_eq!(
                 world.huge_bytes(),
                 (begun + more - on_os_pages).next_multiple_of(ARENA_BYTES) as u64,

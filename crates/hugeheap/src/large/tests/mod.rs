@@ -51,8 +51,8 @@ fn a_tail_is_a_huge_page_only_where_that_wastes_little() {
     assert_eq!(huge(3 * MIB as usize, false), 1, "half a tail");
     assert_eq!(huge(ARENA_BYTES + 112 * HEAP_PAGE_BYTES, false), 2, "seven eighths");
     assert_eq!(huge(ARENA_BYTES + 111 * HEAP_PAGE_BYTES, false), 1);
-    assert_eq!(huge(16 * MIB as usize + 16 * HEAP_PAGE_BYTES, false), 9, "a waste of an eighth at most");
-    assert_eq!(huge(16 * MIB as usize + 15 * HEAP_PAGE_BYTES, false), 8, "less than an eighth is used");
+    assert_eq!(huge(16 * MIB as usize + 8 * HEAP_PAGE_BYTES, false), 9, "a waste of an eighth at most");
+    assert_eq!(huge(16 * MIB as usize + 7 * HEAP_PAGE_BYTES, false), 8, "less than a sixteenth is used");
     assert_eq!(huge(3 * MIB as usize, true), 2, "it grows");
 }
 
@@ -102,7 +102,8 @@ fn a_guess_that_came_true_makes_room_for_the_next() {
         block = resize(&mut world, block, bytes);
         world.use_all(block, bytes);
         let begun = bytes - bytes % ARENA_BYTES;
-        let huge = if bytes - begun < ARENA_BYTES / 8 { begun } else { begun + ARENA_BYTES };
+        let tail = (bytes - begun).div_ceil(HEAP_PAGE_BYTES) as u32;
+        let huge = if tail < HEAP_PAGES / 16 { begun } else { begun + ARENA_BYTES };
         assert_eq!(world.huge_bytes(), huge as u64, "all of what grows, but for what has just begun");
         world.check();
     }
@@ -413,9 +414,9 @@ fn a_growing_list_seldom_moves_and_copies_nothing() {
         world.use_all(block, bytes);
     }
     assert!(moves < 15, "{moves} moves of 46 growths");
-    // One in eight ends at the beginning of a page.
+    // One in sixteen ends at the beginning of a page.
     let faults = world.kernel.events().faults;
-    assert!(faults <= 46 / 8 * (ARENA / 8 / 4096), "{faults}");
+    assert!(faults <= 46 / 16 * (ARENA / 16 / 4096), "{faults}");
     assert_eq!(world.huge_bytes(), world.heap.snapshot().large.next_multiple_of(ARENA));
     assert_eq!(world.heap.snapshot().live_peak, world.heap.snapshot().live);
     others.iter().for_each(|&other| world.check_contents(other, 3 * ARENA_BYTES));
