@@ -142,9 +142,9 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         decision => decision,
     };
     if has_malloc() {
-        // By default, and as the first request found it in the environment; where there was none yet, now.
-        runtime().start(settings);
+        // Whatever was asked for: the library has no other.
         level = Level::Malloc;
+        runtime().start(settings);
     }
     if let (true, Some(symbols)) = (is_installed(decision), symbols) {
         // Here, so that the programs between, shells and their tools, say nothing.

@@ -3,7 +3,6 @@
 use crate::blocks::{refuse, with_heap};
 use crate::c_library;
 use core::ffi::{c_int, c_void};
-use core::ptr::null_mut;
 use hugeheap::arena::ARENA_BYTES;
 
 /// Bytes of an OS page.
@@ -20,14 +19,10 @@ fn allocate(alignment: usize, size: usize) -> *mut c_void {
     with_heap(|heap| heap.allocate_aligned(size, alignment), || c_library::memalign(alignment, size))
 }
 
-/// The alignment of the old functions: what is no power of two is rounded up to one.
-fn rounded(alignment: usize) -> Option<usize> {
-    alignment.checked_next_power_of_two()
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
-    match rounded(alignment) {
+    // What is no power of two is rounded up to one, as the C library does.
+    match alignment.checked_next_power_of_two() {
         Some(alignment) => allocate(alignment, size),
         None => refuse(libc::EINVAL),
     }
@@ -66,9 +61,6 @@ extern "C" fn valloc(size: usize) -> *mut c_void {
 extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.checked_next_multiple_of(os_page()) {
         Some(size) => allocate(os_page(), size.max(os_page())),
-        None => {
-            refuse(libc::ENOMEM);
-            null_mut()
-        }
+        None => refuse(libc::ENOMEM),
     }
 }

@@ -23,6 +23,23 @@ fn heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     unsafe { thread_heap_at_hand() }
 }
 
+/// Whether nothing is hugeheap's as far as this thread can tell: it has no heap, and hugeheap does not serve. To look for a block would take the heap's lock, which nobody sees to when such a process forks: a child
+/// waited for it for ever.
+#[inline(always)]
+fn is_off() -> bool {
+    heap_at_hand().is_none() && !c_library::serves()
+}
+
+/// The heap of this thread for what becomes of a block. One without gets it from `take`, but for a foreign block.
+#[inline(always)]
+fn heap_for(
+    block: NonNull<u8>,
+    take: impl FnOnce() -> Option<ManuallyDrop<ProcessHeap>>,
+) -> Option<ManuallyDrop<ProcessHeap>> {
+    let is_foreign = || space().usable_size(block.as_ptr() as usize) == Err(Mistake::Foreign);
+    heap_at_hand().or_else(|| if is_foreign() { None } else { take() })
+}
+
 /// The heap of this thread for a request; what the C library has for it where hugeheap does not serve, or has no memory: under a limit there may be less than an arena left.
 #[inline(always)]
 pub(crate) fn with_heap(
@@ -75,18 +92,12 @@ unsafe extern "C" fn free(block: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_far(block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
-    if heap_at_hand().is_none() && !c_library::serves() {
-        // Nothing is hugeheap's. To look would take its lock, which nobody sees to when the process forks: a child waited for it for ever.
+    if is_off() {
         // SAFETY: the caller gives the block up.
         return unsafe { c_library::free(block) };
     }
-    // A thread that has no heap gets none for a foreign block.
-    let heap = heap_at_hand().or_else(|| match space().usable_size(address.as_ptr() as usize) {
-        Err(Mistake::Foreign) => None,
-        // SAFETY: as in `heap_at_hand`.
-        _ => unsafe { thread_heap_to_free() },
-    });
-    let freed = match heap {
+    // SAFETY: as in `heap_at_hand`.
+    let freed = match heap_for(address, || unsafe { thread_heap_to_free() }) {
         // SAFETY: the caller gives the block up, by the contract of free. That it is one is checked.
         Some(mut heap) => unsafe { heap.try_free(address) },
         // Without a heap of its own a thread can still free in those of others.
@@ -110,22 +121,15 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         unsafe { free(block) };
         return null_mut();
     }
-    if heap_at_hand().is_none() && !c_library::serves() {
+    if is_off() {
         // SAFETY: as in `free_far`.
         return unsafe { c_library::realloc(block, size) };
     }
-    let heap = heap_at_hand().or_else(|| match space().usable_size(address.as_ptr() as usize) {
-        Err(Mistake::Foreign) => None,
-        // SAFETY: as in `heap_at_hand`.
-        _ => unsafe { thread_heap() },
-    });
-    let moved = match heap {
+    // SAFETY: as in `heap_at_hand`.
+    let moved = match heap_for(address, || unsafe { thread_heap() }) {
         // SAFETY: the caller gives the block up when the answer is not null. That it is one is checked.
         Some(mut heap) => unsafe { heap.try_reallocate(address, size) },
-        None => match space().usable_size(address.as_ptr() as usize) {
-            Ok(_) => Ok(None),
-            Err(mistake) => Err(mistake),
-        },
+        None => space().usable_size(address.as_ptr() as usize).map(|_| None),
     };
     match moved {
         Ok(Some(moved)) => moved.as_ptr().cast(),
@@ -189,7 +193,7 @@ unsafe extern "C" fn cfree(block: *mut c_void) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return 0 };
-    if heap_at_hand().is_none() && !c_library::serves() {
+    if is_off() {
         // SAFETY: by the contract it is live, and it is the C library's.
         return unsafe { c_library::usable_size(block) };
     }

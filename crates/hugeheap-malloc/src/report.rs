@@ -2,8 +2,7 @@
 //!
 //! The C library's own functions would speak of a heap that nobody uses.
 
-use core::ffi::{c_char, c_int, c_void};
-use core::fmt::{self, Write};
+use core::ffi::{c_int, c_void};
 use hugeheap::complain;
 use hugeheap::object::thread_heap_at_hand;
 use hugeheap::runtime::runtime;
@@ -102,22 +101,6 @@ extern "C" fn malloc_stats() {
     ));
 }
 
-/// Text in a buffer of fixed size, with a NUL at its end.
-struct Text {
-    bytes: [u8; 512],
-    length: usize,
-}
-
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.length + text.len();
-        let room = self.bytes.get_mut(self.length..end).filter(|_| end < 512).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
-    }
-}
-
 /// XML for a stream, with as much of the C library's vocabulary as applies. -1 with `EINVAL` for any option.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_info(options: c_int, stream: *mut c_void) -> c_int {
@@ -127,17 +110,18 @@ unsafe extern "C" fn malloc_info(options: c_int, stream: *mut c_void) -> c_int {
         return -1;
     }
     let all = mallinfo2();
-    let mut text = Text { bytes: [0; 512], length: 0 };
-    let written = write!(
-        text,
-        "<malloc version=\"1\">\n<total type=\"rest\" count=\"0\" size=\"{}\"/>\n<total type=\"mmap\" count=\"0\" size=\"{}\"/>\n\
-         <system type=\"current\" size=\"{}\"/>\n<aspace type=\"total\" size=\"{}\"/>\n</malloc>\n",
-        all.fordblks,
-        all.hblkhd,
-        all.uordblks + all.fordblks,
-        all.uordblks + all.fordblks
-    );
-    debug_assert!(written.is_ok(), "four numbers have room");
-    // SAFETY: a string, and a stream by the contract of malloc_info.
-    unsafe { libc::fputs(text.bytes.as_ptr().cast::<c_char>(), stream.cast()).min(0) }
+    // SAFETY: four numbers as the format has them, and a stream by the contract of malloc_info.
+    let written = unsafe {
+        libc::fprintf(
+            stream.cast(),
+            c"<malloc version=\"1\">\n<total type=\"rest\" count=\"0\" size=\"%zu\"/>\n<total type=\"mmap\" count=\"0\" size=\"%zu\"/>\n\
+              <system type=\"current\" size=\"%zu\"/>\n<aspace type=\"total\" size=\"%zu\"/>\n</malloc>\n"
+                .as_ptr(),
+            all.fordblks,
+            all.hblkhd,
+            all.uordblks + all.fordblks,
+            all.uordblks + all.fordblks,
+        )
+    };
+    written.min(0)
 }
