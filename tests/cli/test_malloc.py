@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TIMEOUT = 100
-SECTIONS = ["sizes", "limited", "refusals", "alignments", "foreign", "threads", "endings", "reports"]
+SECTIONS = ["sizes", "limited", "little_left", "refusals", "alignments", "foreign", "threads", "endings", "reports"]
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,32 @@ fn a_page_that_was_begun_is_one_huge_page_as_soon_as_the_block_grows_over_it() {
     }
 }
 
+#[test]
+fn what_is_alone_stays_on_os_pages_however_little_is_touched_of_it() {
+    let mut world = world(Policy::Auto);
+    let block = world.heap.allocate_alone(HEAP_PAGE_BYTES).expect("memory").address.get();
+    world.use_all(block, HEAP_PAGE_BYTES);
+    let block = resize(&mut world, block, ARENA_BYTES / 2);
+    world.use_all(block, ARENA_BYTES / 2);
+    assert_eq!((world.huge_bytes(), world.heap.guesses), (0, 0));
+    world.check();
+}
+
+/// It would be resident for a moment, and that can be too much.
+#[test]
+fn no_tail_is_a_huge_page_where_memory_is_scarce() {
+    for bytes in [ARENA_BYTES / 2, 9 * ARENA_BYTES / 2, 17 * ARENA_BYTES / 2] {
+        let mut world = World::new(Policy::Thp, Config::default().with_cgroup_max(100 * MIB));
+        world.take_arenas(30);
+        let huge = world.huge_bytes();
+        take(&mut world, bytes, true);
+        let whole = (bytes - bytes % ARENA_BYTES) as u64;
+        assert_eq!(world.huge_bytes() - huge, whole);
+        assert_eq!(world.kernel.events().huge_faults, (huge + whole) / ARENA, "nor was it one");
+        world.check();
+    }
+}
+
 /// As many guesses as without it, and no more.
 #[test]
 fn what_was_begun_becomes_huge_only_where_another_guess_may_be() {
