@@ -16,7 +16,7 @@
 //! long that it shows in a pause. What it has [`Beside`] them is touched with them: metadata is 2 % of the memory, but its OS
 //! pages are ten for each arena, and where a hypervisor has to find the memory one of them can take as long as a huge page.
 //!
-//! What it may cost: one arena beside 48 live ones or more, two beside 128, and they count as retained. When the heap stops growing they are kept
+//! What it may cost: one arena beside 64 live ones or more, two beside 128 (a collector's: beside 48), and they count as retained. When the heap stops growing they are kept
 //! for the decay time like what was in use last, then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the
 //! program's own touches decide how much is resident), or with one processor.
 
@@ -29,10 +29,10 @@ use core::fmt::Debug;
 use core::time::Duration;
 use hugeheap_os::{AddressRange, Os};
 
-/// Live arenas from which on one is made ahead: it is 2 % of the memory then. With the rest of the arena at hand and what the library
-/// itself takes, the peak stays within 5 % of the interpreter's own. From 32 on a program with 40 arenas of objects, and a list of them whose last
-/// arena is full to a tenth, had a peak of 1.072 of it.
-pub(super) const ONE_FROM: u64 = 48;
+/// Live arenas from which on one is made ahead. The peak has to stay within 5 % of the interpreter's own: metadata takes 1.2 %, what the library itself takes
+/// and the rest of the arena at hand 2.8 MiB at most, so this one has room beside 63 arenas. From 32 on a program with 40 arenas of objects, and a list of them whose last
+/// arena is full to a tenth, had a peak of 1.072 of it; from 48 on `fragmentation`, which has 54, one of 1.053, and has 1.040 (`hugeheap bench obmalloc --level objects`).
+pub(super) const ONE_FROM: u64 = 64;
 
 /// And two. With one, the thread has as long for a huge page as the program for an arena, and is late every time that it wakes slowly;
 /// a third brought nothing (`docs/measurements/ahead.py`).
@@ -51,6 +51,10 @@ pub(super) const SHOWS: u64 = 1_000_000;
 /// Nanoseconds from which on an arena that is being made is late: twice as long as the kernel needs to clear it. The first one for which a hypervisor has to find the memory says so
 /// before its time is known, and was 6 to 8 ms in the pause that came next.
 pub(super) const LATE: u64 = 400_000;
+
+/// Live arenas from which on a collector gets what its next pause may take, however quickly arenas are made. It knows that it grows, and how much: nothing is made ahead at the
+/// end of its growth.
+pub(super) const EXPECTED_FROM: u64 = 48;
 
 /// Arenas that are made ahead of a pause at most.
 pub(super) const MOST_EXPECTED: u64 = 2;
@@ -194,7 +198,7 @@ impl<O: Os> Arenas<O> {
     /// to the next, and a pause of 4 MiB of survivors then waited for the second.
     pub(crate) fn expect_growth(&mut self, bytes: u64, beside: &'static dyn Beside) {
         let now = self.now();
-        let is_little = allowed(self.counters.live) > 0;
+        let is_little = self.counters.live / ARENA_BYTES as u64 >= EXPECTED_FROM;
         let arenas =
             if is_little || self.shows() { bytes.div_ceil(ARENA_BYTES as u64).min(MOST_EXPECTED) } else { 0 };
         self.growth.expect(now, arenas, beside);

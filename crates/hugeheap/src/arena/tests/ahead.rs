@@ -1,7 +1,9 @@
 //! Arenas made before they are needed: when, how many, and where they go when growth stops.
 
 use super::*;
-use crate::arena::ahead::{Beside, LATE, LEAST, MOST_EXPECTED, ONE_FROM, QUICK, SHOWS, TWO_FROM};
+use crate::arena::ahead::{
+    Beside, EXPECTED_FROM, LATE, LEAST, MOST_EXPECTED, ONE_FROM, QUICK, SHOWS, TWO_FROM,
+};
 use hugeheap_os::simulated::Call;
 
 /// A collector that has nothing beside its arenas.
@@ -83,7 +85,7 @@ fn growth_can_be_announced() {
     assert_eq!(world.make_ahead(), MOST);
     world.heap.expect_growth(0, &NOTHING);
     assert!(!world.heap.ahead_due(), "they are there");
-    let mut small = grown(Policy::Thp, Config::default(), ONE_FROM as usize / 2);
+    let mut small = grown(Policy::Thp, Config::default(), EXPECTED_FROM as usize / 2);
     small.heap.expect_growth(0, &NOTHING);
     assert!(!small.heap.ahead_due(), "of a small heap it would be much");
 }
@@ -126,7 +128,9 @@ fn where_arenas_take_long_those_that_a_pause_may_take_are_made_whatever_the_size
 
 #[test]
 fn of_a_heap_that_is_not_small_those_are_made_also_where_arenas_are_quick() {
-    for (arenas, made) in [(ONE_FROM - 1, 0), (ONE_FROM, MOST_EXPECTED), (TWO_FROM, MOST_EXPECTED)] {
+    for (arenas, made) in
+        [(EXPECTED_FROM - 1, 0), (EXPECTED_FROM, MOST_EXPECTED), (ONE_FROM, MOST_EXPECTED), (TWO_FROM, MOST_EXPECTED)]
+    {
         let mut world = grown(Policy::Thp, Config::default(), arenas as usize);
         world.heap.expect_growth(9 * ARENA, &NOTHING);
         assert_eq!(world.make_ahead(), made, "{arenas}");
