@@ -5,7 +5,9 @@ use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::ptr::{NonNull, null_mut};
 use hugeheap::complain;
-use hugeheap::object::{Mistake, ProcessHeap, space, thread_heap, thread_heap_at_hand, thread_heap_to_free};
+use hugeheap::object::{
+    Mistake, ProcessHeap, space, thread_heap, thread_heap_from_start, thread_heap_to_free,
+};
 
 /// Null, and `errno` says why.
 #[cold]
@@ -16,11 +18,11 @@ pub(crate) fn refuse(errno: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// The heap of this thread if it has one: whether hugeheap serves need not be asked then.
+/// The heap of this thread if it has one: whether hugeheap serves need not be asked then. This library is preloaded and never opened later, so a load finds it.
 #[inline(always)]
 fn heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     // SAFETY: each function here has it for one call into the library, and lets it go.
-    unsafe { thread_heap_at_hand() }
+    unsafe { thread_heap_from_start() }
 }
 
 /// Whether nothing is hugeheap's as far as this thread can tell: it has no heap, and hugeheap does not serve. To look for a block would take the heap's lock, which nobody sees to when such a process forks: a child

@@ -10,7 +10,7 @@
 //! preloaded library four; in a library opened later they need no static TLS. On other processors it is `thread_local!`.
 //!
 //! A call is what they are for the compiler also where the linker makes a load of them: around it the stack is aligned, and what is in use is kept elsewhere, three instructions for each request and
-//! each free. A program that links hugeheap may have the load at once, with the feature `initial-exec-tls`. A library that is opened later and has it may fail to open: the C library has
+//! each free. A program that links hugeheap may have the load at once, with the feature `initial-exec-tls`; a library that is always loaded with the program, by [`thread_heap_from_start`]. A library that is opened later and has it may fail to open: the C library has
 //! room for some hundred bytes of such variables in all.
 
 use super::heap::{Core, Heap, Own};
@@ -129,9 +129,9 @@ mod slot {
         offset
     }
 
-    #[cfg(feature = "initial-exec-tls")]
+    /// By the offset that whoever loads the program or library puts in place: see [`thread_heap_from_start`](super::thread_heap_from_start).
     #[inline(always)]
-    pub(super) fn get() -> *mut Core<Runtime> {
+    pub(super) fn get_initial_exec() -> *mut Core<Runtime> {
         let core;
         // SAFETY: the slot has 8 bytes at the offset that is loaded, which the linker of a program puts in place of the load.
         unsafe {
@@ -144,6 +144,9 @@ mod slot {
         }
         core
     }
+
+    #[cfg(feature = "initial-exec-tls")]
+    pub(super) use get_initial_exec as get;
 
     #[cfg(not(feature = "initial-exec-tls"))]
     #[inline(always)]
@@ -212,6 +215,8 @@ mod slot {
     pub(super) fn get() -> *mut Core<Runtime> {
         CORE.with(Cell::get)
     }
+
+    pub(super) use get as get_initial_exec;
 
     pub(super) fn set(core: *mut Core<Runtime>) {
         CORE.with(|slot| slot.set(core));
@@ -297,10 +302,26 @@ pub unsafe fn thread_heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     own_at_hand()
 }
 
+/// [`thread_heap_at_hand`] for a library that is loaded with the program and never later: its thread-local variables have a fixed place, and a load finds it.
+///
+/// Whoever calls it makes of its library one that needs static thread-local storage: `dlopen` may refuse that.
+///
+/// # Safety
+/// As for [`thread_heap`].
+#[inline(always)]
+pub unsafe fn thread_heap_from_start() -> Option<ManuallyDrop<ProcessHeap>> {
+    handle(slot::get_initial_exec())
+}
+
 #[inline(always)]
 fn own_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
+    handle(slot::get())
+}
+
+#[inline(always)]
+fn handle(core: *mut Core<Runtime>) -> Option<ManuallyDrop<ProcessHeap>> {
     // The thread owns the heap through its slot, and has no other handle in use: every function here takes one for one call.
-    NonNull::new(slot::get()).map(|core| ManuallyDrop::new(Heap { core }))
+    NonNull::new(core).map(|core| ManuallyDrop::new(Heap { core }))
 }
 
 /// The same to free something. `None` also when the thread ends and has left its heap: no destructor is called any more when the C library frees the last of

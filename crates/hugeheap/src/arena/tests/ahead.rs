@@ -128,9 +128,12 @@ fn where_arenas_take_long_those_that_a_pause_may_take_are_made_whatever_the_size
 
 #[test]
 fn of_a_heap_that_is_not_small_those_are_made_also_where_arenas_are_quick() {
-    for (arenas, made) in
-        [(EXPECTED_FROM - 1, 0), (EXPECTED_FROM, MOST_EXPECTED), (ONE_FROM, MOST_EXPECTED), (TWO_FROM, MOST_EXPECTED)]
-    {
+    for (arenas, made) in [
+        (EXPECTED_FROM - 1, 0),
+        (EXPECTED_FROM, MOST_EXPECTED),
+        (ONE_FROM, MOST_EXPECTED),
+        (TWO_FROM, MOST_EXPECTED),
+    ] {
         let mut world = grown(Policy::Thp, Config::default(), arenas as usize);
         world.heap.expect_growth(9 * ARENA, &NOTHING);
         assert_eq!(world.make_ahead(), made, "{arenas}");
