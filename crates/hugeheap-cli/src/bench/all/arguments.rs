@@ -23,7 +23,7 @@ pub(crate) struct AllArguments {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Runs of each experiment, instead of its own number.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u32>(1..=10_000))]
     pub(crate) runs: Option<u32>,
     /// Only these experiments, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
