@@ -324,7 +324,7 @@ pub(crate) enum Touch {
 }
 
 impl Touch {
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match text {
             "all" => Ok(Self::All),
             "none" => Ok(Self::Bytes(0)),
