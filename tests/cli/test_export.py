@@ -429,6 +429,23 @@ def test_more_clients_than_places_wait_or_lose_theirs_and_a_scrape_is_served(ser
         client.close()
 
 
+def test_who_has_one_of_all_places_keeps_it_until_somebody_comes(start):
+    few = (24, 24)
+    server = Server(start("export", "--listen", "127.0.0.1:0", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few)))
+    places = 24 - 8 - len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+    begin = time.monotonic()
+    clients = [server.connect() for _ in range(places)]
+    for _ in range(2 * places):
+        # What wakes the server and is no request.
+        clients[-1].sendall(b"G")
+        time.sleep(0.01)
+    kept = [not closed(client) for client in clients]
+    assert time.monotonic() - begin > 1.5 or all(kept), kept
+    assert server.get()[0] == 200
+    for client in clients:
+        client.close()
+
+
 def test_an_answer_to_head_has_no_body(server):
     """It had one, which the next program in a row takes for an answer."""
     with server.connect() as client:

@@ -207,10 +207,12 @@ impl Server<'_> {
     }
 
     /// Ends the client that has not said for the longest time what it wants, or has not read it.
-    fn make_room(&mut self) -> bool {
+    fn make_room(&mut self) {
         let asking = self.clients.iter().position(Client::is_asking);
         let one = asking.or_else(|| self.clients.iter().position(|client| client.waits_for().is_none()));
-        one.map(|index| self.clients.remove(index)).is_some()
+        if let Some(index) = one {
+            self.clients.remove(index);
+        }
     }
 
     fn accept(&mut self, now: Instant) {
@@ -220,12 +222,16 @@ impl Server<'_> {
         self.accepts_from = None;
         // Not without end: who waits has its turn.
         for _ in 0..CLIENTS {
-            if self.clients.len() >= self.most && !self.make_room() {
+            if !self.makes_room() {
                 return;
             }
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     self.complained = false;
+                    // Now, and not before somebody came: places that are all taken were lost to nobody.
+                    if self.clients.len() >= self.most {
+                        self.make_room();
+                    }
                     let Ok(mut client) = Client::new(stream, now) else { continue };
                     // Scrapers have sent their request by now.
                     if client.go_on(now).unwrap_or(false) {
