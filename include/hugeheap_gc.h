@@ -410,9 +410,15 @@ void *hh_gc_next_finalizable(hh_gc *heap) HH_NOEXCEPT HH_RESULT;
 /* How many there are to take. */
 size_t hh_gc_finalizable(const hh_gc *heap) HH_NOEXCEPT HH_RESULT;
 
+/* What hh_gc_open does with a window that is open: ends the process with one line. */
+void hh_gc_not_closed(const hh_gc *heap) HH_NOEXCEPT;
+
 /* Moves the window into a local variable, for a loop that allocates with hh_gc_alloc_in: cursor and limit stay in registers. Until
- * hh_gc_close the only other functions of this heap that may be called are hh_gc_write and what does not collect. */
+ * hh_gc_close the only other functions of this heap that may be called are hh_gc_write and what does not collect. A heap has one open window: what is called in the loop and allocates
+ * gets its address, and to open it once more ends the process with one line. */
 HH_GC_INLINE HH_RESULT hh_gc_window hh_gc_open(hh_gc *heap) {
+    if (__builtin_expect(heap->open != 0, 0))
+        hh_gc_not_closed(heap);
     hh_gc_window window = heap->window;
     heap->window.cursor = heap->window.limit = 0;
     heap->open = 1;

@@ -192,6 +192,15 @@ static void open_alloc(void) {
     hh_gc_close(heap, window);
 }
 
+/* In what a loop calls, say. */
+static void opened_twice(void) {
+    hh_gc_window window = hh_gc_open(heap);
+    CHECK(hh_gc_alloc_in(heap, &window, type, sizeof(struct node)) != NULL);
+    hh_gc_window inner = hh_gc_open(heap);
+    hh_gc_close(heap, inner);
+    hh_gc_close(heap, window);
+}
+
 static void closed_twice(void) {
     hh_gc_window window = hh_gc_open(heap);
     hh_gc_close(heap, window);
@@ -321,7 +330,7 @@ int main(int count, char **words) {
         KIND(grown_old, HH_GC_BARRIERS, 0), KIND(grown_marked, 0, 0), KIND(grown_written, 0, 0), KIND(grown_old_beyond, 0, 0), KIND(grown_large, 0, 0),
         KIND(wrong_size, 0, 0), KIND(no_size, 0, 0), KIND(wrapped_size, 0, 0), KIND(wrong_type, 0, 0), KIND(released, 0, 0), KIND(released_twice, 0, 0),
         KIND(of_another_heap, 0, 0), KIND(open_collect, 0, 0), KIND(open_alloc, 0, 0), KIND(not_open, 0, 0), KIND(not_finalized, 0, 0),
-        KIND(closed_twice, 0, 0), KIND(no_finalizer, 0, 0), KIND(length_without_items, 0, 0),
+        KIND(opened_twice, 0, 0), KIND(closed_twice, 0, 0), KIND(no_finalizer, 0, 0), KIND(length_without_items, 0, 0),
         KIND(root_collects, 0, 0), KIND(root_allocates, 0, 0), KIND(root_in_verify, 0, 0), KIND(trace_adds, 0, 0),
         KIND(root_finalizes, 0, 0), KIND(root_takes, 0, 0), KIND(root_hashes, 0, 0), KIND(hook_protects, 0, 0), KIND(hook_unprotects, 0, 0),
         KIND(trace_in_barriers, 0, 0),

@@ -141,6 +141,7 @@ LINES = {
     "open_alloc": r"an object is allocated while the window is open: .*",
     "not_open": r"an object is allocated in a window that is not open: .*",
     "not_finalized": r"type 2 has a finalizer: .*",
+    "opened_twice": r"hh_gc_open while the window is open: .*",
     "closed_twice": r"hh_gc_close with a window that is not open: .*",
     "no_finalizer": r"hh_gc_alloc_finalized of type 1, which has no finalizer: .*",
     "length_without_items": r"an object of type 1 is allocated with a length of 5, but the type has no items: its length is 0",

@@ -25,6 +25,7 @@ LINES = {
     "interior_large": "the address is inside a block",
     "foreign": "the address is not from this heap",
     "size": "size class \\d+: freed with a size of \\d+ bytes, which another class has",
+    "size_realloc": "size class \\d+: resized with an old size of \\d+ bytes, which another class has",
     "size_of_freed": "size class 48: nothing live begins at the address",
     "realloc": "size class \\d+: nothing live begins at the address",
     "realloc_interior": "size class \\d+: the address is inside a block",

@@ -1,5 +1,6 @@
 """`hugeheap export`: what it says of real processes, how, within which time, and to whom."""
 
+import contextlib
 import json
 import os
 import re
@@ -382,6 +383,77 @@ def test_clients_that_do_nothing_do_not_hold_up_a_scrape(server):
     assert server.get()[0] == 200
 
 
+def test_hundreds_that_send_half_a_request_do_not_hold_up_a_scrape_and_are_dropped(server):
+    """With 16 threads that waited for a request each, 200 kept a scrape waiting for 25 s, and whoever asked after it."""
+    slow = [server.connect() for _ in range(200)]
+    for client in slow:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+    begin = time.monotonic()
+    assert server.get()[0] == 200
+    # None of them has been given up yet: the scrape did not wait for that.
+    assert time.monotonic() - begin < 2 or not all(map(closed, slow))
+    # A byte now and then is no request: who sends one is dropped as who sends nothing.
+    until = time.monotonic() + 60
+    while not all(map(closed, slow)):
+        assert time.monotonic() < until, "clients that never finish are kept"
+        for client in slow:
+            with contextlib.suppress(OSError):
+                client.send(b"x")
+        time.sleep(0.2)
+    assert server.get()[0] == 200
+    for client in slow:
+        client.close()
+
+
+def closed(client):
+    """Whether the server has ended a connection on which it said nothing."""
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_more_clients_than_places_wait_or_lose_theirs_and_a_scrape_is_served(server):
+    """The one that has not said for the longest time what it wants makes room."""
+    idle = [server.connect() for _ in range(400)]
+    assert server.get()[0] == 200
+    # None that reads its answer is held up by those that do not.
+    for client in idle[300:]:
+        with contextlib.suppress(OSError):
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert server.get()[0] == 200
+    for client in idle:
+        client.close()
+
+
+def test_who_has_one_of_all_places_keeps_it_until_somebody_comes(start):
+    few = (24, 24)
+    server = Server(start("export", "--listen", "127.0.0.1:0", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few)))
+    places = 24 - 8 - len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+    begin = time.monotonic()
+    clients = [server.connect() for _ in range(places)]
+    for _ in range(2 * places):
+        # What wakes the server and is no request.
+        clients[-1].sendall(b"G")
+        time.sleep(0.01)
+    kept = [not closed(client) for client in clients]
+    assert time.monotonic() - begin > 1.5 or all(kept), kept
+    assert server.get()[0] == 200
+    for client in clients:
+        client.close()
+
+
+def test_an_answer_to_head_has_no_body(server):
+    """It had one, which the next program in a row takes for an answer."""
+    with server.connect() as client:
+        client.sendall(b"HEAD /metrics HTTP/1.1\r\n\r\n")
+        head = client.makefile("rb").read()
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and head.endswith(b"\r\n\r\n") and head.count(b"\r\n\r\n") == 1
+
+
 def test_many_scrapes_at_once_are_all_served(server):
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(server.get()[0])) for _ in range(24)]
@@ -399,20 +471,45 @@ def test_a_server_ends_when_it_is_told_to(server):
 
 def test_a_server_without_descriptors_says_so_once_and_serves_when_it_has_some(start):
     """It said so five times a second and thread, for as long as it lasted."""
-    few, enough = (8, 64), (64, 64)
-    process = start("export", "--listen", "127.0.0.1:0", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few))
+    enough = (64, 64)
+    process = start("export", "--listen", "127.0.0.1:0", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, enough))
     url = process.stderr.readline().split()[-1]
-    assert "no connection can be accepted now: Too many open files" in process.stderr.readline()
-    # One of its threads may have got the last one and wait; another was refused several times by then.
-    until = time.monotonic() + 60
-    while max(switches(path) for path in Path(f"/proc/{process.pid}/task").iterdir()) < 5:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, enough)
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        assert answer.status == 200
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (6, 64))
+    host, _, port = url.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60):
+        assert "no connection can be accepted now: Too many open files" in process.stderr.readline()
+        # It was refused several times by then.
+        until = time.monotonic() + 60
+        while max(switches(path) for path in Path(f"/proc/{process.pid}/task").iterdir()) < 5:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, enough)
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            assert answer.status == 200
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[1] == ""
+
+
+@pytest.mark.parametrize("few", [4, 5, 8])
+@pytest.mark.parametrize("way", [("--once",), ("--listen", "127.0.0.1:0"), ("--textfile", ".")])
+def test_a_look_without_descriptors_is_refused_and_not_made_with_less(hugeheap, way, few, tmp_path):
+    """With four it printed half of the metrics, and the status was 0."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))  # noqa: E731
+    ran = hugeheap("export", *way, preexec_fn=limit, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (3, ""), ran
+    assert re.fullmatch(r"hugeheap: error: nothing was read: a look opens 8 files at a time, .*ulimit -n.*\n", ran.stderr), ran.stderr
+    assert not list(tmp_path.glob("*.prom"))
+
+
+def test_a_server_whose_limit_was_lowered_says_so_to_who_asks(start):
+    """An alert sees a scrape that failed, and would not miss metrics that are not there."""
+    server = Server(start("export", "--listen", "127.0.0.1:0"))
+    used = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + 3, 64))
+    status, _, text = server.get()
+    assert status == 500 and text.startswith("nothing was read: a look opens 8 files at a time"), text
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (64, 64))
+    assert server.get()[0] == 200
 
 
 def switches(task):

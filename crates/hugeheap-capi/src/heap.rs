@@ -122,7 +122,9 @@ unsafe extern "C" fn hh_heap_realloc(
     match heap.usable_size(address).and_then(|bytes| check_old_size(address, bytes, old_size)) {
         // SAFETY: the caller gives the old block up, which was just found to be one.
         Ok(()) => block_or_null(unsafe { heap.reallocate(address, new_size) }),
-        Err(mistake) => complain::abort(format_args!("sized reallocate of {address:p}: {mistake}")),
+        Err(mistake) => {
+            complain::abort(format_args!("sized reallocate of {address:p}: {}", mistake.of_resize()))
+        }
     }
 }
 

@@ -236,10 +236,10 @@ pub(crate) struct GiveBackArguments {
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) workloads: Vec<String>,
     /// How often the objects are made and freed. Default: 5, with --quick 3.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u32>(2..=1_000))]
     pub(crate) cycles: Option<u32>,
     /// How many instances. Default: a million.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u64>(0..=u64::MAX))]
     pub(crate) instances: Option<u64>,
     /// How much memory workload cycle makes and frees: bytes, or with a suffix K, M, G, T. Default: 1G, with --quick 256M.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
@@ -282,7 +282,7 @@ pub(crate) struct VariantArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     /// Timed runs of each workload on each variant. Default: 10, with --quick 3.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u32>(1..=10_000))]
     pub(crate) runs: Option<u32>,
     /// A first look, smaller and with fewer runs, and less memory touched beforehand. Not for conclusions.
     #[arg(long)]
@@ -324,7 +324,7 @@ pub(crate) enum Touch {
 }
 
 impl Touch {
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match text {
             "all" => Ok(Self::All),
             "none" => Ok(Self::Bytes(0)),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   main ── cli      what can be typed
+//!     ├──── typed    how a line becomes that
 //!     ├──── run      start a command on hugeheap, and say what came of it
 //!     ├──── bench    experiments, side by side with stock and with peers
 //!     ├──── collapse, release    a running process: its heap on huge pages; what is stranded in it freed
@@ -56,9 +57,9 @@ mod status;
 mod thp;
 mod tlb;
 mod top;
+mod typed;
 mod watch;
 
-use clap::Parser;
 use hugeheap_os::linux::Linux;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -85,7 +86,7 @@ struct Context {
 /// May not return: `run` replaces the process, and dies by the signal its command died of.
 pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match typed::parse(&args) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version go to standard output and are no failure.

@@ -149,13 +149,35 @@ fn write(text: &str) -> io::Result<()> {
 /// a `?`.
 ///
 /// A process names itself (`PR_SET_NAME`) and files are called what their owners like, so a terminal would do what the name says: clear
-/// the screen, change its title, hide a line. JSON escapes them by itself.
+/// the screen, change its title, hide a line. [`json`] escapes them.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     visible(text, |_| false)
 }
 
+/// A document, in lines. JSON asks for those control characters to be escaped that ASCII begins with; a terminal knows those behind it as well, U+009B for `ESC [`.
+pub(crate) fn json(document: &impl core::fmt::Display) -> String {
+    escape(format!("{document:#}\n"))
+}
+
+/// A document as a line of its own.
+pub(crate) fn json_line(document: &impl core::fmt::Display) -> String {
+    escape(format!("{document}\n"))
+}
+
+fn escape(text: String) -> String {
+    let escaped = |character: char| matches!(character, '\u{7f}'..='\u{9f}');
+    if !text.contains(escaped) {
+        return text;
+    }
+    // They stand in strings only.
+    let each = |character: char| {
+        if escaped(character) { format!("\\u{:04x}", u32::from(character)) } else { character.to_string() }
+    };
+    text.chars().map(each).collect()
+}
+
 /// The same of text in lines.
-fn printable(text: &str) -> Cow<'_, str> {
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     visible(text, |character| matches!(character, '\n' | '\t'))
 }
 
@@ -255,6 +277,9 @@ mod tests {
     fn names_do_nothing_to_the_terminal() {
         assert_eq!(shown("a\x1b[2Jb\x7f\u{9b}31m\n\t\0"), "a?[2Jb??31m???");
         assert_eq!(shown("größe \u{fffd}"), "größe \u{fffd}");
+        let document = serde_json::json!({"name": "a\u{9b}31m\x7f\x1b[2J"});
+        assert_eq!(json(&document), "{\n  \"name\": \"a\\u009b31m\\u007f\\u001b[2J\"\n}\n");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json(&document)).unwrap(), document);
         assert_eq!(printable("first\n  second\x1b]0;x\x07"), "first\n  second?]0;x?");
     }
 

@@ -48,6 +48,14 @@ unsafe extern "C" fn hh_gc_alloc_finalized(handle: *mut Handle, ty: u32, length:
     }
 }
 
+/// The first of two windows was lost: what was left of it was handed out to nobody, and after a collection through the second one it cut objects into memory that others had since.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hh_gc_not_closed(_: *const Handle) {
+    complain::abort(format_args!(
+        "hh_gc_open while the window is open: hand its address to what allocates, or hh_gc_close comes first"
+    ));
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_not_open(_: *const Handle) {
     complain::abort(format_args!(

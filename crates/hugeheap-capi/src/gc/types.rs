@@ -91,8 +91,13 @@ unsafe fn array<'a, T>(at: *const T, count: usize, part: usize) -> Result<&'a [T
     }
 }
 
-fn pairs(pairs: &[Pair]) -> Vec<(usize, usize)> {
-    pairs.iter().map(|pair| (pair.key, pair.value)).collect()
+/// # Errors
+/// When there is no memory for a copy.
+fn pairs(pairs: &[Pair]) -> Result<Vec<(usize, usize)>, Status> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(pairs.len()).map_err(|_| Status::NoMemory)?;
+    copy.extend(pairs.iter().map(|pair| (pair.key, pair.value)));
+    Ok(copy)
 }
 
 impl Description {
@@ -128,7 +133,7 @@ impl Description {
             items => Layout::variable(self.bytes, items),
         };
         let layout = layout.slots(slots).item_slots(item_slots).weak_slots(weak).weak_item_slots(weak_items);
-        let layout = layout.ephemerons(&pairs(ephemerons)).item_ephemerons(&pairs(item_ephemerons));
+        let layout = layout.ephemerons(&pairs(ephemerons)?).item_ephemerons(&pairs(item_ephemerons)?);
         let layout = if self.finalizer.is_some() { layout.finalized() } else { layout };
         Ok(match (self.trace, self.trace_part) {
             (Some(_), Some(_)) => return Err(Status::LayoutTwice),

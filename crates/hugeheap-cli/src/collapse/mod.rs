@@ -204,7 +204,7 @@ fn data(id: u32, name: &str, options: &CollapseOptions, report: &CollapseReport)
         "stopped": report.stop.map(Stop::name),
         "charge": {"before": report.charge.0, "after": report.charge.1},
     });
-    format!("{value:#}\n")
+    crate::output::json(&value)
 }
 
 #[cfg(test)]

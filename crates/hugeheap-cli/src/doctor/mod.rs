@@ -62,7 +62,7 @@ pub(crate) fn doctor(context: &Context, arguments: &DoctorArguments, json: bool)
     }
     let findings = rules::findings(&situation);
     let text = if json || arguments.json {
-        format!("{:#}\n", document(&situation, &findings))
+        crate::output::json(&document(&situation, &findings))
     } else {
         text(&situation, &findings, out.colour_on_stdout())
     };
@@ -206,7 +206,7 @@ pub(crate) fn explain(context: &Context, arguments: &ExplainArguments, json: boo
                 })
             })
             .collect();
-        format!("{:#}\n", json!({"schema": EXPLAIN_SCHEMA, "codes": list}))
+        crate::output::json(&json!({"schema": EXPLAIN_SCHEMA, "codes": list}))
     } else if arguments.code.is_none() {
         let rows: Vec<_> = explained
             .iter()

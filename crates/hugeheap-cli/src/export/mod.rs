@@ -11,20 +11,26 @@
 pub(crate) mod arguments;
 mod budget;
 mod cgroup;
+mod client;
 mod heaps;
 mod host;
+mod http;
 mod metric;
 mod processes;
+mod room;
 mod serve;
 mod text;
 mod textfile;
 
+use crate::output::printable;
+use crate::process::{HIDDEN, proc_hides};
 use crate::{Context, exit};
 use arguments::{ExportArguments, Format};
 use budget::Budget;
 use core::time::Duration;
 use hugeheap_os::Result;
 use metric::Found;
+use std::io::IsTerminal;
 use std::sync::Arc;
 
 pub(crate) fn export(context: &Context, arguments: &ExportArguments, json: bool) -> u8 {
@@ -35,6 +41,9 @@ pub(crate) fn export(context: &Context, arguments: &ExportArguments, json: bool)
         );
         return exit::USAGE;
     }
+    if !context.root && proc_hides() {
+        out.warning(HIDDEN);
+    }
     tell_missing(context, arguments);
     if let Some(directory) = &arguments.textfile {
         return textfile::export(context, arguments, directory);
@@ -44,10 +53,13 @@ pub(crate) fn export(context: &Context, arguments: &ExportArguments, json: bool)
     }
     match look(context, arguments) {
         Ok(found) => {
-            out.data(&text::write(Arc::new(found), arguments.format));
+            let written = text::write(Arc::new(found), arguments.format);
+            // Names of processes are labels as they are: Prometheus has no escape for what a terminal would do.
+            let looked_at = std::io::stdout().is_terminal();
+            out.data(&if looked_at { printable(&written) } else { written.into() });
             exit::OK
         }
-        Err(error) => no_processes(context, error),
+        Err(error) => not_looked(context, error),
     }
 }
 
@@ -74,8 +86,9 @@ fn tell_missing(context: &Context, arguments: &ExportArguments) {
 /// Looks at everything once.
 ///
 /// # Errors
-/// When there is no list of processes.
+/// When there is no list of processes, or no look can be made.
 fn look(context: &Context, arguments: &ExportArguments) -> Result<Found> {
+    room::check()?;
     let linux = context.facts;
     let mut found = Found::new();
     let mut budget = Budget::new(linux, Duration::from_secs_f64(arguments.budget));
@@ -86,6 +99,8 @@ fn look(context: &Context, arguments: &ExportArguments) -> Result<Found> {
     heaps::gather(linux, &rows, &mut budget, &mut found);
     processes::gather(linux, &rows, &arguments.processes, !context.root, &mut budget, &mut found);
     budget.report(&mut found);
+    // Clients may have taken what there was meanwhile.
+    room::check()?;
     Ok(found)
 }
 
@@ -94,7 +109,18 @@ fn metrics(context: &Context, arguments: &ExportArguments, format: Format) -> Re
     look(context, arguments).map(|found| text::write(Arc::new(found), format))
 }
 
-fn no_processes(context: &Context, error: hugeheap_os::Error) -> u8 {
-    context.out.error(&format!("there is no list of processes: {error}"));
+fn not_looked(context: &Context, error: hugeheap_os::Error) -> u8 {
+    context.out.error(&why(error));
     exit::UNSUPPORTED
+}
+
+/// Why no look could be made.
+fn why(error: hugeheap_os::Error) -> String {
+    if matches!(error.code, libc::EMFILE | libc::ENFILE) {
+        let needed = room::NEEDED;
+        return format!(
+            "nothing was read: a look opens {needed} files at a time, and fewer can be opened; raise the limit (ulimit -n, LimitNOFILE= of a service)"
+        );
+    }
+    format!("there is no list of processes: {error}")
 }

@@ -34,7 +34,7 @@ pub(super) fn export(context: &Context, arguments: &ExportArguments, directory: 
 /// Writes the file, or says why not and answers the exit code.
 fn once(context: &Context, arguments: &ExportArguments, directory: &Path) -> Result<(), u8> {
     let text = super::metrics(context, arguments, Format::Prometheus)
-        .map_err(|error| super::no_processes(context, error))?;
+        .map_err(|error| super::not_looked(context, error))?;
     write(directory, &text).map_err(|error| {
         let place = directory.display();
         let (why, code) = match error.kind() {

@@ -23,7 +23,7 @@ pub(crate) struct MapArguments {
     #[arg(long)]
     pub(crate) all: bool,
     /// Most lines for one mapping.
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = crate::typed::whole::<u32>(1..=10_000))]
     pub(crate) rows: u32,
     /// Seconds for looking. What was not seen until then is said.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = crate::cli::seconds)]

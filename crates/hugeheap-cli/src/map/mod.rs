@@ -41,7 +41,7 @@ pub(crate) fn map(context: &Context, arguments: &MapArguments, json: bool) -> u8
         out.detail(&format!("{} written", path.display()));
     }
     if json {
-        out.data(&format!("{:#}\n", data::data(&view, arguments.all)));
+        out.data(&crate::output::json(&data::data(&view, arguments.all)));
     } else if arguments.svg.is_none() {
         out.data(&text::text(&view, arguments.all, arguments.rows as usize, out.colour_on_stdout()));
     }

@@ -51,7 +51,7 @@ pub(crate) struct SetArguments {
     #[arg(value_name = "COUNT", value_parser = Amount::parse, required_unless_present = "overcommit")]
     pub(crate) amount: Option<Amount>,
     /// Pages that the kernel may add to the pool on demand, and takes away when they are freed.
-    #[arg(long, value_name = "PAGES", conflicts_with = "node")]
+    #[arg(long, value_name = "PAGES", value_parser = crate::typed::whole::<u64>(0..=u64::MAX), conflicts_with = "node")]
     pub(crate) overcommit: Option<u64>,
     #[command(flatten)]
     pub(crate) which: Which,
@@ -103,7 +103,7 @@ pub(crate) struct Which {
     #[arg(long, value_name = "BYTES", value_parser = page_size)]
     pub(crate) size: Option<u64>,
     /// Only this NUMA node. Default: spread over all of them.
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::typed::whole::<u32>(0..=u64::MAX))]
     pub(crate) node: Option<u32>,
 }
 

@@ -70,7 +70,7 @@ fn no_pools(error: Error) -> (String, u8) {
 fn show(context: &Context, json: bool) -> u8 {
     match Pools::read(&context.facts.knobs()) {
         Ok(pools) => {
-            let text = if json { format!("{:#}\n", pools.json()) } else { pools.text() };
+            let text = if json { crate::output::json(&pools.json()) } else { pools.text() };
             context.out.data(&text);
             exit::OK
         }

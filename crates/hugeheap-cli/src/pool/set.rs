@@ -262,7 +262,7 @@ fn tell(context: &Context, done: &Done, json: bool) -> u8 {
         value["wanted"] = plan.wanted.into();
         value["got"] = got.into();
         value["met"] = (!is_short).into();
-        context.out.data(&format!("{value:#}\n"));
+        context.out.data(&crate::output::json(&value));
     } else {
         let mut text = report.text();
         if got > before.size() && !report.dry_run {

@@ -10,7 +10,8 @@ mod refusal;
 pub(crate) mod words;
 
 pub(crate) use refusal::{
-    Doing, FOREIGN, NO_PROC, REFUSED, may_look_at_others, proc_is_foreign, proc_is_mounted, refuse_opened,
+    Doing, FOREIGN, HIDDEN, NO_PROC, REFUSED, may_look_at_others, proc_hides, proc_is_foreign,
+    proc_is_mounted, refuse_opened,
 };
 
 use crate::bench::interrupt;

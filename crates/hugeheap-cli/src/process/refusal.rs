@@ -42,6 +42,15 @@ pub(crate) fn proc_is_mounted() -> bool {
     Path::new("/proc/self").exists()
 }
 
+/// What is said where /proc shows a process to its own user only. A list was all there is, and a process that runs was none.
+pub(crate) const HIDDEN: &str =
+    "/proc hides other users' processes here (it is mounted with hidepid): sudo shows them";
+
+/// Whether it does: the first process of a namespace is always there, and it is some other user's.
+pub(crate) fn proc_hides() -> bool {
+    proc_is_mounted() && !Path::new("/proc/1").exists()
+}
+
 /// Why a process that /proc shows cannot be opened where that is another namespace's. Said to have ended, it would be looked for in vain;
 /// and where there is one of that number here, it would be the wrong one.
 pub(crate) const FOREIGN: &str = "/proc is here that of another PID namespace, where numbers mean other processes; run this where \
@@ -104,6 +113,9 @@ fn explained(
         (_, libc::ESRCH) => match status {
             Some(_) => (format!("{who} has ended"), exit::GONE),
             None if !proc_is_mounted() => (NO_PROC.to_owned(), exit::UNSUPPORTED),
+            None if proc_hides() => {
+                (format!("there is no process {id}, or it is another user's: {HIDDEN}"), exit::GONE)
+            }
             None => (format!("there is no process {id}"), exit::GONE),
         },
         (_, libc::EALREADY) => (

@@ -27,7 +27,7 @@ pub(crate) struct PsArguments {
     #[arg(long, value_enum, default_value = "rss", value_name = "COLUMN")]
     pub(crate) sort: Sort,
     /// Most lines.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = crate::typed::whole::<usize>(0..=u64::MAX))]
     pub(crate) lines: Option<usize>,
     /// Seconds for what is not cheap.
     #[arg(long, value_name = "SECONDS", default_value = "0.8", value_parser = crate::cli::seconds)]

@@ -49,7 +49,7 @@ pub(super) fn groups(context: &Context, arguments: &PsArguments, json: bool) -> 
     groups.all.sort_by_key(|group| (Reverse(key(&group.charge)), group.path.clone()));
     let all = groups.all.len();
     groups.all.truncate(arguments.lines.unwrap_or(all));
-    out.data(&if json { format!("{:#}\n", data(&groups, all)) } else { text(&groups) });
+    out.data(&if json { crate::output::json(&data(&groups, all)) } else { text(&groups) });
     if groups.unseen > 0 {
         let count = counted(groups.unseen, "process", "processes");
         out.warning(&format!(

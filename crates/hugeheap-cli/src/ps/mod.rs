@@ -13,7 +13,7 @@ pub(crate) mod row;
 
 use crate::columns::{Align, columns};
 use crate::output::{bytes, counted, seconds, shown};
-use crate::process::{Doing, REFUSED, status, words};
+use crate::process::{Doing, HIDDEN, REFUSED, proc_hides, status, words};
 use crate::{Context, exit};
 use arguments::PsArguments;
 use core::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
     row::sort(&mut list.rows, arguments.sort);
     let all = list.rows.len();
     list.rows.truncate(arguments.lines.unwrap_or(all));
-    out.data(&if json { format!("{:#}\n", data(&list, all)) } else { text(&list) });
+    out.data(&if json { crate::output::json(&data(&list, all)) } else { text(&list) });
     for note in notes(&list) {
         out.warning(&note);
     }
@@ -90,6 +90,9 @@ pub(crate) fn cells(row: &Row, bytes: impl Fn(u64) -> String) -> Vec<String> {
 fn notes(list: &List) -> Vec<String> {
     let unread = |why| list.rows.iter().filter(|row| row.sums == Err(why)).count() as u64;
     let mut notes = Vec::new();
+    if list.real && proc_hides() {
+        notes.push(HIDDEN.to_owned());
+    }
     let processes = |count| counted(count, "process", "processes");
     match unread(Unread::Budget) {
         0 => {}

@@ -23,7 +23,7 @@ pub(crate) struct ReleaseArguments {
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::cli::seconds)]
     pub(crate) budget: f64,
     /// Go slower when one call takes longer than this many milliseconds.
-    #[arg(long, value_name = "MS", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "MS", default_value = "20", value_parser = crate::typed::whole::<u32>(1..=10_000))]
     pub(crate) max_latency: u32,
     /// Say what would be done, and do nothing.
     #[arg(long)]

@@ -161,7 +161,7 @@ fn data(id: u32, name: &str, options: &ReleaseOptions, report: &ReleaseReport) -
         },
         "resident": {"before": report.resident.0, "after": report.resident.1},
     });
-    format!("{value:#}\n")
+    crate::output::json(&value)
 }
 
 #[cfg(test)]

@@ -239,7 +239,7 @@ impl Plan<'_> {
     fn tell(&self, summary: &Summary<'_>) {
         let out = &self.context.out;
         if let Some(file) = &self.arguments.summary_file {
-            if let Err(error) = replace(file, &format!("{:#}\n", summary.json())) {
+            if let Err(error) = replace(file, &crate::output::json(&summary.json())) {
                 out.error(&format!("the summary could not be written to {}: {error}", file.display()));
             }
         }

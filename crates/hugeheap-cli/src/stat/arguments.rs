@@ -22,10 +22,10 @@ Examples:
 is not chance. METRIC.value is the median itself, METRIC.low and METRIC.high the ends of the ratio's interval. Operators: > >= < <= and or ( ).")]
 pub(crate) struct StatArguments {
     /// Measured runs of each command.
-    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = crate::typed::whole::<u32>(2..=10_000))]
     pub(crate) runs: u32,
     /// Runs of each command before the measured ones.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = crate::typed::whole::<u32>(0..=1_000))]
     pub(crate) warmup: u32,
     /// Run before each run, by the shell, not measured: once for all commands, or once for each of them.
     #[arg(long, value_name = "COMMAND")]

@@ -265,7 +265,7 @@ fn deliver(
     };
     match json {
         Some(None) => {
-            out.data(&format!("{:#}\n", data::data(results)));
+            out.data(&crate::output::json(&data::data(results)));
         }
         other => {
             // The table first: it is there also when the file cannot be written.

@@ -46,7 +46,7 @@ pub(crate) fn status(context: &Context, arguments: &StatusArguments, json: bool)
             .error("/proc/meminfo cannot be read: there is no /proc here, or --root names another directory");
         return exit::UNSUPPORTED;
     }
-    let text = if json || arguments.json { format!("{:#}\n", status.json()) } else { status.text() };
+    let text = if json || arguments.json { crate::output::json(&status.json()) } else { status.text() };
     context.out.data(&text);
     exit::OK
 }

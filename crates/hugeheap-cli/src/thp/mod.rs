@@ -79,7 +79,7 @@ fn show(context: &Context, arguments: &GetArguments, json: bool) -> u8 {
         chosen.extend(&all);
     }
     let text = match (json, is_whole) {
-        (true, _) => format!("{:#}\n", document(&chosen)),
+        (true, _) => crate::output::json(&document(&chosen)),
         (false, true) => table(&chosen),
         (false, false) => {
             let values = chosen.iter().filter_map(|named| named.knob.as_ref().ok());

@@ -17,7 +17,7 @@ pub(super) fn set(context: &Context, arguments: &SetArguments, json: bool) -> u8
     let knobs = context.facts.knobs();
     match carried_out(context, arguments, &knobs) {
         Ok(report) => {
-            let text = if json { format!("{:#}\n", report.json(SCHEMA)) } else { report.text() };
+            let text = if json { crate::output::json(&report.json(SCHEMA)) } else { report.text() };
             context.out.data(&text);
             exit::OK
         }

@@ -84,13 +84,13 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
         (Some(Some(file)), _) => {
             // The table first: it is there also when the file cannot be written, after minutes of work.
             out.data(&text(&cpu, counts));
-            if let Err(error) = files::replace(file, &format!("{value:#}\n")) {
+            if let Err(error) = files::replace(file, &crate::output::json(&value)) {
                 out.error(&format!("{} could not be written: {error}", file.display()));
                 return files::refused(&error);
             }
         }
         (Some(None), _) | (None, true) => {
-            out.data(&format!("{value:#}\n"));
+            out.data(&crate::output::json(&value));
         }
         (None, false) => {
             out.data(&text(&cpu, counts));

@@ -38,10 +38,10 @@ pub(crate) struct TopArguments {
     #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = crate::cli::seconds)]
     pub(crate) budget: f64,
     /// Print N refreshes as text, or with --json as data, and end. Needs no terminal.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u64>(1..=u64::MAX))]
     pub(crate) batch: Option<u64>,
     /// Most processes of a refresh with --batch or --json.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = crate::typed::whole::<usize>(0..=u64::MAX))]
     pub(crate) lines: Option<usize>,
     /// Draw with ASCII characters only. Default: as the locale says (LC_ALL, LC_CTYPE, LANG).
     #[arg(long)]

@@ -34,7 +34,8 @@ pub(crate) fn run(
         sampler.deep();
         state.refresh(sampler.sample(true));
         sampler.show(state.rows.iter().take(most).map(|row| row.id).collect());
-        let text = if json { format!("{}\n", data(&state, most)) } else { look.text(text(&state, most)) };
+        let text =
+            if json { crate::output::json_line(&data(&state, most)) } else { look.text(text(&state, most)) };
         if !out.data(&text) {
             // The reader has enough.
             return exit::OK;

@@ -4,6 +4,9 @@
 //!   fixed      ├ header ┼ fields ──────────────┤
 //!   variable   ├ header ┼ length ┼ fields ─┼ item 0 ┼ item 1 ┼ …   `length` of them
 //! ```
+//!
+//! The offsets are copied. Where there is no memory for that, the layout notes it, and to register it is refused: a runtime that embeds the heap may register types at any time, and the
+//! process was ended then.
 
 use super::header::{HEADER_BYTES, LENGTH_OFFSET};
 use super::trace::{PartFunction, Trace, TraceFunction};
@@ -24,6 +27,16 @@ pub struct Layout {
     pub(super) weak: WeakPart,
     pub(super) finalized: bool,
     pub(super) trace: Option<Trace>,
+    /// Whether there was memory for all offsets.
+    whole: bool,
+}
+
+/// The same in a vector; `None`: there is no memory.
+fn copied<T>(items: impl Iterator<Item = T> + Clone) -> Option<Vec<T>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(items.clone().count()).ok()?;
+    copy.extend(items);
+    Some(copy)
 }
 
 /// Why a type cannot be registered.
@@ -90,34 +103,43 @@ impl Layout {
             weak,
             finalized: false,
             trace: None,
+            whole: true,
         }
+    }
+
+    /// Offsets as one of the lists of the layout.
+    fn list<T: Copy>(&mut self, offsets: &[T]) -> Vec<T> {
+        copied(offsets.iter().copied()).unwrap_or_else(|| {
+            self.whole = false;
+            Vec::new()
+        })
     }
 
     /// Slots of the fixed part, as offsets from the header.
     #[must_use]
     pub fn slots(mut self, offsets: &[usize]) -> Self {
-        self.slots = offsets.to_vec();
+        self.slots = self.list(offsets);
         self
     }
 
     /// Slots of an item, as offsets from its beginning.
     #[must_use]
     pub fn item_slots(mut self, offsets: &[usize]) -> Self {
-        self.item_slots = offsets.to_vec();
+        self.item_slots = self.list(offsets);
         self
     }
 
     /// Weak slots of the fixed part, as offsets from the header: what they refer to may die, and they become 0 then.
     #[must_use]
     pub fn weak_slots(mut self, offsets: &[usize]) -> Self {
-        self.weak.slots = offsets.to_vec();
+        self.weak.slots = self.list(offsets);
         self
     }
 
     /// Weak slots of an item, as offsets from its beginning.
     #[must_use]
     pub fn weak_item_slots(mut self, offsets: &[usize]) -> Self {
-        self.weak.item_slots = offsets.to_vec();
+        self.weak.item_slots = self.list(offsets);
         self
     }
 
@@ -125,14 +147,14 @@ impl Layout {
     /// key's does.
     #[must_use]
     pub fn ephemerons(mut self, pairs: &[(usize, usize)]) -> Self {
-        self.weak.pairs = pairs.to_vec();
+        self.weak.pairs = self.list(pairs);
         self
     }
 
     /// Ephemerons of an item, as offsets of key and value from its beginning: a table with weak keys.
     #[must_use]
     pub fn item_ephemerons(mut self, pairs: &[(usize, usize)]) -> Self {
-        self.weak.item_pairs = pairs.to_vec();
+        self.weak.item_pairs = self.list(pairs);
         self
     }
 
@@ -166,6 +188,9 @@ impl Layout {
     }
 
     pub(super) fn check(&self) -> Result<(), BadLayout> {
+        if !self.whole {
+            return Err(BadLayout::NoMemory);
+        }
         let variable = self.item_bytes > 0;
         let first = if variable { LENGTH_OFFSET + 8 } else { HEADER_BYTES };
         if self.bytes < first {
@@ -175,8 +200,10 @@ impl Layout {
             return Err(BadLayout::TooLarge);
         }
         let fits = |offset: usize, bytes: usize| offset % 8 == 0 && offset < bytes && bytes - offset >= 8;
-        let mut slots: Vec<_> = self.slots.iter().copied().chain(self.weak.fixed()).collect();
-        let mut item_slots: Vec<_> = self.item_slots.iter().copied().chain(self.weak.items()).collect();
+        let mut slots =
+            copied(self.slots.iter().copied().chain(self.weak.fixed())).ok_or(BadLayout::NoMemory)?;
+        let mut item_slots =
+            copied(self.item_slots.iter().copied().chain(self.weak.items())).ok_or(BadLayout::NoMemory)?;
         if let Some(&offset) = slots.iter().find(|&&offset| offset < first || !fits(offset, self.bytes)) {
             return Err(BadLayout::Slot { offset });
         }

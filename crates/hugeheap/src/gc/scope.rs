@@ -31,6 +31,7 @@ use super::header::{HEADER_BYTES, LENGTH_OFFSET, OBJECT_ALIGN};
 use super::heap::{Exhausted, Heap};
 use super::roots::Global;
 use super::types::{Descriptor, TypeId};
+use super::weak::WeakPart;
 use crate::object::Source;
 use core::marker::PhantomData;
 
@@ -267,7 +268,7 @@ impl<'s, S: Source> Scope<'s, S> {
     pub fn bytes(&mut self, local: Local<'_>) -> &mut [u8] {
         let object = self.object(local);
         let descriptor = self.descriptor(object);
-        let weak = descriptor.weak.as_ref().is_some_and(|weak| weak.has_items());
+        let weak = descriptor.weak().is_some_and(WeakPart::has_items);
         let plain = descriptor.item_slots.is_empty() && !weak && descriptor.trace.is_none();
         assert!(plain, "the items may hold references");
         // SAFETY: as in `descriptor`; the items are bytes of the object without references, and `&mut self` keeps everyone else away.

@@ -60,8 +60,8 @@ pub(crate) struct Descriptor {
     pub(crate) item_bytes: usize,
     pub(crate) slots: Vec<usize>,
     pub(crate) item_slots: Vec<usize>,
-    /// Away from the rest: most types have none.
-    pub(crate) weak: Option<Box<WeakPart>>,
+    /// One or none, away from the rest: most types have none. Not a box, which ends the process where there is no memory.
+    weak: Vec<WeakPart>,
     pub(crate) trace: Option<Trace>,
 }
 
@@ -153,9 +153,15 @@ impl Descriptor {
         self.leaf
     }
 
+    /// Its weak slots and ephemerons.
+    #[inline(always)]
+    pub(crate) fn weak(&self) -> Option<&WeakPart> {
+        self.weak.first()
+    }
+
     /// Whether large objects of the type have cards.
     pub(crate) fn wants_cards(&self) -> bool {
-        let items = !self.item_slots.is_empty() || self.weak.as_ref().is_some_and(|weak| weak.has_items());
+        let items = !self.item_slots.is_empty() || self.weak().is_some_and(WeakPart::has_items);
         match self.trace {
             None => items,
             Some(Trace::Whole(_)) => false,
@@ -254,7 +260,7 @@ impl Descriptor {
                 visit.slot(slot as *mut usize);
             }
         }
-        if let Some(weak) = &self.weak {
+        if let Some(weak) = self.weak() {
             // SAFETY: by the contract.
             unsafe { weak.each_in(self, object, (from, to), visit) };
         }
@@ -300,7 +306,7 @@ impl Descriptor {
 
     /// Whether the word at an offset of an object with `length` items is a slot given by an offset.
     pub(crate) fn is_slot(&self, offset: usize, length: usize) -> bool {
-        let weak = self.weak.as_deref();
+        let weak = self.weak();
         if offset < self.bytes || self.item_bytes == 0 {
             return self.slots.contains(&offset)
                 || weak.is_some_and(|weak| weak.fixed().any(|slot| slot == offset));
@@ -326,14 +332,18 @@ impl Types {
         }
         self.types.try_reserve(1).map_err(|_| BadLayout::NoMemory)?;
         let map = Map::of(&layout);
-        let Layout { bytes, item_bytes, slots, item_slots, weak, finalized, trace } = layout;
+        let Layout { bytes, item_bytes, slots, item_slots, weak, finalized, trace, .. } = layout;
         let leaf = slots.is_empty() && item_slots.is_empty() && weak.is_empty() && trace.is_none();
         let fixed = if item_bytes == 0 { bytes.max(MIN_OBJECT).next_multiple_of(OBJECT_ALIGN) } else { 0 };
         let class = if (1..=MAX_BLOCK).contains(&fixed) { class_of(fixed) as u8 } else { 0 };
         let place = if map.is_fixed() { Free::place_of(class.into()) } else { 0 };
         let longest = MAX_BLOCK.checked_sub(bytes).and_then(|items| items.checked_div(item_bytes));
         let too_long = longest.map_or(0, |longest| longest as u32 + 1);
-        let weak = (!weak.is_empty()).then(|| Box::new(weak));
+        let mut weak_part = Vec::new();
+        if !weak.is_empty() {
+            weak_part.try_reserve_exact(1).map_err(|_| BadLayout::NoMemory)?;
+            weak_part.push(weak);
+        }
         self.types.push(Descriptor {
             map,
             leaf,
@@ -346,7 +356,7 @@ impl Types {
             item_bytes,
             slots,
             item_slots,
-            weak,
+            weak: weak_part,
             trace,
         });
         Ok(TypeId(self.types.len() as u32))

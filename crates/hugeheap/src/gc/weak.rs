@@ -39,12 +39,12 @@ impl WeakPart {
     }
 
     /// All offsets in the fixed part.
-    pub(crate) fn fixed(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn fixed(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.slots.iter().copied().chain(self.pairs.iter().flat_map(|&(key, value)| [key, value]))
     }
 
     /// All offsets in an item.
-    pub(crate) fn items(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn items(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.item_slots.iter().copied().chain(self.item_pairs.iter().flat_map(|&(key, value)| [key, value]))
     }
 

@@ -27,11 +27,29 @@ pub enum Mistake {
         /// The size given.
         given: usize,
     },
+    /// The same, where the block was to be resized: the size given is the one that it was said to have.
+    WrongOldSize {
+        /// Its size in bytes.
+        bytes: usize,
+        /// The old size given.
+        given: usize,
+    },
     /// Another thread freed the block as well.
     TwoThreads {
         /// Bytes of the block.
         bytes: usize,
     },
+}
+
+impl Mistake {
+    /// What it is called where a block was resized and not freed: the line said "freed", and who looked for a free found none.
+    #[must_use]
+    pub const fn of_resize(self) -> Self {
+        match self {
+            Self::WrongSize { bytes, given } => Self::WrongOldSize { bytes, given },
+            other => other,
+        }
+    }
 }
 
 impl From<BadFree> for Mistake {
@@ -69,6 +87,13 @@ impl fmt::Display for Mistake {
             }
             Self::WrongSize { bytes, given } => {
                 write!(f, "{}: freed with a size of {given} bytes, which another class has", Class(bytes))
+            }
+            Self::WrongOldSize { bytes, given } => {
+                write!(
+                    f,
+                    "{}: resized with an old size of {given} bytes, which another class has",
+                    Class(bytes)
+                )
             }
             Self::TwoThreads { bytes } => {
                 write!(f, "{}: two threads freed the block", Class(bytes))

@@ -23,13 +23,13 @@ pub(crate) struct AllArguments {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Runs of each experiment, instead of its own number.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u32>(1..=10_000))]
     pub(crate) runs: Option<u32>,
     /// Only these experiments, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) only: Vec<String>,
     /// How much free memory to touch once before the first: bytes with suffix, all, or none.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = touch)]
     pub(crate) touch: Option<String>,
     /// Exit with status 1 when a goal of an experiment is missed.
     #[arg(long)]
@@ -37,4 +37,9 @@ pub(crate) struct AllArguments {
     /// Print what became of each as JSON, to FILE or to standard output.
     #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = crate::cli::file_to_write())]
     pub(crate) json: Option<Option<PathBuf>>,
+}
+
+/// Refused here, it is refused before the first experiment is found to refuse it.
+fn touch(text: &str) -> Result<String, String> {
+    crate::cli::Touch::parse(text).map(|_| text.to_owned())
 }

@@ -72,10 +72,10 @@ fn run(context: &Context, arguments: &AllArguments) -> Result<u8, Refusal> {
     });
     match &arguments.json {
         Some(None) => {
-            out.data(&format!("{value:#}\n"));
+            out.data(&crate::output::json(&value));
         }
         Some(Some(file)) => {
-            write(file, &format!("{value:#}\n"))?;
+            write(file, &crate::output::json(&value))?;
             out.data(&text);
         }
         None => {

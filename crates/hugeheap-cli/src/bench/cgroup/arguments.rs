@@ -18,7 +18,7 @@ Needs a memory cgroup in which groups can be made: root, or a delegated group (s
 The groups are removed afterwards; nothing else on the host is changed. --runs is 3 here unless given, with --quick 1.")]
 pub(crate) struct CgroupArguments {
     /// How many huge pages the program fills, or begins. Default: 512, with --quick 64.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(8..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u64>(8..=1_000_000))]
     pub(crate) huge_pages: Option<u64>,
     /// Seconds without work before the first step.
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = crate::cli::seconds)]

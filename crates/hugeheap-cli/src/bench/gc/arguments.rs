@@ -22,7 +22,7 @@ pub(crate) struct GcArguments {
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) against: Vec<String>,
     /// Depth of the trees of binary-trees; those of gcbench are two less deep. 8 to 24. Default: 18, with --quick 14.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=24))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u32>(8..=24))]
     pub(crate) depth: Option<u32>,
     /// Size of the live set of the other workloads, in lru a quarter of it: bytes, or with a suffix K, M, G, T. At least 1M. Default: 1G, with --quick 128M.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]

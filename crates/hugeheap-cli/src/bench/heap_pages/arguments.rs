@@ -25,7 +25,7 @@ pub(crate) struct HeapPagesArguments {
     #[arg(long, value_name = "LIST")]
     pub(crate) part: Option<String>,
     /// Objects of 40 bytes in the heap of other page sizes. Default: 4 million, with --quick 1 million.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(10_000..=1_000_000_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u64>(10_000..=1_000_000_000))]
     pub(crate) objects: Option<u64>,
     #[command(flatten)]
     pub(crate) report: ReportArguments,

@@ -17,7 +17,7 @@ Examples:
 The charge is read where a memory cgroup can be made: as root, or in a delegated group.")]
 pub(crate) struct StrandedArguments {
     /// How many huge pages. Default: 700, with --quick 100.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u64>(1..=1_000_000))]
     pub(crate) huge_pages: Option<u64>,
     #[command(flatten)]
     pub(crate) report: ReportArguments,

@@ -18,7 +18,7 @@ pub(crate) struct StrideArguments {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) size: Option<u64>,
     /// Passes in each order. Default: 8, with --quick 4.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u32>(2..=1_000))]
     pub(crate) passes: Option<u32>,
     #[command(flatten)]
     pub(crate) report: ReportArguments,

@@ -363,3 +363,67 @@ fn what_is_pinned_or_in_scanned_words_keeps_what_it_leads_to_in_a_full_heap() {
     test.heap.remove_scan(scan);
     test.end();
 }
+
+thread_local! {
+    /// How often an object of a type with a trace function was looked into.
+    static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Names no slot that the layout does not.
+unsafe extern "C" fn counted(_: *mut u8, _: &mut Visitor<'_>) {
+    LOOKS.set(LOOKS.get() + 1);
+}
+
+/// A joint marking is one pause. It looks once into what lives, as any whole collection does, and into nothing that is dead: with 10,000 that live and 57,581 that are dead, a pause looks into 22,051, and with
+/// 1000 into 3050. What lives is looked into once more where it is sparse and packed.
+#[test]
+fn emptying_a_full_heap_looks_into_what_lives_and_not_into_what_is_dead() {
+    for live in [0, 1000, 10_000] {
+        let mut test = Test::new(Settings { maximum: Some(2 << 20), ..Settings::default() });
+        let layout = Layout::fixed(32).slots(&[LEFT, RIGHT]);
+        // SAFETY: it names nothing.
+        let ty = test.heap.register(unsafe { layout.traced_by(counted) }).expect("a layout");
+        test.run(|scope, types| {
+            let list = |scope: &mut Scope<'_, World>, head: Local<'_>, first: Local<'_>, most: u64| {
+                for count in 0..most {
+                    let grown = scope.scope(|scope| -> Result<(), Exhausted> {
+                        let next = scope.allocate(ty, 0)?;
+                        scope.set(next, LEFT, Some(head));
+                        scope.set(first, RIGHT, Some(next));
+                        scope.assign(head, next);
+                        Ok(())
+                    });
+                    if grown.is_err() {
+                        return count;
+                    }
+                }
+                most
+            };
+            let lives = scope.allocate(types.array, 2).expect("memory");
+            scope.scope(|scope| {
+                let first = scope.allocate(ty, 0).expect("memory");
+                let head = scope.same_as(first).expect("memory");
+                assert_eq!(list(scope, head, first, live), live);
+                set(scope, lives, 0, head);
+            });
+            let dead = scope.scope(|scope| {
+                let first = scope.allocate(ty, 0).expect("memory");
+                let head = scope.same_as(first).expect("memory");
+                list(scope, head, first, u64::MAX)
+            });
+            let staying = scope.heap().nursery.staying();
+            assert_eq!(scope.heap().marker.phase, crate::gc::mark::Phase::Idle, "no marking is ended before");
+            let packed = scope.heap().statistics().evacuations;
+            LOOKS.set(0);
+            scope.collect();
+            let looks = LOOKS.replace(0);
+            assert_eq!(scope.heap().nursery.staying(), 0);
+            // Those that stay once more, by the minor collection before, which cannot know better.
+            let packed = scope.heap().statistics().evacuations - packed;
+            let most = (1 + packed) * (live + 1) + staying as u64 + 8;
+            assert!(looks <= most, "{looks} of {live} that live, {dead} dead, {staying} stayed");
+            assert!(dead > 10 * staying as u64, "most were old");
+        });
+        test.end();
+    }
+}

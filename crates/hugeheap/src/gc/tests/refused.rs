@@ -10,6 +10,8 @@ thread_local! {
     static MOST: Cell<usize> = const { Cell::new(0) };
     /// How often that was refused.
     static REFUSALS: Cell<u64> = const { Cell::new(0) };
+    /// Blocks that are handed out on this thread until one is refused; `None`: all are.
+    static UNTIL: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// More than any collection of these tests has reason for.
@@ -20,6 +22,12 @@ struct Refusing;
 // SAFETY: the system's allocator, which may refuse a request at any time.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if let Some(until) = UNTIL.get() {
+            UNTIL.set(until.checked_sub(1));
+            if until == 0 {
+                return core::ptr::null_mut();
+            }
+        }
         // SAFETY: by the caller's contract.
         unsafe { System.alloc(layout) }
     }
@@ -81,4 +89,36 @@ fn an_evacuation_that_cannot_note_what_it_does_moves_less_and_ends() {
         });
     }
     assert!(refused > 0);
+}
+
+/// A runtime may register types at any time. Where one of the lists of offsets had no memory, the process was ended.
+#[test]
+fn a_type_for_whose_lists_there_is_no_memory_is_refused_and_can_be_registered_later() {
+    use super::super::layout::{BadLayout, Layout};
+    use super::super::types::Types;
+    let mut types = Types::default();
+    let mut refused = 0;
+    loop {
+        UNTIL.set(Some(refused));
+        let layout = Layout::variable(48, 48)
+            .slots(&[16])
+            .item_slots(&[0])
+            .weak_slots(&[24])
+            .weak_item_slots(&[8])
+            .ephemerons(&[(32, 40)])
+            .item_ephemerons(&[(16, 24)]);
+        let registered = types.register(layout);
+        let met = UNTIL.replace(None).is_none();
+        match registered {
+            Err(mistake) => assert_eq!((mistake, met), (BadLayout::NoMemory, true)),
+            Ok(ty) => {
+                // The first one that is registered, after as many attempts as there are blocks.
+                assert_eq!((ty.number(), met), (1, false));
+                break;
+            }
+        }
+        refused += 1;
+    }
+    // Six lists, two to check them in, the types and the weak part.
+    assert_eq!(refused, 10);
 }

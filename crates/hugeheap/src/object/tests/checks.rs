@@ -340,6 +340,11 @@ fn every_mistake_says_what_it_is() {
             Mistake::WrongSize { bytes: 48, given: 100 },
             "size class 48: freed with a size of 100 bytes, which another class has",
         ),
+        (
+            Mistake::WrongSize { bytes: 48, given: 100 }.of_resize(),
+            "size class 48: resized with an old size of 100 bytes, which another class has",
+        ),
+        (Mistake::Foreign.of_resize(), "the address is not from this heap"),
         (Mistake::TwoThreads { bytes: 48 }, "size class 48: two threads freed the block"),
     ] {
         assert_eq!(mistake.to_string(), line);
