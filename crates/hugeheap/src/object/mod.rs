@@ -8,48 +8,83 @@
 //!   Source: arenas behind a lock            Space: marks and bitmaps of all heap pages
 //! ```
 //!
+//! What is known of a heap page, outside of it:
+//!
 //! | file | concept |
 //! |---|---|
 //! | `class` | size classes and how a heap page is cut |
 //! | `tag` | whose a heap page is, and how it is cut |
-//! | `space` | metadata of heap pages; address → metadata |
+//! | `mark` | its tag, where something is free in it, how much of it lives, its links |
+//! | `space` | the metadata of all heap pages; address → metadata |
 //! | `tables` | where that metadata lies, and what of it can be written |
 //! | `huge_tables` | that of large heaps on huge pages |
 //! | `shorten` | giving its address space back, where a program limits itself |
+//! | `unused` | giving back what belongs to arenas that were given back |
 //! | `beside` | metadata of arenas that are made ahead |
-//! | `bin` | where the next block of a class comes from |
+//!
+//! Blocks of heap pages, by their owner:
+//!
+//! | file | concept |
+//! |---|---|
 //! | `heap` | a heap, and allocating: the fast paths |
 //! | `free` | freeing by the owner: the fast paths |
-//! | `instructions` | instructions that the compiler does not find |
-//! | `apart` | what lies on cache lines of its own |
-//! | `busy` | the mark that a heap is being changed, for forks |
-//! | `lists` | pages with free blocks |
+//! | `bin` | where the next block of a class comes from |
+//! | `recent` | the blocks that a bin remembers |
 //! | `windows` | opening and leaving windows |
 //! | `begin` | beginning a page without a live block |
 //! | `refill` | the way to the next window, page, arena |
+//! | `lists` | pages with free blocks |
 //! | `settle` | pages that a free leaves without a live block, or no longer full |
-//! | `release` | blocks and pages that come back, from other threads too |
-//! | `inbox` | pages in which other threads freed, collected late |
-//! | `remote` | the lock-free steps of that |
-//! | `model` | those steps, all interleavings: for tests |
-//! | `vacate_model` | the steps of `vacate`, in the same way |
-//! | `handed_model` | those of `handed` and of what is kept |
-//! | `registry` | all heaps; ended threads and forked children |
-//! | `lengths` | what a request above a block of a heap page gets |
-//! | `spans` | page runs cut into blocks that do not end with a heap page |
-//! | `span_place` | where their blocks are noted |
-//! | `span_vacancy` | OS pages of these that can be given back |
+//! | `release` | blocks and pages that come back away from the fast paths; what an address lies in |
+//! | `resize` | aligned, zeroed, resized requests |
+//! | `hardened` | heaps that clear, mix and guard their blocks |
+//! | `instructions` | instructions that the compiler does not find |
+//!
+//! What is longer than a block of a heap page:
+//!
+//! | file | concept |
+//! |---|---|
+//! | `lengths` | what such a request gets |
 //! | `runs` | short page runs of a heap, and blocks of spans, kept for reuse |
 //! | `run_cache` | which of them, and how many |
-//! | `handed` | those that other threads freed |
 //! | `surplus` | those that their owner does not need |
+//! | `handed` | those that other threads freed |
+//! | `spans` | page runs cut into blocks that do not end with a heap page |
+//! | `span_place` | where their blocks are noted |
 //! | `pages` | page runs and large blocks of the arenas |
-//! | `hardened` | heaps that clear, mix and guard their blocks |
-//! | `resize` | aligned, zeroed, resized requests |
-//! | `vacancy` | looking for OS pages without a live block |
+//! | `resized_length` | how long those are that were resized |
+//!
+//! Several threads:
+//!
+//! | file | concept |
+//! |---|---|
+//! | `registry` | all heaps; ended threads and forked children |
+//! | `busy` | the mark that a heap is being changed, for forks |
+//! | `remote` | the lock-free steps of freeing another's block |
+//! | `remote_free` | that free, with its checks |
+//! | `inbox` | pages in which other threads freed, collected late |
+//! | `ownerless` | heaps that wait for an owner |
+//! | `waiting` | their quarantine |
+//! | `idle` | collecting for an owner that does nothing, without its word |
+//! | `visit` | the same for an interpreter's, with its lock |
+//! | `apart` | what lies on cache lines of its own |
+//! | `model`, `handed_model`, `idle_model`, `leave_model`, `vacate_model` | those steps, all interleavings: for tests |
+//!
+//! OS pages without a live block:
+//!
+//! | file | concept |
+//! |---|---|
+//! | `vacancy` | looking for them |
 //! | `vacate` | giving them back, while the owner goes on |
-//! | `mistake` | what a wrong free is told |
+//! | `span_vacancy` | those of spans |
+//!
+//! Seen from outside:
+//!
+//! | file | concept |
+//! |---|---|
 //! | `global` | a heap per thread, over the process's runtime |
+//! | `allocator` | heaps as allocators of single collections |
+//! | `mistake` | what a wrong free is told |
 //! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
 //! | `verify` | everything that is kept, recomputed: for tests |
 
