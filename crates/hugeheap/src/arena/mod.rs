@@ -23,6 +23,8 @@
 //! | `plan` | the system calls of that, made outside the lock |
 //! | `fork` | hugetlb arenas and forked children |
 //! | `report` | what it tells about itself |
+//! | `clock` | time that never goes back |
+//! | `policy`, `settings` | what a program may choose |
 //! | `verify` | recomputes everything that is kept, for tests |
 //!
 //! Only `supply`, `cut`, `plan`, `table`, `offer`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
