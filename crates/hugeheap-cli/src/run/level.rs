@@ -54,7 +54,7 @@ mod tests {
         // A version manager's.
         script("ruby", "#!/bin/sh\n");
         let of = |asked, words: &[&str]| {
-            let command: Vec<_> = words
+            let command: Vec<OsString> = words
                 .iter()
                 .map(
                     |word| if word.starts_with('@') { place.join(&word[1..]).into() } else { (*word).into() },
