@@ -54,12 +54,11 @@ mod tests {
         // A version manager's.
         script("ruby", "#!/bin/sh\n");
         let of = |asked, words: &[&str]| {
-            let command: Vec<OsString> = words
-                .iter()
-                .map(
-                    |word| if word.starts_with('@') { place.join(&word[1..]).into() } else { (*word).into() },
-                )
-                .collect();
+            let full = |word: &&str| match word.strip_prefix('@') {
+                Some(name) => OsString::from(place.join(name)),
+                None => OsString::from(word),
+            };
+            let command: Vec<_> = words.iter().map(full).collect();
             let target = Target::resolve(&command[0]).unwrap();
             let chosen = choose(asked, Some(&target), &command);
             (chosen.level, chosen.is_for_ruby, chosen.is_idle)
