@@ -82,7 +82,7 @@ interpreters:
 
 # Real programs that tests need: installed as root, named otherwise; tests that miss one skip and say so.
 system-packages:
-	tests/setup.sh packages gcc g++ valgrind cmake pkg-config lua5.4 liblua5.4-dev
+	tests/setup.sh packages gcc g++ valgrind cmake pkg-config lua5.4 liblua5.4-dev ruby ruby-dev
 
 ## demo: the main job with real figures, in about two minutes
 demo: build

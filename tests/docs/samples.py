@@ -4,7 +4,7 @@ A sample is a fenced block. Its language says what is done with it; see "Samples
 directly above the fence change that:
 
     <!-- not run: REASON -->      not executed; what can be checked without running it is
-    <!-- needs: NAME -->          executed where NAME (hugetlb, huge-pages, mapping-names, other-processes) is there, else checked like the above
+    <!-- needs: NAME -->          executed where NAME (hugetlb, huge-pages, mapping-names, other-processes, ruby) is there, else checked like the above
     <!-- numbers: vary -->        each number of the expected output stands for any number, each unit for any unit
 """
 

@@ -65,6 +65,7 @@ NEEDS = {
     "huge-pages": has_huge_pages,
     "mapping-names": has_names,
     "other-processes": has_other_processes,
+    "ruby": lambda: shutil.which("ruby") is not None,
 }
 
 

@@ -105,16 +105,9 @@ pub(crate) struct RunArguments {
         hide_env_values = true
     )]
     pub(crate) policy: PolicyName,
-    /// How much of the program's memory comes from hugeheap.
-    #[arg(
-        long,
-        value_enum,
-        default_value = "arenas",
-        value_name = "LEVEL",
-        env = "HUGEHEAP_LEVEL",
-        hide_env_values = true
-    )]
-    pub(crate) level: LevelName,
+    /// How much of the program's memory comes from hugeheap. Unless it is said: malloc of a Ruby, else arenas.
+    #[arg(long, value_enum, value_name = "LEVEL", env = "HUGEHEAP_LEVEL", hide_env_values = true)]
+    pub(crate) level: Option<LevelName>,
     /// Seconds after which memory no longer needed goes back to the system.
     #[arg(long, value_parser = seconds, value_name = "SECONDS", env = "HUGEHEAP_DECAY", hide_env_values = true)]
     pub(crate) decay: Option<f64>,

@@ -24,6 +24,8 @@ mod limits;
 
 hugeheap_cpython::export_interface!();
 
+pub use hugeheap_cpython::has_malloc;
+
 /// Variables that are taken out of the environment when children should not inherit.
 const VARIABLES: [&CStr; 10] = [
     c"HUGEHEAP_POLICY",

@@ -10,7 +10,8 @@
 //! The functions are those under which the GNU C library has exported its own since 2.0, so that nothing has to be looked up: `dlsym` may allocate.
 
 use core::ffi::{c_char, c_void};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use hugeheap::arena::Policy;
 use hugeheap::runtime::{children_inherit, disabled_by_environment, settings_from_environment};
 
 unsafe extern "C" {
@@ -25,6 +26,9 @@ unsafe extern "C" {
 /// See the module's text.
 static PHASE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
+/// Whether the policy is one of huge pages. Of when the environment was read: a program may have changed it since, and the constructor takes the settings out of it where children are not to have them.
+static WANTS_HUGE_PAGES: AtomicBool = AtomicBool::new(false);
+
 const UNKNOWN: u8 = 0;
 const SERVES: u8 = 1;
 const OFF: u8 = 2;
@@ -37,16 +41,23 @@ pub(crate) fn serves() -> bool {
     }
 }
 
+/// Whether hugeheap serves, and with a policy of huge pages. Takes no lock: a child of a fork without handlers may ask.
+#[cfg(target_pointer_width = "64")]
+pub(crate) fn wants_huge_pages() -> bool {
+    serves() && WANTS_HUGE_PAGES.load(Ordering::Relaxed)
+}
+
 #[cold]
 fn look() -> bool {
     // SAFETY: a variable of the C library that other threads change only together with its contents.
     if unsafe { environ }.is_null() {
         return false;
     }
+    let settings = settings_from_environment();
     // The constructor says in a line what was not understood.
-    let understood = disabled_by_environment() == Ok(false)
-        && children_inherit().is_ok()
-        && settings_from_environment().is_ok();
+    let understood = disabled_by_environment() == Ok(false) && children_inherit().is_ok() && settings.is_ok();
+    let huge = settings.is_ok_and(|(settings, _)| settings.policy != Policy::Base);
+    WANTS_HUGE_PAGES.store(huge, Ordering::Relaxed);
     PHASE.store(if understood { SERVES } else { OFF }, Ordering::Relaxed);
     understood
 }

@@ -4,6 +4,7 @@
 //!   malloc, calloc, realloc, free …      blocks    ─▶ heap of the calling thread ─▶ hugeheap::object
 //!   memalign, posix_memalign …           aligned   ─▶ the same
 //!   malloc_usable_size, mallinfo2 …      report    ─▶ numbers of the process's runtime
+//!   prctl(PR_SET_THP_DISABLE)            switch    ─▶ the kernel, narrowed
 //!   what is not, or not yet, hugeheap's  c_library ─▶ the C library's own malloc
 //!   constructor, limits, CPython's hooks ──────────▶ hugeheap-constructor
 //! ```
@@ -29,3 +30,5 @@ mod aligned;
 mod blocks;
 mod c_library;
 mod report;
+#[cfg(target_pointer_width = "64")]
+mod switch;

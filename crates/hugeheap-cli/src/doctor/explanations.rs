@@ -179,7 +179,7 @@ explanations! {
         "hugeheap run --summary -- COMMAND names the processes that were hooked",
         NO_FIX;
     TargetNoRuntime:
-        "hugeheap run puts CPython's objects on huge pages. Another program runs as it is, with the library loaded and idle.",
+        "hugeheap run puts CPython's objects on huge pages, and what a Ruby allocates. Another program runs as it is, with the library loaded and idle, unless level malloc is asked for.",
         "hugeheap run --summary -- COMMAND: state not_python",
         NO_FIX;
     PythonOld:
@@ -203,7 +203,7 @@ explanations! {
         "env | grep PYTHON_PYMALLOC_HUGEPAGES",
         "Set PYTHON_PYMALLOC_HUGEPAGES again.";
     RubyThpOff:
-        "CRuby calls prctl(PR_SET_THP_DISABLE) at its start, because sparse huge pages made its heap grow. Asked just now, this one had THP_enabled 0. Its children inherit it.",
+        "CRuby calls prctl(PR_SET_THP_DISABLE) at its start, since 2.6, so that less is copied when forked children write. Asked just now, this one had THP_enabled 0. Its children inherit it. Under hugeheap run the call holds for what Ruby maps itself, its object pages, and not for what it allocates.",
         "ruby -e 'puts File.read(\"/proc/self/status\")[/THP_enabled.*/]'",
         NO_FIX;
 }

@@ -155,9 +155,9 @@ pub(super) fn target(situation: &Situation, found: &mut Vec<Finding>) {
             found,
             Code::TargetNoRuntime,
             format!(
-                "{program} is no interpreter that hugeheap knows: hugeheap run helps only Python programs that it starts"
+                "{program} is no interpreter that hugeheap knows: hugeheap run helps Python and Ruby programs unasked"
             ),
-            "hugeheap collapse PID makes the heap of any running process huge",
+            "hugeheap run --level malloc -- COMMAND puts all that it allocates on huge pages; hugeheap collapse PID makes the heap of any running process huge",
         ),
         // A wrapper, and a program that cannot be hooked, were told of already.
         Runtime::Silent(why) if target.wrapper.is_none() && target.hindrance.is_none() => add(
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(found(ProcessFacts { anonymous: MIB, hugetlb: 200 * MIB, ..python }), None);
     }
 
-    /// Ruby was to be started with the switch on, which it sets itself afterwards.
+    /// Ruby was to be started with the switch on, which it sets itself afterwards. What keeps it on for a part is hugeheap's library.
     #[test]
     fn a_ruby_that_is_off_is_told_nothing_that_cannot_work() {
         let fix = |name: &str| {

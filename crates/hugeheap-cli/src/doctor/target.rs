@@ -86,7 +86,7 @@ impl TargetFacts {
         // The library is built with the command: their machine is the same.
         let machine = elf::read(Path::new("/proc/self/exe")).ok().flatten().map(|elf| elf.machine);
         let hindrance = machine.and_then(|machine| target.hindrance(machine));
-        let runtime = match (asked(&target, &["python", "pypy"]), asked(&target, &["ruby"])) {
+        let runtime = match (target.interpreter(&["python", "pypy"]), target.interpreter(&["ruby"])) {
             (Some(interpreter), _) => python(interpreter),
             (None, Some(interpreter)) => ruby(interpreter),
             (None, None) => Runtime::Unknown,
@@ -104,20 +104,6 @@ impl TargetFacts {
                 .is_ok_and(|value| !matches!(value.as_str(), "" | "0")),
         })
     }
-}
-
-/// The file to ask, when the command is an interpreter of one of these names, or a script of one. A wrapper (pyenv's `python3`)
-/// answers for what it starts.
-fn asked<'a>(target: &'a Target, names: &[&str]) -> Option<&'a Path> {
-    [&target.path, &target.program].into_iter().map(PathBuf::as_path).find(|path| {
-        let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        names.iter().any(|name| file.strip_prefix(name).is_some_and(is_version))
-    })
-}
-
-/// What follows an interpreter's name: `3`, `3.13t`, nothing. Not `-config`, and not `-app`.
-fn is_version(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_digit() || c == '.' || c == 't')
 }
 
 /// What a program printed, or why it did not.
@@ -200,14 +186,14 @@ mod tests {
         };
         let python = &["python", "pypy"];
         let shim = target("/shims/python3.12", "/bin/bash");
-        assert_eq!(asked(&shim, python), Some(Path::new("/shims/python3.12")));
+        assert_eq!(shim.interpreter(python), Some(Path::new("/shims/python3.12")));
         let script = target("/usr/bin/pytest", "/usr/bin/python3.13t");
-        assert_eq!(asked(&script, python), Some(Path::new("/usr/bin/python3.13t")));
+        assert_eq!(script.interpreter(python), Some(Path::new("/usr/bin/python3.13t")));
         for name in ["/bin/python-app", "/bin/python3-config", "/bin/sh"] {
-            assert_eq!(asked(&target(name, name), python), None, "{name}");
+            assert_eq!(target(name, name).interpreter(python), None, "{name}");
         }
         assert_eq!(
-            asked(&target("/bin/ruby3.1", "/bin/ruby3.1"), &["ruby"]),
+            target("/bin/ruby3.1", "/bin/ruby3.1").interpreter(&["ruby"]),
             Some(Path::new("/bin/ruby3.1"))
         );
     }

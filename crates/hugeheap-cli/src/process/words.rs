@@ -5,7 +5,7 @@ use hugeheap_os::process::{Stop, Tally};
 use serde_json::{Map, Value};
 
 /// What can be done about the switch of Ruby: it sets it itself.
-pub(crate) const RUBY_SWITCH: &str = "none from outside: the switch is set after anything that can be set before; hugetlb pools are not affected";
+pub(crate) const RUBY_SWITCH: &str = "start it with hugeheap run -- COMMAND: what it allocates has huge pages then, its object pages do not; a running process cannot be changed from outside";
 
 /// What can be done about the switch of a process that has it off. CRuby sets it at its start, so that none before that helps.
 pub(crate) fn switch_remedy(name: &str, remedy: &'static str) -> &'static str {

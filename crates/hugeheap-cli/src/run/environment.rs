@@ -4,6 +4,7 @@
 //! touched by an option stays: `HUGEHEAP_DISABLE=1 hugeheap run …` must do what it says.
 
 use crate::cli::RunArguments;
+use hugeheap::telemetry::Level;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -25,12 +26,17 @@ pub(crate) const POLICY: &str = "HUGEHEAP_POLICY";
 pub(crate) struct Environment(Vec<(&'static str, OsString)>);
 
 impl Environment {
-    /// What `arguments` ask for, with `library` preloaded and records in `telemetry`.
-    pub(crate) fn new(arguments: &RunArguments, library: &Path, telemetry: Option<&Path>) -> Self {
+    /// What `arguments` ask for at `level`, with `library` preloaded and records in `telemetry`.
+    pub(crate) fn new(
+        arguments: &RunArguments,
+        level: Level,
+        library: &Path,
+        telemetry: Option<&Path>,
+    ) -> Self {
         let mut environment = Self::default();
         environment.set(PRELOAD, preload(library, std::env::var_os(PRELOAD)));
         environment.set(POLICY, arguments.policy.0.name());
-        environment.set(LEVEL, arguments.level.0.name());
+        environment.set(LEVEL, level.name());
         if let Some(decay) = arguments.decay {
             environment.set("HUGEHEAP_DECAY", decay.to_string());
         }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   library      where libhugeheap_preload.so is, or libhugeheap_malloc.so
+//!   level        which level, where nobody says
 //!   target (elf) which program the command really is, and whether a library can be loaded into it
 //!   readiness    whether this host can give huge pages now
 //!   environment  the variables that say it all
@@ -15,6 +16,7 @@
 
 pub(crate) mod elf;
 mod environment;
+mod level;
 pub(crate) mod library;
 mod readiness;
 pub(crate) mod records;
@@ -27,6 +29,7 @@ use crate::file::{can_replace, replace};
 use crate::{Context, exit};
 use environment::Environment;
 use hugeheap::telemetry::Level;
+use level::Chosen;
 use records::{Found, Records};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -42,21 +45,24 @@ pub(crate) use summary::snapshot_json;
 /// Runs the command. Returns only when it could not be started, or when a summary was asked for.
 pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     let out = &context.out;
-    if arguments.hardened && arguments.level.0 == Level::Arenas {
+    let name = &arguments.command[0];
+    let target = Target::resolve(name);
+    let asked = arguments.level.map(|level| level.0);
+    let chosen = level::choose(asked, target.as_ref().ok(), &arguments.command);
+    if arguments.hardened && chosen.level == Level::Arenas {
         out.error(
             "--hardened is for heaps of hugeheap's object allocator: add --level objects or --level malloc",
         );
         return exit::USAGE;
     }
-    let name = &arguments.command[0];
-    let target = match Target::resolve(name) {
+    let target = match target {
         Ok(target) => target,
         Err(error) => {
             out.error(&error.to_string());
             return error.exit_code();
         }
     };
-    let library = match library::find_for(arguments.level.0, context.library.as_deref()) {
+    let library = match library::find_for(chosen.level, context.library.as_deref()) {
         Ok(library) => library,
         Err(missing) => {
             out.error(&missing.to_string());
@@ -109,9 +115,17 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
             ));
         }
     }
+    if chosen.is_idle && hindrance.is_none() {
+        out.warning(&format!(
+            "{} is a Ruby, of which nothing comes from hugeheap at level {}: leave --level (HUGEHEAP_LEVEL) out, or say \
+             --level malloc",
+            target.path.display(),
+            chosen.level.name()
+        ));
+    }
     // As an option it is refused; the variable may be meant for programs in Rust and C.
     if hooks_something
-        && arguments.level.0 != Level::Objects
+        && chosen.level == Level::Arenas
         && std::env::var_os(HARDENED).is_some_and(|value| value == "1")
     {
         out.warning(&format!(
@@ -139,8 +153,14 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
             ));
         }
     }
-    let plan =
-        Plan { context, arguments, target: &target, library: hooks_something.then_some(library), hindrance };
+    let plan = Plan {
+        context,
+        arguments,
+        chosen,
+        target: &target,
+        library: hooks_something.then_some(library),
+        hindrance,
+    };
     if is_summarised { plan.summarised() } else { plan.exec() }
 }
 
@@ -155,6 +175,7 @@ fn unusable_records() -> Option<(std::ffi::OsString, String)> {
 struct Plan<'a> {
     context: &'a Context,
     arguments: &'a RunArguments,
+    chosen: Chosen,
     target: &'a Target,
     /// The library to preload; `None` when that would only do harm.
     library: Option<PathBuf>,
@@ -173,9 +194,12 @@ impl Plan<'_> {
             out.detail(&format!("{} is a script", script.display()));
         }
         out.detail(&format!("program {}", self.target.program.display()));
+        if self.chosen.is_for_ruby {
+            out.detail("a Ruby: level malloc, at the others only CPython's memory comes from hugeheap");
+        }
         match &self.library {
             Some(library) => {
-                let environment = Environment::new(self.arguments, library, telemetry);
+                let environment = Environment::new(self.arguments, self.chosen.level, library, telemetry);
                 out.detail(&format!("environment {}", environment.describe()));
                 environment.apply(&mut command);
                 if telemetry.is_none() && unusable_records().is_some() {
@@ -224,7 +248,8 @@ impl Plan<'_> {
             status: ended.status,
             elapsed,
             found: &found,
-            asked: self.arguments.level.0,
+            asked: self.chosen.level,
+            is_for_ruby: self.chosen.is_for_ruby,
             hindrance: self
                 .hindrance
                 .as_ref()

@@ -27,6 +27,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) found: &'a Found,
     /// The level that was asked for.
     pub(crate) asked: Level,
+    /// Whether nobody did, and it is the one for a Ruby.
+    pub(crate) is_for_ruby: bool,
     /// Why the library cannot be in the main process, found before the start.
     pub(crate) hindrance: Option<Hindered>,
 }
@@ -112,7 +114,10 @@ impl Summary<'_> {
             let _ = writeln!(text, "  {name:<11}{value}");
         };
         match self.main() {
-            Some(main) => process(main, self.asked, &mut line),
+            Some(main) => {
+                let why = if self.is_for_ruby { Some(RUBY) } else { reason(main, self.asked) };
+                process(main, why, &mut line);
+            }
             None => line("state", &self.absence()),
         }
         let children = self.children();
@@ -175,7 +180,7 @@ fn explanation(snapshot: &Snapshot) -> Option<&'static str> {
 }
 
 /// The lines about one process.
-fn process(main: &Snapshot, asked: Level, line: &mut dyn FnMut(&str, &str)) {
+fn process(main: &Snapshot, level: Option<&str>, line: &mut dyn FnMut(&str, &str)) {
     let state = main.hook_state();
     let explanation = explanation(main).unwrap_or("a state this version does not know");
     // The interpreter says more than its number: build date and compiler.
@@ -183,8 +188,8 @@ fn process(main: &Snapshot, asked: Level, line: &mut dyn FnMut(&str, &str)) {
         None => line("state", explanation),
         Some(version) => line("state", &format!("{explanation} (CPython {version})")),
     }
-    if is_less(main, asked) {
-        line("level", LESS);
+    if let Some(level) = level {
+        line("level", level);
     }
     // Without arenas there is nothing more to say, unless they were wanted and refused.
     if main.arenas_peak == 0 && main.fallbacks.iter().all(|&count| count == 0) {
@@ -220,6 +225,18 @@ fn process(main: &Snapshot, asked: Level, line: &mut dyn FnMut(&str, &str)) {
         line("fallback", &format!("{} × {}: {}", grouped(count), reason.name(), reason.hint()));
     }
 }
+
+/// What is to be said of the level, where there is something.
+fn reason(main: &Snapshot, asked: Level) -> Option<&'static str> {
+    let is_other = main.hook_state() == Some(HookState::NotPython) && asked != Level::Malloc;
+    if is_other { Some(PYTHON_ONLY) } else { is_less(main, asked).then_some(LESS) }
+}
+
+/// Of a Ruby for which no level was named.
+const RUBY: &str = "malloc, because it is a Ruby: at the others only CPython's memory comes from hugeheap";
+
+/// Of a program of which nothing came from hugeheap.
+const PYTHON_ONLY: &str = "only CPython's memory comes from hugeheap at this one; that of any program, a Ruby's too: --level malloc";
 
 /// What is to be said where level `objects` was asked for and pymalloc kept its job.
 const LESS: &str = "arenas, not objects as asked: the interpreter sets allocators of its own when it starts \
@@ -376,7 +393,16 @@ mod tests {
 
     fn summary<'a>(found: &'a Found, command: &'a [String]) -> Summary<'a> {
         let status = ExitStatus::from_raw(0);
-        Summary { command, pid: 10, status, elapsed: 1.5, found, asked: Level::Arenas, hindrance: None }
+        Summary {
+            command,
+            pid: 10,
+            status,
+            elapsed: 1.5,
+            found,
+            asked: Level::Arenas,
+            is_for_ruby: false,
+            hindrance: None,
+        }
     }
 
     #[test]

@@ -208,6 +208,29 @@ impl Target {
         let program = self.program.file_name()?.to_str()?;
         WRAPPERS.contains(&program).then_some(program)
     }
+
+    /// The file to ask, when the command is an interpreter of one of these names, or a script of one. A wrapper (pyenv's `python3`)
+    /// answers for what it starts.
+    pub(crate) fn interpreter(&self, names: &[&str]) -> Option<&Path> {
+        [&self.path, &self.program].into_iter().map(PathBuf::as_path).find(|path| {
+            let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            names.iter().any(|name| file.strip_prefix(name).is_some_and(is_version))
+        })
+    }
+
+    /// What `env` starts, when it is the command and there is such a program.
+    pub(crate) fn behind_env(&self, command: &[OsString]) -> Option<Self> {
+        if self.wrapper() != Some("env") || !self.scripts.is_empty() {
+            return None;
+        }
+        let words = command.iter().skip(1).map(|word| word.as_bytes());
+        Self::resolve(&named_to_env(words)?).ok()
+    }
+}
+
+/// What follows an interpreter's name: `3`, `3.13t`, nothing. Not `-config`, and not `-app`.
+fn is_version(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_digit() || c == '.' || c == 't')
 }
 
 /// The executable file `name` stands for.
@@ -278,7 +301,11 @@ fn interpreter_of(start: &[u8]) -> Option<Interpreter> {
     if path.file_name() != Some(OsStr::new("env")) {
         return Some(Interpreter::Path(path));
     }
-    // `env -S python3 -u`, `env -i NAME=value python3`: the first word that is neither option nor setting.
+    Some(named_to_env(words).map_or(Interpreter::Path(path), Interpreter::Searched))
+}
+
+/// The program that `env` is to start, by its arguments: `-S python3 -u`, `-i NAME=value python3`. The first word that is neither option nor setting.
+fn named_to_env<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<OsString> {
     let mut unset = false;
     for word in words {
         let word = word.strip_prefix(b"-S").unwrap_or(word);
@@ -289,9 +316,9 @@ fn interpreter_of(start: &[u8]) -> Option<Interpreter> {
             unset = word == b"-u" || word == b"-C";
             continue;
         }
-        return Some(Interpreter::Searched(OsString::from_vec(word.to_vec())));
+        return Some(OsString::from_vec(word.to_vec()));
     }
-    Some(Interpreter::Path(path))
+    None
 }
 
 /// Whether execvp would take the file for a shell script after the kernel refused it.

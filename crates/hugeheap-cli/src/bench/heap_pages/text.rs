@@ -28,8 +28,7 @@ pub(super) fn tables(results: &Results) -> String {
         if said.thp_enabled == Some(false) {
             text += "This Ruby switches transparent huge pages off for itself (PR_SET_THP_DISABLE).\n";
         }
-        text +=
-            "Not on hugeheap: its levels take CPython's memory, and none takes all of a program's malloc.\n";
+        text += "Not on hugeheap: the object pages measured here are mapped by Ruby itself; hugeheap run -- ruby takes what else it allocates.\n";
     }
     text.push('\n');
     text
