@@ -9,7 +9,7 @@
 //!
 //! The functions are those under which the GNU C library has exported its own since 2.0, so that nothing has to be looked up: `dlsym` may allocate.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use hugeheap::arena::Policy;
 use hugeheap::runtime::{children_inherit, disabled_by_environment, settings_from_environment};
@@ -97,7 +97,7 @@ pub(crate) unsafe fn free(block: *mut c_void) {
 /// It is a live one.
 pub(crate) unsafe fn usable_size(block: *mut c_void) -> usize {
     type UsableSize = unsafe extern "C" fn(*mut c_void) -> usize;
-    // The only one without a second name.
+    // It has no second name.
     // SAFETY: dlsym looks among the objects after this one; the symbol's type is fixed by its name.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"malloc_usable_size".as_ptr()) };
     if found.is_null() {
@@ -105,4 +105,17 @@ pub(crate) unsafe fn usable_size(block: *mut c_void) -> usize {
     }
     // SAFETY: as above, and by the contract.
     unsafe { core::mem::transmute::<*mut c_void, UsableSize>(found)(block) }
+}
+
+/// Sets a parameter of the C library's `malloc`; answers 1, or 0 for a value that it does not take.
+pub(crate) fn set(parameter: c_int, value: c_int) -> c_int {
+    type Set = unsafe extern "C" fn(c_int, c_int) -> c_int;
+    // No second name either.
+    // SAFETY: as in `usable_size`.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"mallopt".as_ptr()) };
+    if found.is_null() {
+        return 1;
+    }
+    // SAFETY: as in `usable_size`; no preconditions.
+    unsafe { core::mem::transmute::<*mut c_void, Set>(found)(parameter, value) }
 }

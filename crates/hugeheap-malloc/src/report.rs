@@ -2,6 +2,7 @@
 //!
 //! The C library's own functions would speak of a heap that nobody uses.
 
+use crate::c_library;
 use core::ffi::{c_int, c_void};
 use hugeheap::complain;
 use hugeheap::object::thread_heap_at_hand;
@@ -85,10 +86,11 @@ extern "C" fn malloc_trim(_pad: usize) -> c_int {
     c_int::from(runtime().give_back() > 0 || trimmed > 0)
 }
 
-/// No parameter of the C library's `malloc` has a meaning here, and 0 says so.
+/// Tells the C library, which has some blocks as well, and answers what it does: 1 but for a value that it does not take. No parameter means anything to hugeheap, and 0 said so before; but programs take that for a mistake of theirs, and with the allocators that are preloaded most they get 1:
+/// jemalloc, mimalloc and snmalloc leave the function to the C library, and that of gperftools always answers 1.
 #[unsafe(no_mangle)]
-extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
-    0
+extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
+    c_library::set(parameter, value)
 }
 
 /// One line on standard error.

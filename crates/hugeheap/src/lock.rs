@@ -10,20 +10,32 @@
 //!
 //! A program may have fork handlers of its own, and those that were registered before ours run while the locks are kept. The thread that forks *passes* what it keeps itself: nobody else is within, and what the lock is for is at rest.
 //! Before, a handler that needed a heap page waited for its own thread.
+//!
+//! A mutex is given to whoever comes when it is free, and who was woken for it comes late. Threads that take a lock again and again, as those of hardened heaps do for each page run, kept a fork from it: woken five times for one lock, and as many times it was
+//! taken already (`strace` of the thread that forks, among six that allocate). So who is to fork comes *first*: the others do not ask for the lock as long as that one waits.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::time::Duration;
 
 /// Tries before a thread sleeps, about 5 µs of them. What is done under these locks mostly takes below one, and to be woken takes 50: two threads that take and free
 /// runs of heap pages slept 1,600 times in a second (`rptest`, voluntary context switches), and do so 60 times with this.
 const SPINS: u32 = 100;
+
+/// How long a thread lets another one come first, in steps of [`NAP`]: a second. What is done under a lock takes less; the others go on if it ever does not.
+const NAPS: u32 = 10_000;
+
+/// A step of that. About what it takes to be woken.
+const NAP: Duration = Duration::from_micros(100);
 
 /// A value behind a mutex.
 pub struct Lock<T> {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     /// The thread that keeps it over a fork, as the C library names it, in the child as well; 0: none.
     keeper: AtomicUsize,
+    /// Somebody comes first, and waits.
+    preferred: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -43,13 +55,45 @@ impl<T> Lock<T> {
         Self {
             mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             keeper: AtomicUsize::new(0),
+            preferred: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
     }
 
     /// Waits for the lock.
     pub fn lock(&self) -> Guard<'_, T> {
+        if self.preferred.load(Ordering::Relaxed) {
+            self.let_by();
+        }
         self.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    /// Waits for the lock as one for whom the others wait. By one thread at a time.
+    pub fn lock_first(&self) -> Guard<'_, T> {
+        self.preferred.store(true, Ordering::Relaxed);
+        let guard = self.try_lock().unwrap_or_else(|| self.wait());
+        self.preferred.store(false, Ordering::Relaxed);
+        guard
+    }
+
+    /// Waits until the one that comes first has the lock.
+    #[cold]
+    #[inline(never)]
+    fn let_by(&self) {
+        if self.is_kept_here() {
+            return;
+        }
+        // A free leaves the error number as it was.
+        // SAFETY: the location is this thread's, for its life.
+        let errno = unsafe { *libc::__errno_location() };
+        for _ in 0..NAPS {
+            if !self.preferred.load(Ordering::Relaxed) {
+                break;
+            }
+            std::thread::sleep(NAP);
+        }
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
     }
 
     #[cold]
@@ -87,6 +131,8 @@ impl<T> Lock<T> {
     /// Such a guard exists, and nobody uses the value through it afterwards.
     pub unsafe fn unlock_leaked(&self) {
         self.keeper.store(0, Ordering::Relaxed);
+        // In a forked child whoever came first may not exist: another thread that was about to fork. In the parent that one waits like others.
+        self.preferred.store(false, Ordering::Relaxed);
         // SAFETY: the caller says that this thread holds the mutex.
         unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
     }
@@ -142,6 +188,58 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A fork waited for seconds, among threads that took the lock again as soon as they had released it.
+    #[test]
+    fn who_comes_first_waits_for_those_that_are_within_and_no_other() {
+        use core::sync::atomic::AtomicU64;
+        const THREADS: u64 = 3;
+        static TAKEN: Lock<u64> = Lock::new(0);
+        static ROUNDS: AtomicU64 = AtomicU64::new(0);
+        static END: AtomicBool = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    while !END.load(Ordering::Relaxed) {
+                        let mut taken = TAKEN.lock();
+                        *taken += 1;
+                        ROUNDS.fetch_add(1, Ordering::Relaxed);
+                        // Longer than it takes to be woken and to find the lock taken again.
+                        let begin = std::time::Instant::now();
+                        while begin.elapsed() < Duration::from_micros(300) {
+                            core::hint::spin_loop();
+                        }
+                    }
+                });
+            }
+            let mut most = 0;
+            for _ in 0..20 {
+                while ROUNDS.swap(0, Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                // From here on they are told, however long it takes to come to the lock.
+                TAKEN.preferred.store(true, Ordering::SeqCst);
+                let before = ROUNDS.load(Ordering::SeqCst);
+                let guard = TAKEN.lock_first();
+                most = most.max(ROUNDS.load(Ordering::Relaxed) - before);
+                drop(guard);
+            }
+            END.store(true, Ordering::Relaxed);
+            // Each may have been about to take it.
+            assert!(most <= THREADS, "{most} times the lock was others'");
+        });
+    }
+
+    /// In a child of a program in which two threads fork at once each request waited a second for the other one, which it does not have.
+    #[test]
+    fn nobody_waits_in_a_child_for_one_that_came_first_in_the_parent() {
+        let lock = Lock::new(0);
+        lock.lock().keep_over_fork();
+        lock.preferred.store(true, Ordering::Relaxed);
+        // SAFETY: kept by this thread.
+        unsafe { lock.unlock_leaked() };
+        assert!(!lock.preferred.load(Ordering::Relaxed));
+    }
 
     #[test]
     fn one_thread_at_a_time() {

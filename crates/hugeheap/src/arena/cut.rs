@@ -73,8 +73,10 @@ impl<O: Os> Arenas<O> {
         // The place of the block that was freed last may be there.
         self.left = (ArenaId::NONE, 0);
         let mut next = Table::id(number, first);
+        // Not the id of that number: the longest region has one arena for each, and behind the last begins the next region.
+        let behind = ArenaId(Table::id(number, 0).0 + end);
         loop {
-            let gone = |id: &ArenaId| (next..Table::id(number, end)).contains(id);
+            let gone = |id: &ArenaId| (next..behind).contains(id);
             let Some(id) = self.table.used_from(next).next().filter(gone) else { return };
             if self.table.arena(id).state == State::GivenBack {
                 self.given_back.remove(&mut self.table, id);

@@ -364,7 +364,7 @@ impl<S: Source> Space<S> {
 
     /// Before a fork: keeps the locks of this layer, so that the child finds them free.
     pub(crate) fn lock_for_fork(&self) {
-        self.registry.making.lock().keep_over_fork();
+        self.registry.making.lock_first().keep_over_fork();
         self.lock_regions();
     }
 

@@ -367,8 +367,8 @@ impl<S: Source> Space<S> {
 
     /// Keeps regions from being added, and blocks of spans from being taken and given, during a fork.
     pub(super) fn lock_regions(&self) {
-        self.adding.lock().keep_over_fork();
-        self.spans.lock().keep_over_fork();
+        self.adding.lock_first().keep_over_fork();
+        self.spans.lock_first().keep_over_fork();
     }
 
     /// # Safety

@@ -56,7 +56,7 @@ impl Visits {
 impl<S: Source> Space<S> {
     /// Before a fork, and before the arenas are locked for it, which a visit does while it is under way.
     pub(crate) fn hold_visits(&self) {
-        self.registry.visits.visiting.lock().keep_over_fork();
+        self.registry.visits.visiting.lock_first().keep_over_fork();
     }
 
     /// After a fork, in parent and child.

@@ -314,14 +314,14 @@ impl Runtime {
     /// any more.
     fn lock_at_rest(&self) -> Guard<'_, Arenas<Linux>> {
         for _ in 0..WAITS {
-            let heap = self.heap.lock();
+            let heap = self.heap.lock_first();
             if self.performing.load(Ordering::Relaxed) == 0 {
                 return heap;
             }
             drop(heap);
             std::thread::sleep(Duration::from_micros(100));
         }
-        self.heap.lock()
+        self.heap.lock_first()
     }
 
     /// The last words before the process ends: measures and publishes, if somebody listens.

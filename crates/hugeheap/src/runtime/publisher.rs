@@ -76,7 +76,7 @@ impl Publisher {
     /// Before a fork: nobody opens a record, or says what this process is, at its moment. Who does that holds the lock here without the heap's, and opening may take long:
     /// in a child that was forked meanwhile it was held for good, and the child's first record waited for it inside `fork`.
     pub(super) fn lock_for_fork(&self) {
-        self.state.lock().keep_over_fork();
+        self.state.lock_first().keep_over_fork();
     }
 
     /// After a fork, in parent and child.

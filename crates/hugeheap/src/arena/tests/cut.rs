@@ -199,6 +199,28 @@ fn a_large_block_in_front_of_a_gap_does_not_keep_what_lies_before_it() {
     assert_eq!(world.kernel.charge(), 0);
 }
 
+/// Of a second region with as many arenas as there are numbers none was taken out of the list of those that can be used again.
+#[test]
+fn arenas_of_a_second_region_of_the_greatest_length_are_forgotten() {
+    let mut world = in_region(8);
+    let first = world.take_arenas(8);
+    world.heap.table.add_region(&world.kernel, crate::arena::MAX_REGION_ARENAS).expect("address space");
+    world.heap.counters.metadata = world.heap.table.metadata_bytes() as u64;
+    let arenas = world.take_arenas(40);
+    world.free_arenas(&arenas);
+    world.run(3.0);
+    let left = |world: &World| {
+        let some = |id: crate::arena::ArenaId| Some(id).filter(|id| id.is_some());
+        let next = |id: &crate::arena::ArenaId| some(world.heap.table.arena(*id).next);
+        core::iter::successors(some(world.heap.given_back.head), next).count()
+    };
+    assert_eq!(left(&world), 40);
+    world.limit(64 << 20);
+    assert_eq!(left(&world), 4, "those that stay for growth");
+    world.kernel.set_address_space_limit(None);
+    world.free_arenas(&first);
+}
+
 #[test]
 fn arenas_that_the_system_does_not_take_are_not_used_all_the_same() {
     let mut world = in_region(1000);
