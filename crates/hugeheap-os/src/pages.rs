@@ -49,6 +49,11 @@ pub enum Advice {
     Huge,
     /// `MADV_NOHUGEPAGE`: no huge pages on touch, khugepaged keeps away, `collapse` fails.
     NoHuge,
+    /// `MADV_MERGEABLE`: OS pages of equal contents may become one, which is copied before it is written: by and by, and only while the host does that ([`Facts::merges`](crate::Facts::merges)).
+    /// Beside the advice on huge pages. `Invalid` where the kernel was built without it.
+    Merge,
+    /// `MADV_UNMERGEABLE`: no more. Those that became one are copied at once, so it is for a range in which nothing is resident, or that is about to become a huge page.
+    NoMerge,
 }
 
 /// Access to a range.
@@ -236,6 +241,13 @@ pub trait Pages {
 
     /// What backs `range` now, from the kernel: `PAGEMAP_SCAN` where it works, else smaps (slower).
     fn residency(&self, range: AddressRange) -> Result<Residency>;
+
+    /// Finds the OS pages of a range that are memory of this process and of nobody else: resident, not shared with a parent or a child since a fork, and not merged with others.
+    /// A bit each, from the lowest of the first word on; a multiple of the OS page, of at most as many as there is room for.
+    ///
+    /// # Errors
+    /// Where the system does not tell.
+    fn exclusive(&self, range: AddressRange, found: &mut [u64]) -> Result<()>;
 
     /// Whether all OS pages that a range touches are resident now, whatever backs them; the zero page may count. Less is asked than with [`residency`](Self::residency), and no file is opened for it.
     ///

@@ -14,7 +14,7 @@
 //! Everything here is system calls on the stack's data: no heap, no locks, safe in signal and fork handlers.
 
 use super::descriptors::write_to_stderr;
-use super::{Linux, hugetlb, maps, residency, vm};
+use super::{Linux, hugetlb, maps, pagemap, residency, vm};
 use crate::{AddressRange, Advice, Backing, Error, ErrorKind, Pages, Protection, Residency, Result};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -143,6 +143,10 @@ impl Pages for Linux {
         residency::of(range)
     }
 
+    fn exclusive(&self, range: AddressRange, found: &mut [u64]) -> Result<()> {
+        pagemap::exclusive(range, found)
+    }
+
     /// By `mincore`, which counts the zero page as well.
     fn is_resident(&self, range: AddressRange) -> Result<bool> {
         vm::is_resident(vm::whole_pages(range))
@@ -203,6 +207,8 @@ unsafe fn advise(range: AddressRange, advice: Advice) -> Result<()> {
     let (number, call) = match advice {
         Advice::Huge => (libc::MADV_HUGEPAGE, "madvise(MADV_HUGEPAGE)"),
         Advice::NoHuge => (libc::MADV_NOHUGEPAGE, "madvise(MADV_NOHUGEPAGE)"),
+        Advice::Merge => (vm::MADV_MERGEABLE, "madvise(MADV_MERGEABLE)"),
+        Advice::NoMerge => (vm::MADV_UNMERGEABLE, "madvise(MADV_UNMERGEABLE)"),
     };
     // SAFETY: the caller owns the range; this advice keeps contents.
     unsafe { vm::advise(range, number, call) }.map_err(|error| {

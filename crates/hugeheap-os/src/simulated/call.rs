@@ -104,6 +104,12 @@ calls! {
     AddressSpaceLimit "getrlimit(RLIMIT_AS)" &[],
     /// `Facts::data_limit`. Cannot fail.
     DataLimit "getrlimit(RLIMIT_DATA)" &[],
+    /// `Pages::exclusive`.
+    Exclusive "read(/proc/self/pagemap)" &[libc::ENOENT, libc::EPERM],
+    /// `Facts::merges`.
+    Merges "read(/sys/kernel/mm/ksm/run)" &[libc::ENOENT, libc::EACCES],
+    /// `Facts::merged`.
+    Merged "read(/proc/self/ksm_merging_pages)" &[libc::ENOENT],
     /// `Facts::now`. Cannot fail.
     Now "clock_gettime(CLOCK_MONOTONIC)" &[],
     /// `Facts::thread_time`. Cannot fail.

@@ -262,7 +262,7 @@ impl State {
     }
 
     /// Huge entries may not reach over the ends of a range whose mappings changed.
-    fn cut_ends(&mut self, pid: Pid, index: usize, range: AddressRange) {
+    pub(super) fn cut_ends(&mut self, pid: Pid, index: usize, range: AddressRange) {
         let geometry = self.physical.geometry;
         let space = &mut self.processes[pid].spaces[index];
         space.cut(range.start, geometry);
@@ -275,6 +275,9 @@ impl State {
         }
         let (index, pieces) = self.locate_mapped(pid, Call::Advise, range, self.physical.geometry.os)?;
         self.injector.ask(Call::Advise)?;
+        if matches!(advice, Advice::Merge | Advice::NoMerge) {
+            return self.advise_merging(pid, index, range, advice == Advice::Merge);
+        }
         let hugetlb = pieces.iter().any(|piece| matches!(piece.attributes.kind, Kind::Hugetlb { .. }));
         if !self.config.capabilities.advise_huge || hugetlb && advice == Advice::Huge {
             return Err(libc::EINVAL);

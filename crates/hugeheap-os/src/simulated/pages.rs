@@ -109,6 +109,15 @@ impl Pages for Kernel {
         })
     }
 
+    fn exclusive(&self, range: AddressRange, found: &mut [u64]) -> Result<()> {
+        self.call(Call::Exclusive, range, |state, pid| {
+            let index = state.locate(pid, Call::Exclusive, range, state.physical.geometry.os)?;
+            state.injector.ask(Call::Exclusive)?;
+            state.exclusive(pid, index, range, found);
+            Ok(())
+        })
+    }
+
     fn is_resident(&self, range: AddressRange) -> Result<bool> {
         self.call(Call::IsResident, range, |state, pid| {
             let index = state.locate(pid, Call::IsResident, range, state.physical.geometry.os)?;
