@@ -25,11 +25,12 @@ mod limits;
 hugeheap_cpython::export_interface!();
 
 /// Variables that are taken out of the environment when children should not inherit.
-const VARIABLES: [&CStr; 10] = [
+const VARIABLES: [&CStr; 11] = [
     c"HUGEHEAP_POLICY",
     c"HUGEHEAP_LEVEL",
     c"HUGEHEAP_DECAY",
     c"HUGEHEAP_LIMIT",
+    c"HUGEHEAP_MERGE",
     c"HUGEHEAP_HARDENED",
     c"HUGEHEAP_PUBLISH",
     c"HUGEHEAP_THREAD",

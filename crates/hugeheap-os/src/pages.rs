@@ -49,11 +49,6 @@ pub enum Advice {
     Huge,
     /// `MADV_NOHUGEPAGE`: no huge pages on touch, khugepaged keeps away, `collapse` fails.
     NoHuge,
-    /// `MADV_MERGEABLE`: OS pages of equal contents may become one, which is copied before it is written: by and by, and only while the host does that ([`Facts::merges`](crate::Facts::merges)).
-    /// Beside the advice on huge pages. `Invalid` where the kernel was built without it.
-    Merge,
-    /// `MADV_UNMERGEABLE`: no more. Those that became one are copied at once, so it is for a range in which nothing is resident, or that is about to become a huge page.
-    NoMerge,
 }
 
 /// Access to a range.
@@ -152,6 +147,16 @@ pub trait Pages {
     /// # Safety
     /// The common contract (advice never changes contents).
     unsafe fn advise(&self, range: AddressRange, advice: Advice) -> Result<()>;
+
+    /// Allows the system to make one of OS pages of equal contents, of this process and others that allow it, which is copied before it is written: by and by, and only while the host does that
+    /// ([`Facts::merges`](crate::Facts::merges)). Or forbids it: those that became one are copied at once, so that is for a range in which nothing is resident, or that was just put on a huge page.
+    ///
+    /// # Errors
+    /// `Invalid` where the kernel was built without it, `OutOfMemory` for too many mappings or where there is none for the copies.
+    ///
+    /// # Safety
+    /// The common contract (contents do not change).
+    unsafe fn merge(&self, range: AddressRange, allowed: bool) -> Result<()>;
 
     /// Makes a mapped range resident now, writable, answering with an error where a touch would raise `SIGBUS`.
     ///

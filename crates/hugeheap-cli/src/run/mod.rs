@@ -36,7 +36,7 @@ use std::time::Instant;
 use summary::{Hindered, Summary};
 use target::{Hindrance, Target};
 
-pub(crate) use environment::{HARDENED, LEVEL, POLICY, PRELOAD, TELEMETRY};
+pub(crate) use environment::{HARDENED, LEVEL, MERGE, POLICY, PRELOAD, TELEMETRY};
 pub(crate) use summary::snapshot_json;
 
 /// Runs the command. Returns only when it could not be started, or when a summary was asked for.
@@ -46,6 +46,10 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
         out.error(
             "--hardened is for heaps of hugeheap's object allocator: add --level objects or --level malloc",
         );
+        return exit::USAGE;
+    }
+    if arguments.merge && arguments.level.0 == Level::Arenas {
+        out.error("--merge is for heaps of hugeheap's object allocator: add --level objects or --level malloc");
         return exit::USAGE;
     }
     let name = &arguments.command[0];
@@ -101,6 +105,10 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
         for warning in readiness::warnings(&context.facts, arguments.policy.0) {
             out.warning(&warning);
         }
+        let merge = arguments.merge || std::env::var_os(MERGE).is_some_and(|value| value == "1");
+        if let Some(warning) = merge.then(|| readiness::merging(&context.facts)).flatten() {
+            out.warning(&warning);
+        }
         if let (true, Some(wrapper)) = (arguments.no_children, target.wrapper()) {
             out.warning(&format!(
                 "{} is run by {wrapper}, and --no-children hooks only that process, not the programs it starts; \
@@ -117,6 +125,15 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
         out.warning(&format!(
             "{HARDENED} is set, but at level arenas Python's objects come from pymalloc, which is not hardened; the \
              command runs all the same (add --level objects)"
+        ));
+    }
+    if hooks_something
+        && arguments.level.0 == Level::Arenas
+        && std::env::var_os(MERGE).is_some_and(|value| value == "1")
+    {
+        out.warning(&format!(
+            "{MERGE} is set, but at level arenas Python's objects come from pymalloc, whose pages cannot be made alike; \
+             the command runs all the same (add --level objects)"
         ));
     }
     let is_summarised = arguments.summary || arguments.summary_file.is_some();

@@ -72,6 +72,15 @@ impl Pages for Linux {
         unsafe { advise(range, advice) }
     }
 
+    unsafe fn merge(&self, range: AddressRange, allowed: bool) -> Result<()> {
+        let (number, call) = match allowed {
+            true => (vm::MADV_MERGEABLE, "madvise(MADV_MERGEABLE)"),
+            false => (vm::MADV_UNMERGEABLE, "madvise(MADV_UNMERGEABLE)"),
+        };
+        // SAFETY: the caller owns the range; merging keeps contents.
+        unsafe { vm::advise(range, number, call) }
+    }
+
     unsafe fn populate(&self, range: AddressRange) -> Result<()> {
         // SAFETY: the caller owns the range.
         unsafe { vm::populate(range) }
@@ -207,8 +216,6 @@ unsafe fn advise(range: AddressRange, advice: Advice) -> Result<()> {
     let (number, call) = match advice {
         Advice::Huge => (libc::MADV_HUGEPAGE, "madvise(MADV_HUGEPAGE)"),
         Advice::NoHuge => (libc::MADV_NOHUGEPAGE, "madvise(MADV_NOHUGEPAGE)"),
-        Advice::Merge => (vm::MADV_MERGEABLE, "madvise(MADV_MERGEABLE)"),
-        Advice::NoMerge => (vm::MADV_UNMERGEABLE, "madvise(MADV_UNMERGEABLE)"),
     };
     // SAFETY: the caller owns the range; this advice keeps contents.
     unsafe { vm::advise(range, number, call) }.map_err(|error| {

@@ -50,6 +50,8 @@ calls! {
     Unmap "mmap(MAP_FIXED | PROT_NONE)" &[libc::ENOMEM],
     /// `Pages::advise`.
     Advise "madvise(MADV_HUGEPAGE)" &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN],
+    /// `Pages::merge`.
+    Merge "madvise(MADV_MERGEABLE)" &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN],
     /// `Pages::populate`.
     Populate "madvise(MADV_POPULATE_WRITE)" &[libc::ENOMEM, libc::EFAULT, libc::EAGAIN, libc::EINVAL],
     /// `Pages::collapse`.

@@ -205,6 +205,11 @@ impl Kernel {
         self.lock().config.thp.mode = mode;
     }
 
+    /// Sets whether equal pages are merged.
+    pub fn set_merges(&self, merges: Option<bool>) {
+        self.lock().config.merges = merges;
+    }
+
     /// Sets what a page fault may do to find a huge page.
     pub fn set_thp_defrag(&self, defrag: ThpDefrag) {
         self.lock().config.thp.defrag = defrag;

@@ -275,9 +275,6 @@ impl State {
         }
         let (index, pieces) = self.locate_mapped(pid, Call::Advise, range, self.physical.geometry.os)?;
         self.injector.ask(Call::Advise)?;
-        if matches!(advice, Advice::Merge | Advice::NoMerge) {
-            return self.advise_merging(pid, index, range, advice == Advice::Merge);
-        }
         let hugetlb = pieces.iter().any(|piece| matches!(piece.attributes.kind, Kind::Hugetlb { .. }));
         if !self.config.capabilities.advise_huge || hugetlb && advice == Advice::Huge {
             return Err(libc::EINVAL);

@@ -1,7 +1,7 @@
 //! OS pages of equal contents that become one: what ksmd does, when a test [lets it](Kernel::run_ksmd).
 //!
 //! ```text
-//!   advised for it, written, contents equal        write
+//!   allowed, written, contents equal               write
 //!   page A ──┐                                 ┌──▶ a copy, not merged
 //!   page B ──┴─▶ one page, merged, cow ────────┤
 //!                                              └──▶ the others keep it
@@ -10,7 +10,7 @@
 //! A merged page is copied when it is written, also by the last that maps it. Left out: the kernel merges a page only when it finds the same contents twice, with its thread at work in between; and it splits huge pages for
 //! that, where the model passes them over. Of a forked child the model knows no contents: its pages are not merged.
 
-use super::call::Outcome;
+use super::call::{Call, Outcome};
 use super::fault::Access;
 use super::table::Pte;
 use super::vma::Kind;
@@ -19,20 +19,16 @@ use crate::{AddressRange, Protection};
 use std::collections::BTreeMap;
 
 impl Kernel {
-    /// Lets ksmd go over everything that is advised for merging, if the host merges. Returns how many OS pages became one with another.
+    /// Lets ksmd go over everything that may be merged, if the host merges. Returns how many OS pages became one with another.
     pub fn run_ksmd(&self) -> u64 {
         self.lock().ksmd()
     }
 }
 
 impl State {
-    pub(super) fn advise_merging(
-        &mut self,
-        pid: Pid,
-        index: usize,
-        range: AddressRange,
-        merges: bool,
-    ) -> Outcome<()> {
+    pub(super) fn allow_merging(&mut self, pid: Pid, range: AddressRange, merges: bool) -> Outcome<()> {
+        let (index, _) = self.locate_mapped(pid, Call::Merge, range, self.physical.geometry.os)?;
+        self.injector.ask(Call::Merge)?;
         if self.config.merges.is_none() {
             return Err(libc::EINVAL);
         }
@@ -151,7 +147,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::simulated::Config;
-    use crate::{Advice, Backing, Facts, Pages};
+    use crate::{Backing, Facts, Pages};
 
     const PAGE: usize = 4096;
 
@@ -176,9 +172,9 @@ mod tests {
     #[test]
     fn equal_pages_become_one_until_they_are_written() {
         let (kernel, range) = written(Config { merges: Some(true), ..Config::default() }, 4);
-        assert_eq!((kernel.run_ksmd(), alone(&kernel, range)), (0, 0b1111), "not advised");
+        assert_eq!((kernel.run_ksmd(), alone(&kernel, range)), (0, 0b1111), "not allowed");
         // SAFETY: the test owns the range.
-        unsafe { kernel.advise(range, Advice::Merge).unwrap() };
+        unsafe { kernel.merge(range, true).unwrap() };
         // SAFETY: as above.
         unsafe { (range.start as *mut u8).write(1) };
         assert_eq!(kernel.run_ksmd(), 2, "three are equal");
@@ -195,7 +191,7 @@ mod tests {
         assert_eq!((kernel.merged(), alone(&kernel, range)), (Ok(0), 0b1111));
         assert_eq!(kernel.run_ksmd(), 2);
         // SAFETY: as above.
-        unsafe { kernel.advise(range, Advice::NoMerge).unwrap() };
+        unsafe { kernel.merge(range, false).unwrap() };
         assert_eq!((kernel.merged(), kernel.run_ksmd(), kernel.charge()), (Ok(0), 0, 4 * PAGE as u64));
         kernel.check().unwrap();
     }
@@ -208,11 +204,11 @@ mod tests {
         kernel.touch(AddressRange::new(range.start, 1)).unwrap();
         assert_eq!((alone(&kernel, range), alone(&child, range)), (1, 1));
         // SAFETY: the test owns the range.
-        unsafe { kernel.advise(range, Advice::Merge).unwrap() };
+        unsafe { kernel.merge(range, true).unwrap() };
         assert_eq!((kernel.merges(), kernel.run_ksmd()), (Ok(false), 0));
         let (kernel, range) = written(Config { merges: None, ..Config::default() }, 2);
         // SAFETY: as above.
-        assert!(unsafe { kernel.advise(range, Advice::Merge) }.is_err());
+        assert!(unsafe { kernel.merge(range, true) }.is_err());
         assert!(kernel.merges().is_err());
     }
 }

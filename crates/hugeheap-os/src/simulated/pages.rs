@@ -57,6 +57,10 @@ impl Pages for Kernel {
         self.call(Call::Advise, range, |state, pid| state.advise(pid, range, advice))
     }
 
+    unsafe fn merge(&self, range: AddressRange, allowed: bool) -> Result<()> {
+        self.call(Call::Merge, range, |state, pid| state.allow_merging(pid, range, allowed))
+    }
+
     unsafe fn populate(&self, range: AddressRange) -> Result<()> {
         self.call(Call::Populate, range, |state, pid| state.populate(pid, range))
     }

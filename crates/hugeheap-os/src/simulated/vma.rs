@@ -39,7 +39,7 @@ pub(super) enum Kind {
 pub(super) struct Attributes {
     pub(super) kind: Kind,
     pub(super) advice: Option<Advice>,
-    /// Advised for merging.
+    /// Equal pages may become one.
     pub(super) merges: bool,
     pub(super) protection: Protection,
     pub(super) name: Option<Arc<CStr>>,

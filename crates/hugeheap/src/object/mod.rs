@@ -48,11 +48,14 @@
 //! | `resize` | aligned, zeroed, resized requests |
 //! | `vacancy` | looking for OS pages without a live block |
 //! | `vacate` | giving them back, while the owner goes on |
+//! | `alike` | which OS pages can be made alike: a policy |
+//! | `merging` | making them alike, for the kernel to merge them |
 //! | `mistake` | what a wrong free is told |
 //! | `global` | a heap per thread, over the process's runtime |
 //! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
 //! | `verify` | everything that is kept, recomputed: for tests |
 
+mod alike;
 #[cfg(feature = "allocator-api2")]
 mod allocator;
 mod apart;
@@ -79,6 +82,7 @@ mod leave_model;
 mod lengths;
 mod lists;
 pub(crate) mod mark;
+mod merging;
 mod mistake;
 #[cfg(all(test, loom))]
 mod model;

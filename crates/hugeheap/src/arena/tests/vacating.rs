@@ -18,6 +18,9 @@ struct Pretended {
     /// Live bytes of each heap page, and vacant ones, as they are told.
     live: Cell<usize>,
     vacant: Cell<usize>,
+    /// Bytes of each heap page that are told to be spared when its OS pages are made alike, and the arenas of which they were.
+    spared: Cell<usize>,
+    alike: RefCell<Vec<usize>>,
     /// How long a look takes, and for how long others have the processor meanwhile.
     takes: Cell<Duration>,
     preempted: Cell<Duration>,
@@ -51,6 +54,17 @@ impl Tenant for Pretended {
         (bytes, Ok(()))
     }
 
+    fn vacate_and_merge(
+        &self,
+        arena: AddressRange,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, usize, OsResult<()>) {
+        let (bytes, result) = self.vacate(arena, drop);
+        self.alike.borrow_mut().push(arena.start);
+        let pages = self.pages.borrow()[&arena.start].count_ones() as usize;
+        (bytes, pages * OS_PAGE, result)
+    }
+
     fn given_back(&self, arena: AddressRange) {
         assert_eq!(self.kernel.residency(arena).expect("mapped").resident, 0);
         self.given_back.borrow_mut().push(arena.start);
@@ -62,6 +76,11 @@ fn pages_of(pages: u128) -> impl Iterator<Item = usize> {
 }
 
 impl Pretended {
+    fn with_alike(&self, vacancy: Vacancy) -> Vacancy {
+        let pages = vacancy.blocks.count_ones() as usize;
+        Vacancy { alike: if vacancy.gone { 0 } else { pages * self.spared.get() }, ..vacancy }
+    }
+
     /// The look that is due, if one is.
     fn look(&self, heap: &mut Arenas<Kernel>) {
         let Some(due) = heap.due_look() else { return };
@@ -78,7 +97,8 @@ impl Pretended {
             let gone = self.gone.borrow().contains(&arena);
             let told_of = !(gone || self.changing.get() && due.quiet);
             let bytes = if told_of { pages * self.vacant.get() } else { 0 };
-            let vacancy = Vacancy { arena, blocks, live: pages * self.live.get(), bytes, gone };
+            let vacancy = Vacancy { arena, blocks, live: pages * self.live.get(), bytes, alike: 0, gone };
+            let vacancy = self.with_alike(vacancy);
             if !told.note(vacancy) {
                 next = Some(arena);
                 break;
@@ -115,6 +135,8 @@ impl Heap {
             pages: RefCell::new(pages),
             live: Cell::new(1024),
             vacant: Cell::new(HEAP_PAGE_BYTES - OS_PAGE),
+            spared: Cell::new(0),
+            alike: RefCell::default(),
             takes: Cell::new(Duration::ZERO),
             preempted: Cell::new(Duration::ZERO),
             changing: Cell::new(false),
