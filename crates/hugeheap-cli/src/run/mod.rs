@@ -49,7 +49,9 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
         return exit::USAGE;
     }
     if arguments.merge && arguments.level.0 == Level::Arenas {
-        out.error("--merge is for heaps of hugeheap's object allocator: add --level objects or --level malloc");
+        out.error(
+            "--merge is for heaps of hugeheap's object allocator: add --level objects or --level malloc",
+        );
         return exit::USAGE;
     }
     let name = &arguments.command[0];

@@ -70,7 +70,8 @@ impl State {
         let pages = (range.start..range.end()).step_by(self.physical.geometry.os);
         for (number, address) in pages.enumerate().take(found.len() * 64) {
             let (entry, _) = space.entry(address, &self.physical);
-            let alone = |folio, page| !self.physical.is_shared(folio, page) && !self.physical.is_merged(folio, page);
+            let alone =
+                |folio, page| !self.physical.is_shared(folio, page) && !self.physical.is_merged(folio, page);
             if matches!(entry, Pte::Page { folio, page, .. } if alone(folio, page)) {
                 found[number / 64] |= 1 << (number % 64);
             }
@@ -82,7 +83,8 @@ impl State {
         let geometry = self.physical.geometry;
         let mut found = Vec::new();
         for (pid, process) in self.processes.iter().enumerate() {
-            for (index, space) in process.spaces.iter().enumerate().filter(|(_, space)| space.host.is_some()) {
+            for (index, space) in process.spaces.iter().enumerate().filter(|(_, space)| space.host.is_some())
+            {
                 for (range, attributes) in space.vmas.iter() {
                     let readable = attributes.protection == Protection::ReadWrite;
                     if !attributes.merges || attributes.kind != Kind::Anonymous || !readable {
@@ -124,11 +126,13 @@ impl State {
 
     /// Has one entry point to what another points to. Says no if it does already.
     fn merge(&mut self, same: (Pid, usize, usize), at: (Pid, usize, usize)) -> bool {
-        let entry = |state: &Self, (pid, index, address): (Pid, usize, usize)| {
-            match state.processes[pid].spaces[index].entry(address, &state.physical).0 {
-                Pte::Page { folio, page, .. } => Some((folio, page)),
-                Pte::None | Pte::Zero => None,
-            }
+        let entry = |state: &Self, (pid, index, address): (Pid, usize, usize)| match state.processes[pid]
+            .spaces[index]
+            .entry(address, &state.physical)
+            .0
+        {
+            Pte::Page { folio, page, .. } => Some((folio, page)),
+            Pte::None | Pte::Zero => None,
         };
         let (Some((folio, page)), Some(other)) = (entry(self, same), entry(self, at)) else { return false };
         if (folio, page) == other {

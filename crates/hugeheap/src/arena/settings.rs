@@ -26,7 +26,8 @@ pub struct Settings {
 
 impl Settings {
     /// What is in force when nothing is set.
-    pub const DEFAULT: Self = Self { policy: Policy::Auto, decay: DEFAULT_DECAY, limit: None, merge: false, region: None };
+    pub const DEFAULT: Self =
+        Self { policy: Policy::Auto, decay: DEFAULT_DECAY, limit: None, merge: false, region: None };
 }
 
 impl Default for Settings {

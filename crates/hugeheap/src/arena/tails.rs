@@ -106,7 +106,11 @@ impl<O: Os> Arenas<O> {
     #[inline(never)]
     pub(crate) fn collapse_now(&mut self, id: ArenaId) -> bool {
         let mut plan = Plan::new(self.now());
-        plan.push(id, self.table.range(id), Action::Collapse { advise: true, ask: false, untold: false, merging: false });
+        plan.push(
+            id,
+            self.table.range(id),
+            Action::Collapse { advise: true, ask: false, untold: false, merging: false },
+        );
         plan.perform(&self.os);
         plan.steps(0).next().is_some_and(|step| self.collapsed(step))
     }

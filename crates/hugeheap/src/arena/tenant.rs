@@ -378,12 +378,16 @@ impl<O: Os> Arenas<O> {
             let most = if tight { LIVE_WHEN_TIGHT } else { LIVE };
             let least = if whole { VACANT } else { VACANT_WITHOUT_HUGE };
             let free = arena.retained_pages() as usize * HEAP_PAGE_BYTES;
-            let rested = now >= arena.alike_at.saturating_add(self.demand.decay().saturating_mul(REST));
-            let merges = vacancy.alike > 0 && self.merges() && rested;
+            let rests_until = match arena.alike_at {
+                0 => 0,
+                before => before.saturating_add(self.demand.decay().saturating_mul(REST)),
+            };
+            let wanted = vacancy.alike > 0 && self.merges();
+            let merges = wanted && now >= rests_until;
             let spared = vacancy.bytes + free + if merges { vacancy.alike } else { 0 };
             if vacancy.live + others > most || spared < least {
-                if vacancy.alike > 0 && !rested {
-                    self.look_again_at(arena.alike_at.saturating_add(self.demand.decay().saturating_mul(REST)));
+                if wanted && !merges {
+                    self.look_again_at(rests_until);
                 }
                 continue;
             }

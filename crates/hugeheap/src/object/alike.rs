@@ -93,7 +93,8 @@ impl Groups {
 
     /// Orders the candidates by what lives in them, and says how many there are.
     fn sort(&mut self) -> usize {
-        let rank = |live: &Granules| GRANULES - live.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let rank =
+            |live: &Granules| GRANULES - live.iter().map(|word| word.count_ones() as usize).sum::<usize>();
         self.starts = [0; GRANULES + 1];
         self.live.iter().for_each(|live| self.starts[rank(live)] += 1);
         let mut before = 0;
@@ -118,7 +119,8 @@ impl Groups {
     /// The pages of a group.
     pub(super) fn pages(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
         let page = |page: u16| (page != NONE).then_some(page);
-        let pages = core::iter::successors(page(self.first[group]), move |&last| page(self.next[usize::from(last)]));
+        let pages =
+            core::iter::successors(page(self.first[group]), move |&last| page(self.next[usize::from(last)]));
         pages.map(usize::from)
     }
 }
@@ -175,7 +177,8 @@ mod tests {
         for first in (0..GRANULES).step_by(block) {
             *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             if (*seed >> 33) % part == 0 {
-                (first..(first + block).min(GRANULES)).for_each(|granule| live[granule / 64] |= 1 << (granule % 64));
+                (first..(first + block).min(GRANULES))
+                    .for_each(|granule| live[granule / 64] |= 1 << (granule % 64));
             }
         }
         live
@@ -253,7 +256,11 @@ mod tests {
                 for (byte, granule) in (0..HEAP_PAGE_BYTES).step_by(16).zip(0..) {
                     let word = live[granule / GRANULES][granule % GRANULES / 64];
                     let inside = (first..first + shape.bytes as usize).contains(&byte);
-                    assert_eq!(word >> (granule % 64) & 1 == 1, inside, "class {class}, block {kept}, byte {byte}");
+                    assert_eq!(
+                        word >> (granule % 64) & 1 == 1,
+                        inside,
+                        "class {class}, block {kept}, byte {byte}"
+                    );
                 }
             }
         }

@@ -116,7 +116,8 @@ impl<S: Source> Space<S> {
                 result = self.drop_vacant_of_span(page, os_page, drop, &mut bytes);
             }
         }
-        let mut merging = if merge && result.is_ok() { Merging::begin(self.source().os(), arena) } else { None };
+        let mut merging =
+            if merge && result.is_ok() { Merging::begin(self.source().os(), arena) } else { None };
         for (_, page) in self.pages_of(arena, claimed | pending) {
             if result.is_ok() {
                 result = self.drop_vacant(page, os_page, merging.as_mut(), drop, &mut bytes);

@@ -5,7 +5,7 @@ use crate::arena::tenant::Vacancy;
 use crate::arena::{DueLook, Tenant, Wait};
 use hugeheap_os::simulated::Call;
 use hugeheap_os::simulated::PageState;
-use hugeheap_os::{Error, Pages, Result as OsResult};
+use hugeheap_os::{Error, Facts, Pages, Result as OsResult};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,6 +87,9 @@ impl Pretended {
         self.looks.set(self.looks.get() + 1);
         if self.refused.get() {
             return heap.cannot_vacate();
+        }
+        if heap.wants_merging() {
+            heap.note_merging(self.kernel.merges().unwrap_or(false));
         }
         let mut told = heap.begin_look(due);
         self.kernel.work(self.takes.get());
@@ -506,4 +509,95 @@ fn a_tenant_is_told_of_each_arena_that_was_given_back_and_of_no_other() {
     assert_eq!(told.len(), heap.tenant.given_back.borrow().len(), "once each");
     // One is for small runs.
     assert!(told.len() >= 9 && told.is_subset(&pages.keys().copied().collect()), "{told:?}");
+}
+
+/// With nothing vacant, and half of each heap page spared if its OS pages are made alike.
+fn sparse_and_nothing_vacant(merges: Option<bool>, wanted: bool) -> Heap {
+    let mut heap = Heap::new(Config { merges, ..Config::default() }, 10);
+    heap.tenant.vacant.set(0);
+    heap.tenant.spared.set(HEAP_PAGE_BYTES / 2);
+    let settings = Settings { merge: wanted, ..heap.world.heap.settings() };
+    heap.world.heap.set(settings);
+    heap
+}
+
+#[test]
+fn os_pages_are_made_alike_where_that_is_asked_for_and_the_host_merges() {
+    let mut heap = sparse_and_nothing_vacant(Some(true), true);
+    heap.run(3.0);
+    let snapshot = heap.world.heap.snapshot();
+    let bytes = 10 * (u64::from(HEAP_PAGES) - 2) * OS_PAGE as u64;
+    assert_eq!((snapshot.breaks, snapshot.alike, snapshot.fallback(Fallback::NoMerging)), (10, bytes, 0));
+    for &arena in heap.tenant.pages.borrow().keys() {
+        assert!(heap.world.kernel.mapping_at(arena).expect("mapped").merges);
+    }
+    // Used again throughout, they are collapsed, and nothing is to be merged of them any more.
+    heap.tenant.live.set(HEAP_PAGE_BYTES);
+    heap.world.heap.became_partial(1000);
+    heap.run(20.0);
+    assert_eq!(heap.world.heap.snapshot().collapses, 10);
+    for &arena in heap.tenant.pages.borrow().keys() {
+        assert!(!heap.world.kernel.mapping_at(arena).expect("mapped").merges);
+    }
+    heap.check_contents();
+}
+
+#[test]
+fn where_the_host_does_not_merge_that_is_counted_once_and_huge_pages_stay() {
+    for (merges, wanted, counted) in [(Some(false), true, 1), (None, true, 1), (Some(true), false, 0)] {
+        let mut heap = sparse_and_nothing_vacant(merges, wanted);
+        for _ in 0..3 {
+            heap.run(3.0);
+            heap.world.heap.became_partial(1000);
+        }
+        let snapshot = heap.world.heap.snapshot();
+        assert!(heap.tenant.looks.get() > 2);
+        assert_eq!(
+            (snapshot.fallback(Fallback::NoMerging), snapshot.breaks, snapshot.alike),
+            (counted, 0, 0)
+        );
+    }
+    // As soon as it does, it is seen by the next look.
+    let mut heap = sparse_and_nothing_vacant(Some(false), true);
+    heap.run(3.0);
+    heap.world.kernel.set_merges(Some(true));
+    heap.world.heap.became_partial(1000);
+    heap.run(3.0);
+    assert!(heap.world.heap.snapshot().alike > 0);
+}
+
+/// A program that uses its arenas now and then would pay for each page that it writes to, again and again.
+#[test]
+fn what_was_made_alike_and_used_rests_for_eight_decay_times() {
+    let mut heap = sparse_and_nothing_vacant(Some(true), true);
+    heap.run(3.0);
+    assert_eq!(heap.tenant.alike.borrow().len(), 10);
+    let again = |heap: &mut Heap, seconds| {
+        heap.tenant.gone.borrow_mut().clear();
+        heap.world.heap.became_partial(1000);
+        heap.run(seconds);
+        heap.tenant.alike.borrow().len()
+    };
+    assert_eq!(again(&mut heap, 3.0), 10);
+    assert_eq!(again(&mut heap, 1.0), 10);
+    // It is not forgotten meanwhile.
+    heap.run(8.0);
+    assert_eq!(heap.tenant.alike.borrow().len(), 20);
+}
+
+#[test]
+fn an_arena_that_is_given_back_is_looked_at_by_nobody() {
+    let mut heap = sparse_and_nothing_vacant(Some(true), true);
+    heap.run(3.0);
+    let pages = core::mem::take(&mut *heap.tenant.pages.borrow_mut());
+    for (arena, blocks) in &pages {
+        for page in pages_of(*blocks) {
+            heap.world.free(arena + page * HEAP_PAGE_BYTES, 1);
+        }
+    }
+    heap.run(20.0);
+    assert_eq!(heap.world.kernel.charge(), 0);
+    for arena in pages.keys() {
+        assert!(!heap.world.kernel.mapping_at(*arena).expect("mapped").merges);
+    }
 }

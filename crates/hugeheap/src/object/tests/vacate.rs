@@ -421,7 +421,8 @@ fn a_child_forked_meanwhile_has_all_of_its_blocks() {
     let arena = *blocks.arenas().iter().nth(1).expect("some");
     // As the child finds it: pages claimed by a thread that it does not have, some of them in the inbox already.
     let claimed = (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES).filter_map(|page| space.page(page));
-    let claimed: Vec<_> = claimed.filter(|page| space.claim_page(*page, 4096, false) == Claim::Made).collect();
+    let claimed: Vec<_> =
+        claimed.filter(|page| space.claim_page(*page, 4096, false) == Claim::Made).collect();
     space.registry.closed.store(arena, Ordering::SeqCst);
     claimed[..claimed.len() / 2].iter().for_each(|page| space.put_into_inbox(page.address(), page.tag()));
     assert!(claimed.len() > 40, "{}", claimed.len());
