@@ -11,8 +11,8 @@
 //! Free granules mean nothing, so a page of a group can hold what lives in all of them, each at the place where it lives. Then they are equal, and a kernel that [merges](super::merging) equal pages needs the memory of one.
 //!
 //! Pages are taken by how much lives in them, the fullest first, and put into the first group that has room (*first fit, decreasing*): what is full finds few partners, and what is nearly empty fits anywhere. All groups are tried, which for the
-//! 512 OS pages of an arena is at most 131,328 comparisons of four words. The best of those that fit is no better than the first (38.3 MiB instead of 38.4, of 190), and pages of all arenas together, 64 tries each, are worse
-//! than those of each arena alone with all tries (42.9).
+//! 512 OS pages of an arena is at most 131,328 comparisons of four words. The best of those that fit is no better than the first (9,803 groups of 48,738 pages
+//! instead of 9,820, of blocks of 16 to 512 bytes of which a tenth lives), and pages of all arenas together, 64 tries each, are worse than those of each arena alone with all tries (10,981).
 //!
 //! Invariants: no two pages of a group have a live granule in common; a group has at most as many pages as granules, 256, which is also the most that the kernel has share one page (`max_page_sharing`).
 
@@ -134,8 +134,8 @@ fn are_apart(one: &Granules, other: &Granules) -> bool {
 pub(super) fn live_granules(shape: &Shape, free: &Words) -> [Granules; PARTS] {
     let mut live = [[0; WORDS]; PARTS];
     let block = shape.bytes as usize >> GRANULE_SHIFT;
-    for window in 0..WINDOWS {
-        let mut starts = shape.starts[window] & !free[window];
+    for (window, (starts, free)) in shape.starts.iter().zip(free).enumerate() {
+        let mut starts = starts & !free;
         while starts != 0 {
             let first = window * 64 + starts.trailing_zeros() as usize;
             starts &= starts - 1;
