@@ -101,6 +101,10 @@ class Stats:
     gc_longest_pause: int
     #: Bytes of OS pages without a live block that were given back of heap pages in use, of ``given_back``.
     vacated: int
+    #: Bytes of OS pages made equal to others since the start, for the kernel to merge them (``HUGEHEAP_MERGE=1``).
+    alike: int
+    #: Bytes in OS pages that the kernel had merged, at the last measurement.
+    merged: int
     #: How often memory did not get the backing its policy wanted, by reason.
     fallbacks: Mapping[str, int]
 

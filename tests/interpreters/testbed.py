@@ -57,6 +57,7 @@ REASONS = [
     "no_huge_page",
     "no_barrier",
     "offer_refused",
+    "no_merging",
 ]
 # What a host that is busy or short of huge pages at the moment makes of any policy that wants them: no test can rule it out.
 CHANCE = {"no_huge_page", "latency", "collapse_no_page", "collapse_busy"}
@@ -72,6 +73,7 @@ LATER = (
 ).split()
 # After those the pauses of collectors by length, and then what was given back of heap pages in use.
 PAUSE_LENGTHS = 24
+LAST = ["vacated", "alike", "merged"]
 
 
 def find_library():
@@ -184,12 +186,12 @@ def read_record(path):
     counters = struct.unpack_from(f"<{len(COUNTERS)}Q", data, 16 + 64)
     counts = struct.unpack_from("<24Q", data, 16 + 64 + 8 * len(COUNTERS))
     later = struct.unpack_from(f"<{len(LATER)}Q", data, 16 + 64 + 8 * len(COUNTERS) + 24 * 8)
-    known = 64 + 8 * len(COUNTERS) + 24 * 8 + 8 * len(LATER) + 8 * PAUSE_LENGTHS + 8
-    (vacated,) = struct.unpack_from("<Q", data, 16 + known - 8)
+    known = 64 + 8 * len(COUNTERS) + 24 * 8 + 8 * len(LATER) + 8 * PAUSE_LENGTHS + 8 * len(LAST)
+    last = struct.unpack_from(f"<{len(LAST)}Q", data, 16 + known - 8 * len(LAST))
     assert size == known and not any(counts[len(REASONS) :]), "update this reader"
     return {
         **dict(zip(COUNTERS + LATER, counters + later)),
-        "vacated": vacated,
+        **dict(zip(LAST, last)),
         "pid": pid,
         "parent": parent,
         "state": STATES[state],

@@ -57,7 +57,7 @@ def test_answers_have_the_documented_fields_types_and_units(ask, version):
         print(json.dumps([vars(first), vars(stats), types, more]))
         """
     )
-    assert list(stats) == [*testbed.COUNTERS, *testbed.LATER, "vacated", "fallbacks"] and types == ["int"]
+    assert list(stats) == [*testbed.COUNTERS, *testbed.LATER, *testbed.LAST, "fallbacks"] and types == ["int"]
     assert isinstance(stats["fallbacks"], dict) and all(type(text) is str for text in status.values())
     assert (status["state"], status["policy"]) == ("hooked", "thp")
     assert status["python"].startswith(".".join(map(str, version)) + ".")

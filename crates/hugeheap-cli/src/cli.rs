@@ -115,6 +115,10 @@ pub(crate) struct RunArguments {
     /// 0: none): bytes, or with a suffix K, M, G, T.
     #[arg(long, value_parser = bytes, value_name = "BYTES", env = "HUGEHEAP_LIMIT", hide_env_values = true)]
     pub(crate) limit: Option<u64>,
+    /// Make OS pages alike of which little is used, for a host that merges equal pages (KSM): an idle heap that has shrunk takes less memory.
+    /// Only with level objects or malloc, and not with hardened heaps.
+    #[arg(long)]
+    pub(crate) merge: bool,
     /// Heaps that make mistakes harder to use: freed blocks are cleared and wait, blocks are handed out at random, large ones have guards.
     /// Costs time; only with level objects.
     #[arg(long)]

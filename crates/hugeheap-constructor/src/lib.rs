@@ -27,11 +27,12 @@ hugeheap_cpython::export_interface!();
 pub use hugeheap_cpython::has_malloc;
 
 /// Variables that are taken out of the environment when children should not inherit.
-const VARIABLES: [&CStr; 10] = [
+const VARIABLES: [&CStr; 11] = [
     c"HUGEHEAP_POLICY",
     c"HUGEHEAP_LEVEL",
     c"HUGEHEAP_DECAY",
     c"HUGEHEAP_LIMIT",
+    c"HUGEHEAP_MERGE",
     c"HUGEHEAP_HARDENED",
     c"HUGEHEAP_PUBLISH",
     c"HUGEHEAP_THREAD",

@@ -301,6 +301,18 @@ pub trait Facts {
     /// The limit on this process's private memory that can be written (`RLIMIT_DATA`) in bytes, touched or not. `None`: no limit. Does not allocate.
     fn data_limit(&self) -> Option<u64>;
 
+    /// Whether the host merges OS pages of equal contents now (`/sys/kernel/mm/ksm/run` is 1). Does not allocate.
+    ///
+    /// # Errors
+    /// `Missing` on a kernel that cannot; `Permission` where /sys is closed.
+    fn merges(&self) -> Result<bool>;
+
+    /// Bytes of this process's memory in OS pages that were merged with equal ones. Does not allocate.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell (before Linux 5.19).
+    fn merged(&self) -> Result<u64>;
+
     /// Time since an arbitrary point, never going back. Does not allocate.
     fn now(&self) -> Duration;
 

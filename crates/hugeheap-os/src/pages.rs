@@ -148,6 +148,16 @@ pub trait Pages {
     /// The common contract (advice never changes contents).
     unsafe fn advise(&self, range: AddressRange, advice: Advice) -> Result<()>;
 
+    /// Allows the system to make one of OS pages of equal contents, of this process and others that allow it, which is copied before it is written: by and by, and only while the host does that
+    /// ([`Facts::merges`](crate::Facts::merges)). Or forbids it: those that became one are copied at once, so that is for a range in which nothing is resident, or that was just put on a huge page.
+    ///
+    /// # Errors
+    /// `Invalid` where the kernel was built without it, `OutOfMemory` for too many mappings or where there is none for the copies.
+    ///
+    /// # Safety
+    /// The common contract (contents do not change).
+    unsafe fn merge(&self, range: AddressRange, allowed: bool) -> Result<()>;
+
     /// Makes a mapped range resident now, writable, answering with an error where a touch would raise `SIGBUS`.
     ///
     /// # Safety
@@ -236,6 +246,13 @@ pub trait Pages {
 
     /// What backs `range` now, from the kernel: `PAGEMAP_SCAN` where it works, else smaps (slower).
     fn residency(&self, range: AddressRange) -> Result<Residency>;
+
+    /// Finds the OS pages of a range that are memory of this process and of nobody else: resident, not shared with a parent or a child since a fork, and not merged with others.
+    /// A bit each, from the lowest of the first word on; a multiple of the OS page, of at most as many as there is room for.
+    ///
+    /// # Errors
+    /// Where the system does not tell.
+    fn exclusive(&self, range: AddressRange, found: &mut [u64]) -> Result<()>;
 
     /// Whether all OS pages that a range touches are resident now, whatever backs them; the zero page may count. Less is asked than with [`residency`](Self::residency), and no file is opened for it.
     ///

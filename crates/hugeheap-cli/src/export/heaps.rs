@@ -56,6 +56,8 @@ fn add(row: &Row, numbers: &Numbers, now: Duration, found: &mut Found) {
         (&metric::HEAP_ARENAS_AHEAD, snapshot.arenas_ahead),
         (&metric::HEAP_BREAKS, snapshot.breaks),
         (&metric::HEAP_VACATED, snapshot.vacated),
+        (&metric::HEAP_ALIKE, snapshot.alike),
+        (&metric::HEAP_MERGED, snapshot.merged),
         (&metric::HEAP_REGRETTED, snapshot.regretted),
         (&metric::HEAP_COLLAPSES, snapshot.collapses),
         (&metric::HEAP_FORKS, snapshot.forks),

@@ -173,6 +173,8 @@ catalogue! {
     HEAP_ARENAS_AHEAD = Counter "hugeheap_heap_arenas_ahead" "" "Arenas made ahead while the heap grew quickly";
     HEAP_BREAKS = Counter "hugeheap_heap_breaks" "" "Sparse arenas broken since the start";
     HEAP_VACATED = Counter "hugeheap_heap_vacated" "bytes" "Of what was given back, OS pages without a live block in heap pages in use";
+    HEAP_ALIKE = Counter "hugeheap_heap_alike" "bytes" "OS pages made equal to others, for the kernel to merge them";
+    HEAP_MERGED = Gauge "hugeheap_heap_merged" "bytes" "OS pages that the kernel had merged with equal ones, at the last measurement";
     HEAP_REGRETTED = Counter "hugeheap_heap_regretted" "bytes" "Memory needed again soon after it was given back";
     HEAP_COLLAPSES = Counter "hugeheap_heap_collapses" "" "Arenas collapsed since the start";
     HEAP_FALLBACKS = Counter "hugeheap_heap_fallbacks" ""

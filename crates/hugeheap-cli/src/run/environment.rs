@@ -14,6 +14,8 @@ use std::process::Command;
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 /// The variable that names the directory of telemetry records.
 pub(crate) const TELEMETRY: &str = "HUGEHEAP_TELEMETRY";
+/// The variable that asks for OS pages that are alike.
+pub(crate) const MERGE: &str = "HUGEHEAP_MERGE";
 /// The variable that asks for hardened heaps.
 pub(crate) const HARDENED: &str = "HUGEHEAP_HARDENED";
 /// The variable that names the level.
@@ -42,6 +44,9 @@ impl Environment {
         }
         if let Some(limit) = arguments.limit {
             environment.set("HUGEHEAP_LIMIT", limit.to_string());
+        }
+        if arguments.merge {
+            environment.set(MERGE, "1");
         }
         if arguments.hardened {
             environment.set(HARDENED, "1");

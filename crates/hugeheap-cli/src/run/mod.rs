@@ -39,7 +39,7 @@ use std::time::Instant;
 use summary::{Hindered, Summary};
 use target::{Hindrance, Target};
 
-pub(crate) use environment::{HARDENED, LEVEL, POLICY, PRELOAD, TELEMETRY};
+pub(crate) use environment::{HARDENED, LEVEL, MERGE, POLICY, PRELOAD, TELEMETRY};
 pub(crate) use summary::snapshot_json;
 
 /// Runs the command. Returns only when it could not be started, or when a summary was asked for.
@@ -49,11 +49,13 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
     let target = Target::resolve(name);
     let asked = arguments.level.map(|level| level.0);
     let chosen = level::choose(asked, target.as_ref().ok(), &arguments.command);
-    if arguments.hardened && chosen.level == Level::Arenas {
-        out.error(
-            "--hardened is for heaps of hugeheap's object allocator: add --level objects or --level malloc",
-        );
-        return exit::USAGE;
+    for (option, is_given) in [("--hardened", arguments.hardened), ("--merge", arguments.merge)] {
+        if is_given && chosen.level == Level::Arenas {
+            out.error(&format!(
+                "{option} is for heaps of hugeheap's object allocator: add --level objects or --level malloc"
+            ));
+            return exit::USAGE;
+        }
     }
     let target = match target {
         Ok(target) => target,
@@ -107,6 +109,10 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
         for warning in readiness::warnings(&context.facts, arguments.policy.0) {
             out.warning(&warning);
         }
+        let merge = arguments.merge || std::env::var_os(MERGE).is_some_and(|value| value == "1");
+        if let Some(warning) = merge.then(|| readiness::merging(&context.facts)).flatten() {
+            out.warning(&warning);
+        }
         if let (true, Some(wrapper)) = (arguments.no_children, target.wrapper()) {
             out.warning(&format!(
                 "{} is run by {wrapper}, and --no-children hooks only that process, not the programs it starts; \
@@ -123,15 +129,16 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
             chosen.level.name()
         ));
     }
-    // As an option it is refused; the variable may be meant for programs in Rust and C.
-    if hooks_something
-        && chosen.level == Level::Arenas
-        && std::env::var_os(HARDENED).is_some_and(|value| value == "1")
+    // As an option each is refused; the variable may be meant for programs in Rust and C.
+    for (variable, lack) in [(HARDENED, "which is not hardened"), (MERGE, "whose pages cannot be made alike")]
     {
-        out.warning(&format!(
-            "{HARDENED} is set, but at level arenas Python's objects come from pymalloc, which is not hardened; the \
-             command runs all the same (add --level objects)"
-        ));
+        let is_set = std::env::var_os(variable).is_some_and(|value| value == "1");
+        if hooks_something && chosen.level == Level::Arenas && is_set {
+            out.warning(&format!(
+                "{variable} is set, but at level arenas Python's objects come from pymalloc, {lack}; the command runs all \
+                 the same (add --level objects)"
+            ));
+        }
     }
     let is_summarised = arguments.summary || arguments.summary_file.is_some();
     // A summary has a directory of its own.

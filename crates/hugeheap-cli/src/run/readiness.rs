@@ -1,9 +1,27 @@
-//! Whether this host can give the huge pages a policy wants: one line per obstacle, with the fix.
+//! Whether this host can give the huge pages a policy wants, and merges equal pages where that is asked for: one line per obstacle, with the fix.
 //!
 //! What cannot be read is no obstacle: the preload library finds out itself and counts it.
 
 use hugeheap::arena::Policy;
-use hugeheap_os::{Facts, ThpDisabled, ThpMode};
+use hugeheap_os::{ErrorKind, Facts, ThpDisabled, ThpMode};
+
+/// The obstacle for `--merge`.
+pub(crate) fn merging(facts: &impl Facts) -> Option<String> {
+    let why = match facts.merges() {
+        Ok(true) => return None,
+        Ok(false) => {
+            "this host does not merge equal pages (KSM is off): nothing is made alike; fix: 'echo 1 > \
+             /sys/kernel/mm/ksm/run' (as root, for the whole host)"
+        }
+        Err(error) if error.kind() == ErrorKind::Missing => {
+            "this kernel cannot merge equal pages (CONFIG_KSM): nothing is made alike"
+        }
+        Err(_) => {
+            "/sys/kernel/mm/ksm/run cannot be read, so nothing is made alike; fix: make /sys readable for the command"
+        }
+    };
+    Some(why.to_owned())
+}
 
 /// The obstacles for `policy`.
 pub(crate) fn warnings(facts: &impl Facts, policy: Policy) -> Vec<String> {

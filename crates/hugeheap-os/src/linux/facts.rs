@@ -86,6 +86,14 @@ impl Facts for Linux {
         host::data_limit()
     }
 
+    fn merges(&self) -> Result<bool> {
+        host::merges(&self.root)
+    }
+
+    fn merged(&self) -> Result<u64> {
+        host::merged(&self.root)
+    }
+
     fn now(&self) -> Duration {
         host::now()
     }

@@ -8,6 +8,8 @@ use core::time::Duration;
 
 const MEMINFO: &str = "read(/proc/meminfo)";
 const PRESSURE: &str = "read(/proc/pressure/memory)";
+const KSM: &str = "read(/sys/kernel/mm/ksm/run)";
+const KSM_MERGING: &str = "read(/proc/self/ksm_merging_pages)";
 const STATM: &str = "read(/proc/self/statm)";
 
 /// The value of `key` in /proc/meminfo, in bytes.
@@ -78,6 +80,21 @@ fn address_space_used(root: &Root) -> Result<u64> {
     let field = text.split(|&byte| byte == b' ').next();
     let pages = field.and_then(read::decimal).ok_or(read::malformed(STATM))?;
     pages.checked_mul(vm::os_page() as u64).ok_or(read::malformed(STATM))
+}
+
+/// Whether the kernel's thread that merges equal pages is at work.
+pub(super) fn merges(root: &Root) -> Result<bool> {
+    let mut buffer = [0; 32];
+    let text = read::whole(&root.path(b"/sys/kernel/mm/ksm/run")?, &mut buffer, KSM)?;
+    Ok(read::decimal(text.trim_ascii()).ok_or(read::malformed(KSM))? == 1)
+}
+
+/// Bytes of this process that are merged.
+pub(super) fn merged(root: &Root) -> Result<u64> {
+    let mut buffer = [0; 32];
+    let text = read::whole(&root.path(b"/proc/self/ksm_merging_pages")?, &mut buffer, KSM_MERGING)?;
+    let pages = read::decimal(text.trim_ascii()).ok_or(read::malformed(KSM_MERGING))?;
+    pages.checked_mul(vm::os_page() as u64).ok_or(read::malformed(KSM_MERGING))
 }
 
 /// Time since the start of the host, without suspended time.

@@ -174,15 +174,16 @@ pub(super) fn scans(page: AddressRange) -> bool {
     })
 }
 
-/// Bytes of `range`, a multiple of the OS page, whose pages are present. Works on every kernel.
-pub(super) fn present(range: AddressRange) -> Result<u64> {
-    const ENTRY: usize = 8;
-    const PRESENT_BIT: u64 = 1 << 63;
+/// Bytes of an entry of the table's old form.
+const ENTRY: usize = 8;
+
+/// Calls `entry` with the number of each OS page of `range`, a multiple of the OS page, and what the table's old form says of it. Works on every kernel.
+fn each_entry(range: AddressRange, mut entry: impl FnMut(usize, u64)) -> Result<()> {
     let mut file = open()?;
     let page = vm::os_page();
     let mut entries = [0_u8; 512 * ENTRY];
-    let (mut next, last) = (range.start / page, range.end() / page);
-    let mut pages = 0_u64;
+    let (first, last) = (range.start / page, range.end() / page);
+    let mut next = first;
     while next < last {
         let wanted = (last - next).min(512) * ENTRY;
         let count = file.read_at(&mut entries[..wanted], (next * ENTRY) as u64)? / ENTRY;
@@ -190,11 +191,38 @@ pub(super) fn present(range: AddressRange) -> Result<u64> {
             // Addresses above the user's part of the address space.
             break;
         }
-        let present = |entry: &&[u8]| {
-            <[u8; ENTRY]>::try_from(*entry).is_ok_and(|entry| u64::from_ne_bytes(entry) & PRESENT_BIT != 0)
-        };
-        pages += entries[..count * ENTRY].chunks_exact(ENTRY).filter(present).count() as u64;
+        for (index, bytes) in entries[..count * ENTRY].chunks_exact(ENTRY).enumerate() {
+            if let Ok(bytes) = <[u8; ENTRY]>::try_from(bytes) {
+                entry(next - first + index, u64::from_ne_bytes(bytes));
+            }
+        }
         next += count;
     }
-    Ok(pages * page as u64)
+    Ok(())
+}
+
+const PRESENT_BIT: u64 = 1 << 63;
+
+/// Of a file, or shared by intention: what a private mapping of memory never is.
+const FILE_BIT: u64 = 1 << 61;
+
+/// One page table points to it, once. Linux 4.2; told without privilege. The zero page has no such bit, and neither have pages that a fork shares or that were merged.
+const EXCLUSIVE_BIT: u64 = 1 << 56;
+
+/// Bytes of `range`, a multiple of the OS page, whose pages are present.
+pub(super) fn present(range: AddressRange) -> Result<u64> {
+    let mut pages = 0_u64;
+    each_entry(range, |_, entry| pages += u64::from(entry & PRESENT_BIT != 0))?;
+    Ok(pages * vm::os_page() as u64)
+}
+
+/// Sets the bits of the OS pages of `range` that are present and this process's alone.
+pub(super) fn exclusive(range: AddressRange, found: &mut [u64]) -> Result<()> {
+    found.fill(0);
+    each_entry(range, |page, entry| {
+        let alone = entry & (PRESENT_BIT | FILE_BIT | EXCLUSIVE_BIT) == PRESENT_BIT | EXCLUSIVE_BIT;
+        if let Some(word) = found.get_mut(page / 64).filter(|_| alone) {
+            *word |= 1 << (page % 64);
+        }
+    })
 }

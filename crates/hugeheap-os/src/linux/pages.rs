@@ -14,7 +14,7 @@
 //! Everything here is system calls on the stack's data: no heap, no locks, safe in signal and fork handlers.
 
 use super::descriptors::write_to_stderr;
-use super::{Linux, hugetlb, maps, residency, vm};
+use super::{Linux, hugetlb, maps, pagemap, residency, vm};
 use crate::{AddressRange, Advice, Backing, Error, ErrorKind, Pages, Protection, Residency, Result};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -70,6 +70,15 @@ impl Pages for Linux {
     unsafe fn advise(&self, range: AddressRange, advice: Advice) -> Result<()> {
         // SAFETY: the caller owns the range; this advice keeps contents.
         unsafe { advise(range, advice) }
+    }
+
+    unsafe fn merge(&self, range: AddressRange, allowed: bool) -> Result<()> {
+        let (number, call) = match allowed {
+            true => (vm::MADV_MERGEABLE, "madvise(MADV_MERGEABLE)"),
+            false => (vm::MADV_UNMERGEABLE, "madvise(MADV_UNMERGEABLE)"),
+        };
+        // SAFETY: the caller owns the range; merging keeps contents.
+        unsafe { vm::advise(range, number, call) }
     }
 
     unsafe fn populate(&self, range: AddressRange) -> Result<()> {
@@ -141,6 +150,10 @@ impl Pages for Linux {
 
     fn residency(&self, range: AddressRange) -> Result<Residency> {
         residency::of(range)
+    }
+
+    fn exclusive(&self, range: AddressRange, found: &mut [u64]) -> Result<()> {
+        pagemap::exclusive(range, found)
     }
 
     /// By `mincore`, which counts the zero page as well.

@@ -65,4 +65,46 @@ mod tests {
         // SAFETY: as above.
         unsafe { OS.release(memory).unwrap() };
     }
+
+    #[test]
+    fn what_was_written_is_the_process_s_alone_until_it_is_shared_by_a_fork() {
+        const OS: Linux = Linux::new();
+        let page = vm::os_page();
+        let memory = OS.reserve(70 * page, page).unwrap();
+        let alone = || {
+            // Whatever was there before is overwritten.
+            let mut found = [u64::MAX; 2];
+            OS.exclusive(memory, &mut found).map(|()| found)
+        };
+        // SAFETY: the test owns the memory.
+        unsafe {
+            OS.map(memory, Backing::Base).unwrap();
+            // Read, which maps the page of zeros.
+            assert_eq!(((memory.start + 5 * page) as *const u8).read_volatile(), 0);
+            for index in [0, 3, 69] {
+                ((memory.start + index * page) as *mut u8).write_volatile(1);
+            }
+        }
+        assert_eq!(alone(), Ok([0b1001, 1 << 5]));
+        let mut ends = [0; 2];
+        // SAFETY: the child only waits until the other end of the pipe is closed, with system calls alone.
+        unsafe {
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            let child = libc::fork();
+            if child == 0 {
+                libc::close(ends[1]);
+                let mut byte = 0_u8;
+                libc::read(ends[0], (&raw mut byte).cast(), 1);
+                libc::_exit(0);
+            }
+            let shared = alone();
+            ((memory.start + 3 * page) as *mut u8).write_volatile(2);
+            let written = alone();
+            libc::close(ends[1]);
+            libc::waitpid(child, core::ptr::null_mut(), 0);
+            libc::close(ends[0]);
+            assert_eq!((shared, written, alone()), (Ok([0; 2]), Ok([0b1000, 0]), Ok([0b1001, 1 << 5])));
+            OS.release(memory).unwrap();
+        }
+    }
 }

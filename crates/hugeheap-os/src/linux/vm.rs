@@ -17,6 +17,10 @@ pub(super) const MADV_COLD: c_int = 20;
 pub(super) const MADV_POPULATE_WRITE: c_int = 23;
 /// Puts a range on huge pages now. Linux 6.1.
 pub(super) const MADV_COLLAPSE: c_int = 25;
+/// Equal pages may become one.
+pub(super) const MADV_MERGEABLE: c_int = 12;
+/// No more.
+pub(super) const MADV_UNMERGEABLE: c_int = 13;
 /// `mremap` leaves an empty mapping where the pages were. Linux 5.7.
 const MREMAP_DONTUNMAP: c_int = 4;
 /// Where the logarithm of the page size sits in the flags of `mmap` with `MAP_HUGETLB`.

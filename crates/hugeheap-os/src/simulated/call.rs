@@ -50,6 +50,8 @@ calls! {
     Unmap "mmap(MAP_FIXED | PROT_NONE)" &[libc::ENOMEM],
     /// `Pages::advise`.
     Advise "madvise(MADV_HUGEPAGE)" &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN],
+    /// `Pages::merge`.
+    Merge "madvise(MADV_MERGEABLE)" &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN],
     /// `Pages::populate`.
     Populate "madvise(MADV_POPULATE_WRITE)" &[libc::ENOMEM, libc::EFAULT, libc::EAGAIN, libc::EINVAL],
     /// `Pages::collapse`.
@@ -104,6 +106,12 @@ calls! {
     AddressSpaceLimit "getrlimit(RLIMIT_AS)" &[],
     /// `Facts::data_limit`. Cannot fail.
     DataLimit "getrlimit(RLIMIT_DATA)" &[],
+    /// `Pages::exclusive`.
+    Exclusive "read(/proc/self/pagemap)" &[libc::ENOENT, libc::EPERM],
+    /// `Facts::merges`.
+    Merges "read(/sys/kernel/mm/ksm/run)" &[libc::ENOENT, libc::EACCES],
+    /// `Facts::merged`.
+    Merged "read(/proc/self/ksm_merging_pages)" &[libc::ENOENT],
     /// `Facts::now`. Cannot fail.
     Now "clock_gettime(CLOCK_MONOTONIC)" &[],
     /// `Facts::thread_time`. Cannot fail.

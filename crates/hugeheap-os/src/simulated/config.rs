@@ -49,6 +49,8 @@ pub struct Config {
     pub frees_page_tables: bool,
     /// Whether splitting a huge page frees the parts nobody wrote to (Linux 6.12 and newer).
     pub split_drops_zero: bool,
+    /// Whether OS pages of equal contents are merged ([`Kernel::run_ksmd`]); `None`: the kernel cannot.
+    pub merges: Option<bool>,
     /// Whether all memory is said to be resident, as `mincore` of gVisor does.
     pub seems_resident: bool,
     /// The hugetlb pools, smallest page first.
@@ -133,6 +135,7 @@ impl Config {
             compactable_huge_pages: 0,
             frees_page_tables: true,
             split_drops_zero: true,
+            merges: Some(false),
             seems_resident: false,
             hugetlb,
             populate_hugetlb: false,
@@ -200,6 +203,11 @@ impl Kernel {
     /// Sets the mode of transparent huge pages.
     pub fn set_thp_mode(&self, mode: ThpMode) {
         self.lock().config.thp.mode = mode;
+    }
+
+    /// Sets whether equal pages are merged.
+    pub fn set_merges(&self, merges: Option<bool>) {
+        self.lock().config.merges = merges;
     }
 
     /// Sets what a page fault may do to find a huge page.

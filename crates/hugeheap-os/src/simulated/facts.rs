@@ -119,6 +119,14 @@ impl Facts for Kernel {
         self.certain(Call::DataLimit, |state| state.config.data_limit)
     }
 
+    fn merges(&self) -> Result<bool> {
+        self.fact(Call::Merges, |state| state.config.merges.ok_or(libc::ENOENT))
+    }
+
+    fn merged(&self) -> Result<u64> {
+        self.fact(Call::Merged, |state| Ok(state.merged(self.pid)))
+    }
+
     fn now(&self) -> Duration {
         self.certain(Call::Now, |state| state.clock.now)
     }

@@ -188,7 +188,9 @@ impl State {
                     physical.events.faults += 1;
                 }
                 Pte::Page { folio, page, cow: true } if access.writes() => {
-                    let alone = physical.is_only_of(folio, pid) && !physical.is_shared(folio, page);
+                    let alone = physical.is_only_of(folio, pid)
+                        && !physical.is_shared(folio, page)
+                        && !physical.is_merged(folio, page);
                     let (folio, page) = if alone {
                         (folio, page)
                     } else {

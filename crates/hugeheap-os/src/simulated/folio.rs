@@ -33,6 +33,8 @@ struct Page {
     written: bool,
     /// Whether a split replaced it with the zero page.
     dropped: bool,
+    /// Whether it is the one that equal pages became.
+    merged: bool,
 }
 
 pub(super) struct Folio {
@@ -310,6 +312,15 @@ impl Physical {
     /// Whether more than one page table points to the page.
     pub(super) fn is_shared(&self, id: FolioId, page: u32) -> bool {
         self.folio(id).pages[page as usize].maps > 1
+    }
+
+    /// Equal pages became this one.
+    pub(super) fn set_merged(&mut self, id: FolioId, page: u32) {
+        self.folio_mut(id).pages[page as usize].merged = true;
+    }
+
+    pub(super) fn is_merged(&self, id: FolioId, page: u32) -> bool {
+        self.folio(id).pages[page as usize].merged
     }
 
     /// Folios on the deferred-split queue.

@@ -262,7 +262,7 @@ impl State {
     }
 
     /// Huge entries may not reach over the ends of a range whose mappings changed.
-    fn cut_ends(&mut self, pid: Pid, index: usize, range: AddressRange) {
+    pub(super) fn cut_ends(&mut self, pid: Pid, index: usize, range: AddressRange) {
         let geometry = self.physical.geometry;
         let space = &mut self.processes[pid].spaces[index];
         space.cut(range.start, geometry);

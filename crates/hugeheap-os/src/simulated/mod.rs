@@ -69,6 +69,7 @@ mod host;
 mod hugetlb;
 mod inject;
 mod mapping;
+mod merging;
 mod pages;
 mod process;
 mod table;

@@ -57,6 +57,10 @@ impl Pages for Kernel {
         self.call(Call::Advise, range, |state, pid| state.advise(pid, range, advice))
     }
 
+    unsafe fn merge(&self, range: AddressRange, allowed: bool) -> Result<()> {
+        self.call(Call::Merge, range, |state, pid| state.allow_merging(pid, range, allowed))
+    }
+
     unsafe fn populate(&self, range: AddressRange) -> Result<()> {
         self.call(Call::Populate, range, |state, pid| state.populate(pid, range))
     }
@@ -106,6 +110,15 @@ impl Pages for Kernel {
             // Nothing is resident in what is only reserved; asking about it is fine.
             state.injector.ask(Call::Residency)?;
             Ok(state.processes[pid].spaces[index].residency(range, &state.physical))
+        })
+    }
+
+    fn exclusive(&self, range: AddressRange, found: &mut [u64]) -> Result<()> {
+        self.call(Call::Exclusive, range, |state, pid| {
+            let index = state.locate(pid, Call::Exclusive, range, state.physical.geometry.os)?;
+            state.injector.ask(Call::Exclusive)?;
+            state.exclusive(pid, index, range, found);
+            Ok(())
         })
     }
 

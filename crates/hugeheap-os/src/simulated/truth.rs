@@ -41,8 +41,10 @@ pub struct Mapping {
     pub reserved: bool,
     /// Page size of the hugetlb pool it is from.
     pub hugetlb: Option<usize>,
-    /// The last advice.
+    /// The last advice on huge pages.
     pub advice: Option<Advice>,
+    /// Whether equal pages may become one.
+    pub merges: bool,
     /// The access allowed.
     pub protection: Protection,
     /// Its name.
@@ -62,12 +64,14 @@ pub struct Events {
     pub huge_fallbacks: u64,
     /// Faults that could not charge a huge page and went on with an OS page.
     pub huge_fallbacks_charge: u64,
-    /// Copies of pages shared by `fork`.
+    /// Copies of pages that were shared, by `fork` or since they were merged.
     pub copies: u64,
     /// Huge pages made by `collapse`.
     pub collapses: u64,
     /// Huge pages made by khugepaged.
     pub khugepaged_collapses: u64,
+    /// OS pages that became one with an equal one.
+    pub merges: u64,
     /// Huge pages split, on request or by reclaim.
     pub splits: u64,
     /// Of these, those split by reclaim.
@@ -195,6 +199,7 @@ impl Kernel {
                     _ => None,
                 },
                 advice: attributes.advice,
+                merges: attributes.merges,
                 protection: attributes.protection,
                 name: attributes.name.clone(),
             })

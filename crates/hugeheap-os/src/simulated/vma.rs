@@ -39,17 +39,19 @@ pub(super) enum Kind {
 pub(super) struct Attributes {
     pub(super) kind: Kind,
     pub(super) advice: Option<Advice>,
+    /// Equal pages may become one.
+    pub(super) merges: bool,
     pub(super) protection: Protection,
     pub(super) name: Option<Arc<CStr>>,
 }
 
 impl Attributes {
     pub(super) fn reserved() -> Self {
-        Self { kind: Kind::Reserved, advice: None, protection: Protection::None, name: None }
+        Self { kind: Kind::Reserved, advice: None, merges: false, protection: Protection::None, name: None }
     }
 
     pub(super) fn mapped(kind: Kind, advice: Option<Advice>) -> Self {
-        Self { kind, advice, protection: Protection::ReadWrite, name: None }
+        Self { kind, advice, merges: false, protection: Protection::ReadWrite, name: None }
     }
 
     /// Whether it counts as data.

@@ -158,6 +158,8 @@ impl<O: Os> Arenas<O> {
             // What was rightly kept under the old ones may be too much now.
             self.settled = 0;
         }
+        // What there is of that was looked at before.
+        self.looks.kept |= settings.merge && !self.settings.merge && self.counters.arenas > 0;
         self.settings = settings;
         if decay {
             self.forget_demand();

@@ -27,7 +27,7 @@
 use super::arenas::pages_bytes;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
-use super::plan::{Action, Found, Plan, Step};
+use super::plan::{Action, Found, Plan, Step, Vacate};
 use super::record::{Arena, Made, State};
 use super::{ARENA_BYTES, Arenas};
 use crate::telemetry::Fallback;
@@ -163,7 +163,8 @@ impl<O: Os> Arenas<O> {
                 // A hugetlb page goes back to its pool only when unmapped: its reservation would not survive a decommit. And what can be written counts against `ulimit -d`,
                 // resident or not: a heap that had given everything back was refused an arena for 48 bytes, and the C library was refused, too.
                 let unmap = arena.made == Made::Hugetlb || self.host.data_limit.is_some();
-                plan.push(id, self.table.range(id), Action::GiveBack { unmap });
+                let merging = arena.merging;
+                plan.push(id, self.table.range(id), Action::GiveBack { unmap, merging });
                 *excess -= bytes;
             } else {
                 plan.due = plan.due.min(arena.retry_at);
@@ -193,7 +194,7 @@ impl<O: Os> Arenas<O> {
                 plan.due = plan.due.min(due);
                 continue;
             }
-            let action = break_of(arena, whole, false);
+            let action = break_of(arena, whole, Vacate::No);
             plan.push(id, self.table.range(id), action);
             *excess = excess.saturating_sub(u64::from(pages) * HEAP_PAGE_BYTES as u64);
         }
@@ -212,7 +213,7 @@ impl<O: Os> Arenas<O> {
         for step in plan.steps(0) {
             self.table.arena_mut(step.id).busy = false;
             achieved |= match step.action {
-                Action::GiveBack { unmap } => self.gave_back(step, now, unmap),
+                Action::GiveBack { unmap, .. } => self.gave_back(step, now, unmap),
                 Action::Offer => {
                     let taken = self.offered(step, now);
                     offered |= taken;
@@ -282,6 +283,7 @@ impl<O: Os> Arenas<O> {
         arena.touched = 0;
         arena.huge = false;
         arena.unsplit = false;
+        arena.merging = false;
         if unmap {
             arena.made = Made::Nothing;
         }
@@ -323,11 +325,11 @@ impl<O: Os> Arenas<O> {
             self.counters.arenas -= 1;
         }
         self.sweep.news |= arena.unsplit;
-        self.vacated(step.id, step.vacated as u64);
+        self.vacated(step.id, step.vacated as u64, step.alike as u64, now);
         if bytes > 0 {
             self.dropped(now, bytes);
         }
-        bytes > 0 || step.vacated > 0
+        bytes > 0 || step.vacated + step.alike > 0
     }
 
     fn split_off(&mut self, step: &Step) -> bool {
@@ -365,11 +367,12 @@ impl<O: Os> Arenas<O> {
         if step.advised {
             arena.made = Made::Thp;
         }
-        if step.result.is_err() || step.found == Some(Found::Sparse) {
+        if !step.is_collapsed() {
             return false;
         }
         let holes = pages_bytes(!arena.touched);
         arena.huge = true;
+        arena.merging = false;
         arena.touched = u128::MAX;
         self.counters.retained += holes;
         arena.unsplit = false;
@@ -395,7 +398,7 @@ impl<O: Os> Arenas<O> {
         if matches!(step.action, Action::Split { .. } | Action::Collapse { .. }) {
             self.sweep.due = self.sweep.due.min(retry_at);
         }
-        if let Action::Break { vacate: true, .. } = step.action {
+        if matches!(step.action, Action::Break { vacate: Vacate::Yes | Vacate::AndMerge, .. }) {
             self.look_again_at(retry_at);
         }
         retry_at
@@ -451,8 +454,8 @@ pub(super) fn least_to_break(whole: bool, tight: bool) -> u32 {
     }
 }
 
-/// Breaking an arena that is a huge page or not. `vacate`: with what is vacant in its live pages.
-pub(super) fn break_of(arena: &Arena, whole: bool, vacate: bool) -> Action {
+/// Breaking an arena that is a huge page or not. `vacate`: what is done with its live pages.
+pub(super) fn break_of(arena: &Arena, whole: bool, vacate: Vacate) -> Action {
     // Also pages never touched, where they may be resident as parts of a huge page.
     // And all of an arena that nothing is live in: where neither the mode nor the advice is known, it may be huge without our knowledge.
     let drop = if whole || arena.in_use == 0 { !arena.in_use } else { arena.touched & !arena.in_use };

@@ -23,10 +23,22 @@ pub(super) const STEPS: usize = 16;
 /// Tries of a collapse that answers "again".
 const COLLAPSE_TRIES: u32 = 3;
 
+/// What the tenant of an arena that is broken does with heap pages in which something lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vacate {
+    No,
+    /// It gives up what is vacant.
+    Yes,
+    /// And makes OS pages alike, for the kernel to merge.
+    AndMerge,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     GiveBack {
         unmap: bool,
+        /// The kernel may merge equal pages of it.
+        merging: bool,
     },
     /// The kernel may take the arena when it is short of memory, and until then it is kept.
     Offer,
@@ -38,8 +50,8 @@ pub(super) enum Action {
         advise: bool,
         /// Some of it may be parts of a huge page: they are split off.
         split: bool,
-        /// The tenant gives up what is vacant in its live pages.
-        vacate: bool,
+        /// What the tenant does with its live pages.
+        vacate: Vacate,
     },
     /// What an earlier break left over.
     Split {
@@ -53,6 +65,8 @@ pub(super) enum Action {
         ask: bool,
         /// The kernel was never asked.
         untold: bool,
+        /// The kernel may merge equal pages of it.
+        merging: bool,
     },
 }
 
@@ -81,6 +95,8 @@ pub(super) struct Step {
     pub(super) dropped: u128,
     /// Bytes of live pages that the tenant gave up.
     pub(super) vacated: usize,
+    /// Bytes of live pages that it made alike, and that the kernel may merge.
+    pub(super) alike: usize,
     /// Whether all was split that was to be; `None`: it did not come to that.
     pub(super) split: Option<bool>,
     /// What a collapse found, where it asked.
@@ -147,6 +163,7 @@ impl Plan {
             advised: false,
             dropped: 0,
             vacated: 0,
+            alike: 0,
             split: None,
             found: None,
         });
@@ -170,12 +187,22 @@ impl Plan {
 impl Step {
     fn perform<P: Pages>(&mut self, os: &P, tenant: &dyn Tenant) {
         match self.action {
-            Action::GiveBack { unmap } => self.give_back(os, tenant, unmap),
+            Action::GiveBack { unmap, merging } => {
+                self.give_back(os, tenant, unmap);
+                if merging && !unmap && self.result.is_ok() {
+                    self.leave_merging(os);
+                }
+            }
             // SAFETY: the arena is busy and has no live run, so nobody uses its memory until the plan is completed, or relies on what it contains.
             Action::Offer => self.result = unsafe { os.offer(self.range) },
             Action::Break { .. } => self.break_arena(os, tenant),
             Action::Split { pages } => self.split(os, pages),
-            Action::Collapse { advise, ask, untold } => self.collapse(os, advise, ask, untold),
+            Action::Collapse { advise, ask, untold, merging } => {
+                self.collapse(os, advise, ask, untold);
+                if merging && self.is_collapsed() {
+                    self.leave_merging(os);
+                }
+            }
         }
     }
 
@@ -214,11 +241,22 @@ impl Step {
         if self.dropped == u128::MAX {
             tenant.given_back(self.range);
         }
-        if vacate {
-            // SAFETY: nothing lives in what the tenant gives up, and nobody uses it before the call returns.
-            let (bytes, result) = tenant.vacate(self.range, &mut |range| unsafe { os.decommit(range) });
-            self.vacated = bytes;
-            self.note(result);
+        // SAFETY: nothing lives in what the tenant gives up, and nobody uses it before the call returns.
+        let give_up = &mut |range| unsafe { os.decommit(range) };
+        let (bytes, alike, result) = match vacate {
+            Vacate::No => (0, 0, Ok(())),
+            Vacate::Yes => {
+                let (bytes, result) = tenant.vacate(self.range, give_up);
+                (bytes, 0, result)
+            }
+            Vacate::AndMerge => tenant.vacate_and_merge(self.range, give_up),
+        };
+        self.vacated = bytes;
+        self.note(result);
+        // The arena as a whole: each range of its own is a mapping.
+        // SAFETY: merging changes no contents.
+        if alike > 0 && self.note(unsafe { os.merge(self.range, true) }) {
+            self.alike = alike;
         }
         if split {
             // What could not be dropped may be all that is left of a huge page.
@@ -238,6 +276,17 @@ impl Step {
             }
         }
         self.split = Some(done);
+    }
+
+    /// Nothing is to be merged of an arena that is a huge page, or whose memory is gone: ksmd would go on looking at it. Where that fails, it does.
+    fn leave_merging<P: Pages>(&self, os: &P) {
+        // SAFETY: contents stay.
+        let _ = unsafe { os.merge(self.range, false) };
+    }
+
+    /// Whether a collapse left a huge page.
+    pub(super) fn is_collapsed(&self) -> bool {
+        self.result.is_ok() && self.found != Some(Found::Sparse)
     }
 
     /// What there is to collapse.

@@ -74,6 +74,8 @@ pub(crate) struct Arena {
     pub(crate) changed_at: u64,
     /// Length in bytes of the large block that begins here.
     pub(crate) large_bytes: u64,
+    /// When OS pages of it were made alike last; 0: never.
+    pub(crate) alike_at: u64,
     /// When maintenance may try again what failed for this arena, in nanoseconds. `u64::MAX`: when it was changed.
     pub(crate) retry_at: u64,
     pub(crate) next: ArenaId,
@@ -100,6 +102,8 @@ pub(crate) struct Arena {
     pub(crate) alone: bool,
     /// OS pages of its live heap pages were given back, and it has not been refilled since.
     pub(crate) vacated: bool,
+    /// The kernel may merge equal OS pages of it.
+    pub(crate) merging: bool,
     /// Whether the kernel may take it.
     pub(super) offer: Offer,
     /// Calls of maintenance that failed for this arena since one succeeded.

@@ -18,13 +18,16 @@ pub struct Settings {
     /// Bytes of arenas above which nothing is kept for reuse and no memory is rounded up to huge pages. `None`: only the
     /// cgroup limits.
     pub limit: Option<u64>,
+    /// Make OS pages alike in which little lives, for a host that merges equal pages.
+    pub merge: bool,
     /// Bytes of address space per region. `None`: four times the host's memory, less under `ulimit -v`.
     pub region: Option<usize>,
 }
 
 impl Settings {
     /// What is in force when nothing is set.
-    pub const DEFAULT: Self = Self { policy: Policy::Auto, decay: DEFAULT_DECAY, limit: None, region: None };
+    pub const DEFAULT: Self =
+        Self { policy: Policy::Auto, decay: DEFAULT_DECAY, limit: None, merge: false, region: None };
 }
 
 impl Default for Settings {

@@ -85,7 +85,7 @@ impl<O: Os> Arenas<O> {
         let due = earliest.max(arena.retry_at);
         let advise = matches!(arena.made, Made::Base | Made::Broken);
         let ask = arena.untold || matches!(arena.state, State::Large | State::LargeRest);
-        Some((Action::Collapse { advise, ask, untold: arena.untold }, due))
+        Some((Action::Collapse { advise, ask, untold: arena.untold, merging: arena.merging }, due))
     }
 
     /// Goes on with the search, if there is one.

@@ -17,7 +17,7 @@ use super::Arenas;
 use super::layout::HEAP_PAGE_BYTES;
 use super::list::ArenaId;
 use super::maintenance::{break_of, is_whole, least_to_break};
-use super::plan::{Action, Plan};
+use super::plan::{Action, Plan, Vacate};
 use super::record::{Made, State};
 use super::sweep::DENSE;
 use hugeheap_os::Os;
@@ -93,7 +93,7 @@ impl<O: Os> Arenas<O> {
         let whole = is_whole(arena, self.host.thp);
         // Of other arenas half has to be free: that is there for others, and this for nobody.
         let least = least_to_break(whole, scarce || !self.ends_long_block(id));
-        (arena.retained_pages() >= least).then(|| break_of(arena, whole, false))
+        (arena.retained_pages() >= least).then(|| break_of(arena, whole, Vacate::No))
     }
 
     /// Whether a tail is that of a block so long that also a new one is a huge page.
@@ -106,7 +106,11 @@ impl<O: Os> Arenas<O> {
     #[inline(never)]
     pub(crate) fn collapse_now(&mut self, id: ArenaId) -> bool {
         let mut plan = Plan::new(self.now());
-        plan.push(id, self.table.range(id), Action::Collapse { advise: true, ask: false, untold: false });
+        plan.push(
+            id,
+            self.table.range(id),
+            Action::Collapse { advise: true, ask: false, untold: false, merging: false },
+        );
         plan.perform(&self.os);
         plan.steps(0).next().is_some_and(|step| self.collapsed(step))
     }

@@ -15,7 +15,7 @@ use super::ARENA_BYTES;
 use super::layout::HEAP_PAGE_BYTES;
 use super::list::ArenaId;
 use super::maintenance::{break_of, is_whole};
-use super::plan::Plan;
+use super::plan::{Plan, Vacate};
 use super::record::{Made, State};
 use super::{Arenas, layout};
 use crate::telemetry::Fallback;
@@ -47,6 +47,10 @@ const SHARE: u64 = 200;
 /// Rounds of looks that may come one after the other before that share counts: two find what is vacant after a heap has shrunk, and it may not have been done with it at the first.
 const BURST: u64 = 3;
 
+/// Decay times for which an arena of which OS pages were made alike is not made so again. It takes a millisecond of the maintenance thread's time, and each page that the program writes to afterwards costs it a fault and a copy: where a program uses an arena
+/// now and then, what is merged would not last as long as it took.
+const REST: u64 = 8;
+
 /// The part by which runs become more between two rounds in a heap that grows: nothing is given back of it. `phase-shift`, which fills 256 MiB six times and keeps a hundredth of each, had huge pages for 75 % of its memory where each
 /// time took a second.
 const GROWTH: u64 = 64;
@@ -70,6 +74,16 @@ pub(crate) trait Tenant {
         arena: AddressRange,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
     ) -> (usize, OsResult<()>);
+
+    /// The same, and makes OS pages in which something lives equal to each other, for the kernel to merge them. Returns the bytes of these as well.
+    fn vacate_and_merge(
+        &self,
+        arena: AddressRange,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, usize, OsResult<()>) {
+        let (bytes, result) = self.vacate(arena, drop);
+        (bytes, 0, result)
+    }
 
     /// An arena in which nothing lives was given back. It cannot come into use before this returns: what the tenant keeps beside it can go as well.
     fn given_back(&self, _arena: AddressRange) {}
@@ -99,6 +113,8 @@ pub(crate) struct Vacancy {
     pub(crate) live: usize,
     /// OS pages that can be given up there, in bytes.
     pub(crate) bytes: usize,
+    /// About how many bytes fewer it takes when OS pages are made alike in which something lives; 0 unless it was asked for.
+    pub(crate) alike: usize,
     /// Some were, and the arena is not as it was before.
     pub(crate) gone: bool,
 }
@@ -111,8 +127,10 @@ pub(super) struct Looks {
     /// Bytes of heap pages that a tenant freed or came to use in part since the last look began, and of runs that were taken.
     freed: u64,
     taken: u64,
+    /// Whether the host merges equal pages, as it was seen last.
+    merges: Option<bool>,
     /// A tenant keeps more runs than before: it is looked at whatever lives.
-    kept: bool,
+    pub(super) kept: bool,
     /// When the next one is due, in nanoseconds of the system's clock; `u64::MAX`: not before something happens.
     pub(super) due: u64,
     /// After which arena it goes on; 0: it begins with the first.
@@ -134,7 +152,7 @@ pub(super) struct Looks {
     pub(super) arenas: u32,
 }
 
-const NOTHING: Vacancy = Vacancy { arena: 0, blocks: 0, live: 0, bytes: 0, gone: false };
+const NOTHING: Vacancy = Vacancy { arena: 0, blocks: 0, live: 0, bytes: 0, alike: 0, gone: false };
 
 impl Looks {
     pub(super) const NEW: Self = Self {
@@ -142,6 +160,7 @@ impl Looks {
         freed: 0,
         taken: 0,
         kept: false,
+        merges: None,
         due: u64::MAX,
         after: 0,
         later: false,
@@ -204,7 +223,7 @@ impl Told {
     /// Notes what is told. Says whether there is room for more.
     pub(crate) fn note(&mut self, vacancy: Vacancy) -> bool {
         // Most that are told are not worth it, and need no room.
-        if vacancy.bytes >= VACANT_WITHOUT_HUGE || vacancy.gone && vacancy.live >= REFILLED {
+        if vacancy.bytes + vacancy.alike >= VACANT_WITHOUT_HUGE || vacancy.gone && vacancy.live >= REFILLED {
             self.told[self.count] = vacancy;
             self.count += 1;
         }
@@ -359,20 +378,52 @@ impl<O: Os> Arenas<O> {
             let most = if tight { LIVE_WHEN_TIGHT } else { LIVE };
             let least = if whole { VACANT } else { VACANT_WITHOUT_HUGE };
             let free = arena.retained_pages() as usize * HEAP_PAGE_BYTES;
-            if vacancy.live + others > most || vacancy.bytes + free < least {
+            let rests_until = match arena.alike_at {
+                0 => 0,
+                before => before.saturating_add(self.demand.decay().saturating_mul(REST)),
+            };
+            let wanted = vacancy.alike > 0 && self.merges();
+            let merges = wanted && now >= rests_until;
+            let spared = vacancy.bytes + free + if merges { vacancy.alike } else { 0 };
+            if vacancy.live + others > most || spared < least {
+                if wanted && !merges {
+                    self.look_again_at(rests_until);
+                }
                 continue;
             }
-            let action = break_of(arena, whole, true);
+            let what = if merges { Vacate::AndMerge } else { Vacate::Yes };
+            let action = break_of(arena, whole, what);
             plan.push(id, self.table.range(id), action);
         }
     }
 
-    /// Notes that OS pages of live heap pages of an arena were given up.
-    pub(super) fn vacated(&mut self, id: ArenaId, bytes: u64) {
+    /// Whether it was asked for to make OS pages alike.
+    pub(crate) const fn wants_merging(&self) -> bool {
+        self.settings.merge
+    }
+
+    /// Notes whether the host merges equal pages. Where it was asked for and the host does not, that is counted: once, and again when it did meanwhile.
+    pub(crate) fn note_merging(&mut self, host: bool) {
+        if self.looks.merges.replace(host) != Some(host) && !host {
+            self.count(Fallback::NoMerging);
+        }
+    }
+
+    /// Whether OS pages are made alike: it was asked for, and the host merges.
+    pub(crate) fn merges(&self) -> bool {
+        self.settings.merge && self.looks.merges == Some(true)
+    }
+
+    /// Notes that OS pages of live heap pages of an arena were given up, and others made alike.
+    pub(super) fn vacated(&mut self, id: ArenaId, bytes: u64, alike: u64, now: u64) {
         let arena = self.table.arena_mut(id);
-        if bytes > 0 && !arena.vacated && arena.in_use != 0 {
+        if bytes + alike > 0 && !arena.vacated && arena.in_use != 0 {
             arena.vacated = true;
             self.looks.arenas += 1;
+        }
+        if alike > 0 {
+            (arena.alike_at, arena.merging) = (now, true);
+            self.counters.alike += alike;
         }
         self.counters.given_back += bytes;
         self.counters.vacated += bytes;

@@ -77,6 +77,8 @@
 //! | `vacancy` | looking for them |
 //! | `vacate` | giving them back, while the owner goes on |
 //! | `span_vacancy` | those of spans |
+//! | `alike` | which could be made alike, of those in which something lives: a policy |
+//! | `merging` | making them so, for the kernel to merge them |
 //!
 //! Seen from outside:
 //!
@@ -88,6 +90,7 @@
 //! | `walk` | regions, arenas, pages and blocks, one after the other; statistics |
 //! | `verify` | everything that is kept, recomputed: for tests |
 
+mod alike;
 #[cfg(feature = "allocator-api2")]
 mod allocator;
 mod apart;
@@ -114,6 +117,7 @@ mod leave_model;
 mod lengths;
 mod lists;
 pub(crate) mod mark;
+mod merging;
 mod mistake;
 #[cfg(all(test, loom))]
 mod model;

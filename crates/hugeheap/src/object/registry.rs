@@ -93,6 +93,8 @@ pub(super) struct Registry {
     pub(super) visits: Visits,
     /// The arena of which no page is brought to hand; 0: none. See `vacate`.
     pub(super) closed: AtomicUsize,
+    /// OS pages count that can be made alike. See `vacancy`.
+    pub(super) merges: AtomicBool,
     /// How often an arena was opened again.
     pub(super) openings: AtomicUsize,
     /// A heap that waits was left with pages that lie in an arena that was closed.
@@ -112,6 +114,7 @@ impl Registry {
             making: Lock::new((0, 0)),
             visits: Visits::new(),
             closed: AtomicUsize::new(0),
+            merges: AtomicBool::new(false),
             openings: AtomicUsize::new(0),
             left_behind: AtomicBool::new(false),
         }

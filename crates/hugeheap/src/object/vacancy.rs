@@ -18,6 +18,7 @@
 //! | the page's state | another state | quiet |
 //! | | the page's state | quiet, and given back already |
 
+use super::alike;
 use super::class::{CLASSES, GRANULE_SHIFT, SHAPES, Shape, WINDOWS};
 use super::space::{Page, Region, Source, Space};
 use super::tables::GROUP_BYTES;
@@ -95,6 +96,7 @@ impl<S: Source> Space<S> {
         mut tell: impl FnMut(Vacancy) -> bool,
     ) -> Look {
         let os_page = self.source().os().os_page();
+        let merges = self.registry.merges.load(Ordering::Relaxed) && os_page == alike::OS_PAGE;
         let (mut looked, mut later) = (0, false);
         // Once an arena is among them it stays there, and regions are not in the order of their addresses.
         let known = usize::from(after != 0);
@@ -106,9 +108,9 @@ impl<S: Source> Space<S> {
                 continue;
             }
             looked += 1;
-            let (vacancy, changed) = self.vacancy_of(start, region, os_page, quiet);
+            let (vacancy, changed) = self.vacancy_of(start, region, (os_page, merges), quiet);
             later |= changed;
-            let enough = (vacancy.bytes > 0 || vacancy.gone) && !tell(vacancy);
+            let enough = (vacancy.bytes + vacancy.alike > 0 || vacancy.gone) && !tell(vacancy);
             if enough || looked == LOOK {
                 return Look { next: Some(start), later };
             }
@@ -132,8 +134,14 @@ impl<S: Source> Space<S> {
     }
 
     /// What can be given back of an arena, and whether there is more in pages that changed since the look before.
-    fn vacancy_of(&self, start: usize, region: &Region, os_page: usize, quiet: bool) -> (Vacancy, bool) {
-        let mut vacancy = Vacancy { arena: start, blocks: 0, live: 0, bytes: 0, gone: false };
+    fn vacancy_of(
+        &self,
+        start: usize,
+        region: &Region,
+        (os_page, merges): (usize, bool),
+        quiet: bool,
+    ) -> (Vacancy, bool) {
+        let mut vacancy = Vacancy { arena: start, ..Vacancy::default() };
         let mut changed = false;
         for number in 0..HEAP_PAGES as usize {
             let page = region.page(start + number * HEAP_PAGE_BYTES);
@@ -167,13 +175,25 @@ impl<S: Source> Space<S> {
             }
             let words = both(&page.words(), &freed);
             let bytes = vacant_os_pages(shape, &words, os_page).count_ones() as usize * os_page;
+            // Of groups that are formed of pages with a tenth of small blocks, half is free.
+            let spared = (HEAP_PAGE_BYTES - bytes).saturating_sub(2 * (live * shape.bytes) as usize);
+            let alike = if merges { spared } else { 0 };
             if !mark.look(others) && quiet {
-                changed |= bytes > 0;
-            } else if bytes > 0 && !self.is_hardened(tag::heap(tag)) {
+                changed |= bytes + alike > 0;
+            } else if bytes + alike > 0 && !self.is_hardened(tag::heap(tag)) {
                 vacancy.bytes += bytes;
+                vacancy.alike += alike;
             }
         }
         (vacancy, changed)
+    }
+
+    /// Whether OS pages in which something lives count that can be made [alike](super::merging). From when they do, those of all pages do: of some what was vacant may be gone, and nothing else was looked for.
+    pub(crate) fn set_merges(&self, merges: bool) {
+        if !self.registry.merges.swap(merges, Ordering::Relaxed) && merges {
+            let arenas = self.arenas_with_pages().filter(|&(start, _)| self.has_metadata(start));
+            arenas.for_each(|(start, _)| self.forget_vacancy(start));
+        }
     }
 
     /// An arena is in use throughout again: that some of it was given back is of no meaning any more.

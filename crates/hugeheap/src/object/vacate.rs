@@ -32,8 +32,9 @@
 //! The owner has no instruction more on its fast paths. A block that is free and in an OS page that was dropped reads as zero, and brings its page back when it is written.
 
 use super::busy::Patience;
-use super::class::{CLASSES, SHAPES};
+use super::class::{CLASSES, GRANULE_SHIFT, SHAPES};
 use super::heap::Core;
+use super::merging::Merging;
 use super::registry::LOST;
 use super::space::{Page, Source, Space};
 use super::tag::{self, PENDING};
@@ -71,14 +72,39 @@ impl<S: Source> Tenant for Space<S> {
         arena: AddressRange,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
     ) -> (usize, OsResult<()>) {
+        let (bytes, _, result) = self.give_up(arena, false, drop);
+        (bytes, result)
+    }
+
+    fn vacate_and_merge(
+        &self,
+        arena: AddressRange,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, usize, OsResult<()>) {
+        self.give_up(arena, true, drop)
+    }
+
+    fn given_back(&self, arena: AddressRange) {
+        self.arena_given_back(arena.start);
+    }
+}
+
+impl<S: Source> Space<S> {
+    /// Drops what is vacant in an arena, and makes OS pages [alike](super::merging) in which something lives. Returns the bytes of both, and the first error.
+    fn give_up(
+        &self,
+        arena: AddressRange,
+        merge: bool,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, usize, OsResult<()>) {
         let closed = &self.registry.closed;
         if closed.compare_exchange(NONE, arena.start, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return (0, Err(Error::new("vacate", libc::EAGAIN)));
+            return (0, 0, Err(Error::new("vacate", libc::EAGAIN)));
         }
         let os_page = self.source().os().os_page();
         let (mut claimed, mut pending) = (0, 0);
         for (number, page) in self.pages_of(arena, u128::MAX) {
-            match self.claim_page(page, os_page) {
+            match self.claim_page(page, os_page, merge) {
                 Claim::Made => claimed |= 1 << number,
                 Claim::NotNeeded => pending |= 1 << number,
                 Claim::Refused => {}
@@ -90,11 +116,14 @@ impl<S: Source> Tenant for Space<S> {
                 result = self.drop_vacant_of_span(page, os_page, drop, &mut bytes);
             }
         }
+        let mut merging =
+            if merge && result.is_ok() { Merging::begin(self.source().os(), arena) } else { None };
         for (_, page) in self.pages_of(arena, claimed | pending) {
             if result.is_ok() {
-                result = self.drop_vacant(page, os_page, drop, &mut bytes);
+                result = self.drop_vacant(page, os_page, merging.as_mut(), drop, &mut bytes);
             }
         }
+        let alike = merging.filter(|_| result.is_ok()).map_or(0, Merging::finish);
         for (_, page) in self.pages_of(arena, claimed) {
             self.push_into_inbox(page, page.tag());
         }
@@ -108,15 +137,9 @@ impl<S: Source> Tenant for Space<S> {
         }
         // Of heaps that wait also pages that were not claimed: what was freed there while the arena was closed.
         self.collect_left_behind();
-        (bytes, result)
+        (bytes, alike, result)
     }
 
-    fn given_back(&self, arena: AddressRange) {
-        self.arena_given_back(arena.start);
-    }
-}
-
-impl<S: Source> Space<S> {
     fn pages_of(&self, arena: AddressRange, numbers: u128) -> impl Iterator<Item = (u32, Page)> {
         let chosen = (0..HEAP_PAGES).filter(move |number| numbers >> number & 1 != 0);
         chosen.filter_map(move |number| {
@@ -124,8 +147,8 @@ impl<S: Source> Space<S> {
         })
     }
 
-    /// Has the owner of a page of blocks leave it to others, if it is worth it.
-    pub(super) fn claim_page(&self, page: Page, os_page: usize) -> Claim {
+    /// Has the owner of a page of blocks leave it to others, if it is worth it. `merge`: also where nothing is vacant.
+    pub(super) fn claim_page(&self, page: Page, os_page: usize, merge: bool) -> Claim {
         let tag = page.tag();
         let class = tag::class(tag);
         if class == 0 || class >= CLASSES || self.is_hardened(tag::heap(tag)) {
@@ -136,8 +159,14 @@ impl<S: Source> Space<S> {
             let shared = self.registry.shared::<S>(number);
             shared.is_none_or(|shared| shared.state.load(Ordering::Relaxed) == LOST)
         };
+        // A full page has nothing to write to, and of one that has not changed since what could be had was had.
+        let alike = || {
+            let others = page.freed_by_others().iter().map(|bits| bits.count_ones()).sum();
+            live_blocks(&SHAPES[class], &free) < SHAPES[class].blocks.into() && !page.mark().is_gone(others)
+        };
+        let worth = vacant_os_pages(&SHAPES[class], &free, os_page) != 0 || merge && alike();
         // Nobody would collect it in a heap that is lost.
-        if vacant_os_pages(&SHAPES[class], &free, os_page) == 0 || lost(tag::heap(tag)) {
+        if !worth || lost(tag::heap(tag)) {
             return Claim::Refused;
         }
         if tag::is_pending(tag) {
@@ -156,23 +185,28 @@ impl<S: Source> Space<S> {
         closed != NONE && page.address().wrapping_sub(closed) < ARENA_BYTES
     }
 
-    /// Drops the OS pages of a pending page that no live or remembered block lies in.
+    /// Drops the OS pages of a pending page that no live or remembered block lies in, and notes the others for merging.
     fn drop_vacant(
         &self,
         page: Page,
         os_page: usize,
+        merging: Option<&mut Merging<'_, S::Os>>,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
         bytes: &mut usize,
     ) -> OsResult<()> {
-        let Some((vacant, others)) = self.vacant_for_good(page, os_page)? else { return Ok(()) };
+        let Some((class, free, others)) = self.free_for_good(page)? else { return Ok(()) };
+        let vacant = vacant_os_pages(&SHAPES[class], &free, os_page);
         drop_os_pages(page.address(), vacant.into(), os_page, drop, bytes)?;
+        if let Some(merging) = merging {
+            merging.add(page.address(), &SHAPES[class], &free);
+        }
         // Also what could not be had: it is tried again when the page has changed.
         page.mark().set_gone(others);
         Ok(())
     }
 
-    /// The OS pages of a pending page of which no block is live or can be taken, a bit each, and how many blocks others freed there. `None`: nobody knows. See the module's text.
-    fn vacant_for_good(&self, page: Page, os_page: usize) -> OsResult<Option<(u16, u32)>> {
+    /// The blocks of a pending page that are free and that nobody can take, how many of them others freed, and the page's class. `None`: nobody knows. See the module's text.
+    fn free_for_good(&self, page: Page) -> OsResult<Option<(usize, Words, u32)>> {
         let tag = page.tag();
         let (number, class) = (tag::heap(tag), tag::class(tag));
         let (Some(core), Some(shared)) = (self.registry.core::<S>(number), self.registry.shared::<S>(number))
@@ -185,9 +219,13 @@ impl<S: Source> Space<S> {
         }
         let Some((words, reach)) = at_rest(core, page, self.source().os())? else { return Ok(None) };
         let freed = page.freed_by_others();
-        let (shape, others) = (&SHAPES[class], freed.iter().map(|bits| bits.count_ones()).sum());
-        let vacant = vacant_os_pages(shape, &both(&words, &freed), os_page);
-        Ok(Some((reach.without(page, vacant, shape.bytes as usize, os_page), others)))
+        let others = freed.iter().map(|bits| bits.count_ones()).sum();
+        let mut free = both(&words, &freed);
+        for offset in reach.remembered_in(page) {
+            let granule = offset >> GRANULE_SHIFT;
+            free[granule / 64] &= !(1 << (granule % 64));
+        }
+        Ok(Some((class, free, others)))
     }
 
     /// The arena that is closed, of which no page comes to hand; 0: none.
@@ -312,16 +350,6 @@ impl Reach {
         }
     }
 
-    /// Those of the OS pages of a page that no block lies in which the owner may take.
-    fn without(&self, page: Page, mut vacant: u16, block: usize, os_page: usize) -> u16 {
-        for offset in self.remembered_in(page) {
-            for os_page in offset / os_page..=(offset + block - 1) / os_page {
-                vacant &= !(1 << os_page);
-            }
-        }
-        vacant
-    }
-
     /// Whether a page is at hand.
     fn has_at_hand(&self, page: Page) -> bool {
         let start = page.address();
@@ -330,7 +358,7 @@ impl Reach {
 
     /// Where in a page the blocks are that are remembered.
     pub(super) fn remembered_in(&self, page: Page) -> impl Iterator<Item = usize> {
-        let address = |granule: u32| self.base + ((granule as usize) << super::class::GRANULE_SHIFT);
+        let address = |granule: u32| self.base + ((granule as usize) << GRANULE_SHIFT);
         let remembered = self.recent.iter().filter(|&&granule| granule != super::bin::NO_BLOCK);
         let offsets = remembered.map(move |&granule| address(granule).wrapping_sub(page.address()));
         offsets.filter(|&offset| offset < HEAP_PAGE_BYTES)

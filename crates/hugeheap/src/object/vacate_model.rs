@@ -3,7 +3,7 @@
 //! ```text
 //!   page     tag, bitmap of two blocks, count           as in `space`, smaller
 //!   bin      two places for remembered blocks, as bits, the first of which is read first; at hand        in place of the ring and the page's address
-//!   blocks   a cell each: written by who has the block, and by who drops its OS page
+//!   blocks   a cell each: written by who has the block, and by who drops its OS page or makes it like others
 //! ```
 //!
 //! Loom fails where both write at the same time: a block that its owner uses goes. The order of the steps is repeated from `free`, `recent`, `refill` and `vacate`. What the owner stores is seen in its order (release), as on x86-64, or where the barrier
@@ -120,6 +120,8 @@ impl Page {
         fence(Ordering::SeqCst);
         let vacant = self.vacant_for_good();
         for block in [A, B].into_iter().filter(|block| vacant & block != 0) {
+            // Its OS page goes, or stays and gets later, after other pages were looked at, what lives in them (`merging`).
+            self.write(block);
             self.write(block);
         }
         // It is pending until the owner collects it, which it does not here.

@@ -6,6 +6,7 @@
 //! | `HUGEHEAP_LEVEL` | `arenas`, `objects`, `malloc` |
 //! | `HUGEHEAP_DECAY` | the decay time in seconds, 0.001 to 86400 |
 //! | `HUGEHEAP_LIMIT` | bytes, with an optional suffix K, M, G or T (powers of 1024), as in `1.5G`; `0`: none |
+//! | `HUGEHEAP_MERGE` | `1`: OS pages of idle heaps are made alike, for the host to merge; `0` |
 //! | `HUGEHEAP_HARDENED` | `1`: heaps are hardened; `0` |
 //! | `HUGEHEAP_THREAD` | `0`: no maintenance thread; `1` |
 //! | `HUGEHEAP_CHILDREN` | `0`: children do not inherit; `1` |
@@ -49,6 +50,8 @@ pub enum Setting {
     Decay,
     /// `HUGEHEAP_LIMIT`.
     Limit,
+    /// `HUGEHEAP_MERGE`.
+    Merge,
     /// `HUGEHEAP_HARDENED`.
     Hardened,
     /// `HUGEHEAP_PUBLISH`.
@@ -75,6 +78,7 @@ impl SettingError {
             Setting::Level => "HUGEHEAP_LEVEL must be arenas, objects or malloc",
             Setting::Decay => "HUGEHEAP_DECAY must be seconds between 0.001 and 86400",
             Setting::Limit => "HUGEHEAP_LIMIT must be bytes, with an optional suffix K, M, G or T",
+            Setting::Merge => "HUGEHEAP_MERGE must be 0 or 1",
             Setting::Hardened => "HUGEHEAP_HARDENED must be 0 or 1",
             Setting::Publish => "HUGEHEAP_PUBLISH must be 0 or 1",
             Setting::Thread => "HUGEHEAP_THREAD must be 0 or 1",
@@ -115,6 +119,9 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
     if let Some(value) = text(c"HUGEHEAP_LIMIT") {
         let bytes = parse_bytes(value).map_err(|_| SettingError(Setting::Limit))?;
         settings.limit = (bytes > 0).then_some(bytes);
+    }
+    if let Some(value) = text(c"HUGEHEAP_MERGE") {
+        settings.merge = parse_switch(value).ok_or(SettingError(Setting::Merge))?;
     }
     if let Some(value) = text(c"HUGEHEAP_HARDENED") {
         parse_switch(value).ok_or(SettingError(Setting::Hardened))?;

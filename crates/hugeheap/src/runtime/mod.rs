@@ -392,6 +392,11 @@ impl Runtime {
             self.heap.lock().cannot_vacate();
             return None;
         }
+        if self.heap.lock().wants_merging() {
+            let host = Linux::new().merges().unwrap_or(false);
+            self.heap.lock().note_merging(host);
+        }
+        heaps.set_merges(self.heap.lock().merges());
         let mut told = self.heap.lock().begin_look(due);
         waits |= due.after == 0 && heaps.give_surplus_runs(due.quiet);
         // First: what is collected may be free as a whole.
@@ -448,7 +453,9 @@ impl Runtime {
             }
         }
         let charge = linux.memory_limits().map_or(0, |limits| limits.charge);
+        let merged = linux.merged().unwrap_or(0);
         let counters = &mut self.heap.lock().counters;
+        counters.merged = merged;
         (counters.resident, counters.huge, counters.charge) = (sum.resident, sum.huge(), charge);
         if at_peak {
             (counters.peak_resident, counters.peak_huge, counters.peak_charge) =

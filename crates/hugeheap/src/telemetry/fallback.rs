@@ -41,6 +41,8 @@ pub enum Fallback {
     NoBarrier = 16,
     /// The system refuses to take kept memory when it is short (`MADV_FREE`: before Linux 4.5, or memory locked by `mlockall`): less is kept under a memory limit.
     OfferRefused = 17,
+    /// OS pages were to be made alike (`HUGEHEAP_MERGE=1`), and the host does not merge equal pages.
+    NoMerging = 18,
 }
 
 impl Fallback {
@@ -48,7 +50,7 @@ impl Fallback {
     pub const ROOM: usize = 24;
 
     /// All reasons, in the order of the schema.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::ThpNever,
         Self::ThpDisabled,
         Self::ThpUnsupported,
@@ -67,6 +69,7 @@ impl Fallback {
         Self::NoHugePage,
         Self::NoBarrier,
         Self::OfferRefused,
+        Self::NoMerging,
     ];
 
     /// The name in JSON and in metrics.
@@ -90,6 +93,7 @@ impl Fallback {
             Self::NoHugePage => "no_huge_page",
             Self::NoBarrier => "no_barrier",
             Self::OfferRefused => "offer_refused",
+            Self::NoMerging => "no_merging",
         }
     }
 
@@ -133,6 +137,10 @@ impl Fallback {
             }
             Self::OfferRefused => {
                 "MADV_FREE was refused (Linux before 4.5, or mlockall): under the memory limit little is kept for reuse"
+            }
+            Self::NoMerging => {
+                "merging was asked for, and the host does not merge equal pages; as root, echo 1 > \
+                 /sys/kernel/mm/ksm/run has it do so for all programs that ask for it"
             }
         }
     }

@@ -75,6 +75,8 @@ impl Snapshot {
             gc_longest_pause,
             gc_pause_lengths,
             vacated,
+            alike,
+            merged,
         } = *other;
         let hooked = HookState::Hooked as u32;
         if state == hooked && self.state != hooked {
@@ -116,6 +118,8 @@ impl Snapshot {
             (&mut self.huge, huge),
             (&mut self.arenas_ahead, arenas_ahead),
             (&mut self.vacated, vacated),
+            (&mut self.alike, alike),
+            (&mut self.merged, merged),
             (&mut self.gc_heaps, gc_heaps),
             (&mut self.gc_nursery, gc_nursery),
             (&mut self.gc_old, gc_old),

@@ -282,6 +282,10 @@ pub struct Snapshot {
 
     /// Bytes of OS pages without a live block that were given back of heap pages in use since the start, of [`Snapshot::given_back`].
     pub vacated: u64,
+    /// Bytes of OS pages that were made alike since the start, for the kernel to merge them.
+    pub alike: u64,
+    /// Bytes of this process in OS pages that the kernel had merged with equal ones, at the last measurement. 0: not measured, or the kernel does not tell.
+    pub merged: u64,
 }
 
 /// Buckets of the lengths of pauses: from 2 µs, about a minor collection with a few survivors, to 8.6 s.
@@ -350,6 +354,8 @@ impl Snapshot {
         gc_longest_pause: 0,
         gc_pause_lengths: [0; PAUSE_LENGTHS],
         vacated: 0,
+        alike: 0,
+        merged: 0,
     };
 
     /// Whether memory comes from hugeheap, `None` for a number from a newer version.
@@ -395,7 +401,7 @@ impl Snapshot {
     }
 
     /// Name and value of every plain counter, in the order of the schema: the source of JSON and metrics.
-    pub fn counters(&self) -> [(&'static str, u64); 44] {
+    pub fn counters(&self) -> [(&'static str, u64); 46] {
         [
             ("arenas", self.arenas),
             ("arenas_peak", self.arenas_peak),
@@ -441,6 +447,8 @@ impl Snapshot {
             ("gc_pause_total", self.gc_pause_total),
             ("gc_longest_pause", self.gc_longest_pause),
             ("vacated", self.vacated),
+            ("alike", self.alike),
+            ("merged", self.merged),
         ]
     }
 }

@@ -5,7 +5,7 @@ use crate::arena::tenant::Vacancy;
 use crate::arena::{DueLook, Tenant, Wait};
 use hugeheap_os::simulated::Call;
 use hugeheap_os::simulated::PageState;
-use hugeheap_os::{Error, Pages, Result as OsResult};
+use hugeheap_os::{Error, Facts, Pages, Result as OsResult};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,9 @@ struct Pretended {
     /// Live bytes of each heap page, and vacant ones, as they are told.
     live: Cell<usize>,
     vacant: Cell<usize>,
+    /// Bytes of each heap page that are told to be spared when its OS pages are made alike, and the arenas of which they were.
+    spared: Cell<usize>,
+    alike: RefCell<Vec<usize>>,
     /// How long a look takes, and for how long others have the processor meanwhile.
     takes: Cell<Duration>,
     preempted: Cell<Duration>,
@@ -51,6 +54,17 @@ impl Tenant for Pretended {
         (bytes, Ok(()))
     }
 
+    fn vacate_and_merge(
+        &self,
+        arena: AddressRange,
+        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
+    ) -> (usize, usize, OsResult<()>) {
+        let (bytes, result) = self.vacate(arena, drop);
+        self.alike.borrow_mut().push(arena.start);
+        let pages = self.pages.borrow()[&arena.start].count_ones() as usize;
+        (bytes, pages * OS_PAGE, result)
+    }
+
     fn given_back(&self, arena: AddressRange) {
         assert_eq!(self.kernel.residency(arena).expect("mapped").resident, 0);
         self.given_back.borrow_mut().push(arena.start);
@@ -62,12 +76,20 @@ fn pages_of(pages: u128) -> impl Iterator<Item = usize> {
 }
 
 impl Pretended {
+    fn with_alike(&self, vacancy: Vacancy) -> Vacancy {
+        let pages = vacancy.blocks.count_ones() as usize;
+        Vacancy { alike: if vacancy.gone { 0 } else { pages * self.spared.get() }, ..vacancy }
+    }
+
     /// The look that is due, if one is.
     fn look(&self, heap: &mut Arenas<Kernel>) {
         let Some(due) = heap.due_look() else { return };
         self.looks.set(self.looks.get() + 1);
         if self.refused.get() {
             return heap.cannot_vacate();
+        }
+        if heap.wants_merging() {
+            heap.note_merging(self.kernel.merges().unwrap_or(false));
         }
         let mut told = heap.begin_look(due);
         self.kernel.work(self.takes.get());
@@ -78,7 +100,8 @@ impl Pretended {
             let gone = self.gone.borrow().contains(&arena);
             let told_of = !(gone || self.changing.get() && due.quiet);
             let bytes = if told_of { pages * self.vacant.get() } else { 0 };
-            let vacancy = Vacancy { arena, blocks, live: pages * self.live.get(), bytes, gone };
+            let vacancy = Vacancy { arena, blocks, live: pages * self.live.get(), bytes, alike: 0, gone };
+            let vacancy = self.with_alike(vacancy);
             if !told.note(vacancy) {
                 next = Some(arena);
                 break;
@@ -115,6 +138,8 @@ impl Heap {
             pages: RefCell::new(pages),
             live: Cell::new(1024),
             vacant: Cell::new(HEAP_PAGE_BYTES - OS_PAGE),
+            spared: Cell::new(0),
+            alike: RefCell::default(),
             takes: Cell::new(Duration::ZERO),
             preempted: Cell::new(Duration::ZERO),
             changing: Cell::new(false),
@@ -484,4 +509,95 @@ fn a_tenant_is_told_of_each_arena_that_was_given_back_and_of_no_other() {
     assert_eq!(told.len(), heap.tenant.given_back.borrow().len(), "once each");
     // One is for small runs.
     assert!(told.len() >= 9 && told.is_subset(&pages.keys().copied().collect()), "{told:?}");
+}
+
+/// With nothing vacant, and half of each heap page spared if its OS pages are made alike.
+fn sparse_and_nothing_vacant(merges: Option<bool>, wanted: bool) -> Heap {
+    let mut heap = Heap::new(Config { merges, ..Config::default() }, 10);
+    heap.tenant.vacant.set(0);
+    heap.tenant.spared.set(HEAP_PAGE_BYTES / 2);
+    let settings = Settings { merge: wanted, ..heap.world.heap.settings() };
+    heap.world.heap.set(settings);
+    heap
+}
+
+#[test]
+fn os_pages_are_made_alike_where_that_is_asked_for_and_the_host_merges() {
+    let mut heap = sparse_and_nothing_vacant(Some(true), true);
+    heap.run(3.0);
+    let snapshot = heap.world.heap.snapshot();
+    let bytes = 10 * (u64::from(HEAP_PAGES) - 2) * OS_PAGE as u64;
+    assert_eq!((snapshot.breaks, snapshot.alike, snapshot.fallback(Fallback::NoMerging)), (10, bytes, 0));
+    for &arena in heap.tenant.pages.borrow().keys() {
+        assert!(heap.world.kernel.mapping_at(arena).expect("mapped").merges);
+    }
+    // Used again throughout, they are collapsed, and nothing is to be merged of them any more.
+    heap.tenant.live.set(HEAP_PAGE_BYTES);
+    heap.world.heap.became_partial(1000);
+    heap.run(20.0);
+    assert_eq!(heap.world.heap.snapshot().collapses, 10);
+    for &arena in heap.tenant.pages.borrow().keys() {
+        assert!(!heap.world.kernel.mapping_at(arena).expect("mapped").merges);
+    }
+    heap.check_contents();
+}
+
+#[test]
+fn where_the_host_does_not_merge_that_is_counted_once_and_huge_pages_stay() {
+    for (merges, wanted, counted) in [(Some(false), true, 1), (None, true, 1), (Some(true), false, 0)] {
+        let mut heap = sparse_and_nothing_vacant(merges, wanted);
+        for _ in 0..3 {
+            heap.run(3.0);
+            heap.world.heap.became_partial(1000);
+        }
+        let snapshot = heap.world.heap.snapshot();
+        assert!(heap.tenant.looks.get() > 2);
+        assert_eq!(
+            (snapshot.fallback(Fallback::NoMerging), snapshot.breaks, snapshot.alike),
+            (counted, 0, 0)
+        );
+    }
+    // As soon as it does, it is seen by the next look.
+    let mut heap = sparse_and_nothing_vacant(Some(false), true);
+    heap.run(3.0);
+    heap.world.kernel.set_merges(Some(true));
+    heap.world.heap.became_partial(1000);
+    heap.run(3.0);
+    assert!(heap.world.heap.snapshot().alike > 0);
+}
+
+/// A program that uses its arenas now and then would pay for each page that it writes to, again and again.
+#[test]
+fn what_was_made_alike_and_used_rests_for_eight_decay_times() {
+    let mut heap = sparse_and_nothing_vacant(Some(true), true);
+    heap.run(3.0);
+    assert_eq!(heap.tenant.alike.borrow().len(), 10);
+    let again = |heap: &mut Heap, seconds| {
+        heap.tenant.gone.borrow_mut().clear();
+        heap.world.heap.became_partial(1000);
+        heap.run(seconds);
+        heap.tenant.alike.borrow().len()
+    };
+    assert_eq!(again(&mut heap, 3.0), 10);
+    assert_eq!(again(&mut heap, 1.0), 10);
+    // It is not forgotten meanwhile.
+    heap.run(8.0);
+    assert_eq!(heap.tenant.alike.borrow().len(), 20);
+}
+
+#[test]
+fn an_arena_that_is_given_back_is_looked_at_by_nobody() {
+    let mut heap = sparse_and_nothing_vacant(Some(true), true);
+    heap.run(3.0);
+    let pages = core::mem::take(&mut *heap.tenant.pages.borrow_mut());
+    for (arena, blocks) in &pages {
+        for page in pages_of(*blocks) {
+            heap.world.free(arena + page * HEAP_PAGE_BYTES, 1);
+        }
+    }
+    heap.run(20.0);
+    assert_eq!(heap.world.kernel.charge(), 0);
+    for arena in pages.keys() {
+        assert!(!heap.world.kernel.mapping_at(*arena).expect("mapped").merges);
+    }
 }

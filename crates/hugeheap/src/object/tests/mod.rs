@@ -12,6 +12,7 @@ mod hardened;
 mod headers;
 mod idle;
 mod limits;
+mod merging;
 mod order;
 mod regions;
 mod resized;

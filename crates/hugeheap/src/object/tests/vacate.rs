@@ -17,10 +17,10 @@ const SIZES: [usize; 7] = [48, 256, 512, 1000, 2048, 2688, 4096];
 
 /// Blocks with contents of their own.
 #[derive(Default)]
-struct Blocks(Vec<(NonNull<u8>, usize, u8)>);
+pub(super) struct Blocks(pub(super) Vec<(NonNull<u8>, usize, u8)>);
 
 impl Blocks {
-    fn take(&mut self, heap: &mut Heap<World>, count: usize, bytes: usize) {
+    pub(super) fn take(&mut self, heap: &mut Heap<World>, count: usize, bytes: usize) {
         for _ in 0..count {
             let (block, value) = (heap.take(bytes), self.0.len() as u8 | 1);
             fill(block, bytes, value);
@@ -29,7 +29,7 @@ impl Blocks {
     }
 
     /// All but one in `part`, whichever.
-    fn keep(&mut self, heap: &mut Heap<World>, part: u64, seed: &mut u64) {
+    pub(super) fn keep(&mut self, heap: &mut Heap<World>, part: u64, seed: &mut u64) {
         self.0.retain(|&(block, ..)| {
             let stays = random(seed) % part == 0;
             if !stays {
@@ -39,18 +39,18 @@ impl Blocks {
         });
     }
 
-    fn check(&self) {
+    pub(super) fn check(&self) {
         for &(block, bytes, value) in &self.0 {
             assert!(holds(block, bytes, value), "{block:p}, {bytes} bytes");
         }
     }
 
-    fn give_all(&mut self, heap: &mut Heap<World>) {
+    pub(super) fn give_all(&mut self, heap: &mut Heap<World>) {
         self.check();
         heap.give_all(self.0.drain(..).map(|(block, ..)| block));
     }
 
-    fn arenas(&self) -> BTreeSet<usize> {
+    pub(super) fn arenas(&self) -> BTreeSet<usize> {
         self.0.iter().map(|&(block, ..)| at(block) & !(ARENA_BYTES - 1)).collect()
     }
 }
@@ -68,8 +68,26 @@ pub(super) fn vacate(
     })
 }
 
+/// The same, and makes OS pages alike if `merges` says so. Returns the bytes of these as well.
+pub(super) fn give_up(
+    space: &Space<World>,
+    arena: usize,
+    merges: bool,
+    mut during: impl FnMut(AddressRange),
+) -> (usize, usize, OsResult<()>) {
+    if !merges {
+        let (bytes, result) = vacate(space, arena, during);
+        return (bytes, 0, result);
+    }
+    space.vacate_and_merge(AddressRange::new(arena, ARENA_BYTES), &mut |range| {
+        during(range);
+        // SAFETY: what the test is about.
+        unsafe { space.source().kernel.decommit(range) }
+    })
+}
+
 /// A heap that has lost nine of ten blocks of a size, whichever, and none of which is remembered or at hand in the first of its arenas.
-fn sparse(bytes: usize) -> (&'static Space<World>, Heap<World>, Blocks) {
+pub(super) fn sparse(bytes: usize) -> (&'static Space<World>, Heap<World>, Blocks) {
     let (space, mut heap) = heap();
     let (mut blocks, mut seed) = (Blocks::default(), 1);
     blocks.take(&mut heap, 3 * ARENA_BYTES / bytes.next_power_of_two(), bytes);
@@ -403,7 +421,8 @@ fn a_child_forked_meanwhile_has_all_of_its_blocks() {
     let arena = *blocks.arenas().iter().nth(1).expect("some");
     // As the child finds it: pages claimed by a thread that it does not have, some of them in the inbox already.
     let claimed = (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES).filter_map(|page| space.page(page));
-    let claimed: Vec<_> = claimed.filter(|page| space.claim_page(*page, 4096) == Claim::Made).collect();
+    let claimed: Vec<_> =
+        claimed.filter(|page| space.claim_page(*page, 4096, false) == Claim::Made).collect();
     space.registry.closed.store(arena, Ordering::SeqCst);
     claimed[..claimed.len() / 2].iter().for_each(|page| space.put_into_inbox(page.address(), page.tag()));
     assert!(claimed.len() > 40, "{}", claimed.len());
@@ -498,7 +517,8 @@ fn random_operations_beside_it_leave_everything_as_it_is() {
                 4 => _ = heap.trim(),
                 _ => {
                     for arena in blocks.arenas() {
-                        let _ = vacate(space, arena, |_| match random(&mut seed) % 8 {
+                        let merges = random(&mut seed) % 2 == 0;
+                        let _ = give_up(space, arena, merges, |_| match random(&mut seed) % 8 {
                             0 => blocks.take(&mut heap, 3, bytes),
                             1 => {
                                 if let Some((block, ..)) = blocks.0.pop() {
@@ -521,7 +541,7 @@ fn random_operations_beside_it_leave_everything_as_it_is() {
 }
 
 /// What a look tells of all arenas, and whether something changed.
-fn look(space: &Space<World>, quiet: bool) -> (Vec<Vacancy>, bool) {
+pub(super) fn look(space: &Space<World>, quiet: bool) -> (Vec<Vacancy>, bool) {
     let (mut told, mut from, mut later) = (Vec::new(), Some(0), false);
     while let Some(start) = from {
         let look = space.look_for_vacancy(start, quiet, |vacancy| {
