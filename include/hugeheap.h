@@ -232,7 +232,7 @@ typedef struct hh_stats_t {
     uint64_t vacated; /* bytes of OS pages without a live block that were given back of heap pages in use, of `given_back` */
 
     uint64_t alike;  /* bytes of OS pages made equal to others since the start, for the kernel to merge them (HUGEHEAP_MERGE=1) */
-    uint64_t merged; /* bytes in OS pages that the kernel had merged when hh_measure looked last; 0: not measured, or it does not tell */
+    uint64_t merged; /* bytes in OS pages that the kernel had merged when hh_measure looked last; 0: not asked for, not measured, or it does not tell */
 } hh_stats_t;
 
 /* Asks the kernel what backs the arenas now, which takes milliseconds; the numbers are in what hh_stats answers next. */

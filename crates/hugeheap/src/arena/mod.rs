@@ -78,4 +78,4 @@ pub(crate) use resize::with_spare;
 pub(crate) use supply::First;
 pub(crate) use table::{MAX_REGION_ARENAS, MAX_REGIONS};
 pub(crate) use tails::LONG;
-pub(crate) use tenant::{DueLook, Tenant, Vacancy};
+pub(crate) use tenant::{DueLook, GivenUp, Tenant, Vacancy};

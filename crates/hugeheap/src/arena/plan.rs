@@ -14,7 +14,7 @@ use super::bitmap;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
 use super::list::ArenaId;
 use super::sweep::DENSE;
-use super::tenant::{NoTenant, Tenant};
+use super::tenant::{GivenUp, NoTenant, Tenant};
 use hugeheap_os::{AddressRange, Advice, Error, ErrorKind, Pages, Result as OsResult};
 
 /// Steps of one pass. Giving back or breaking a huge page takes 0.05 to 0.3 ms, a collapse 0.3 to 1 ms: a pass stays below 20 ms.
@@ -243,20 +243,17 @@ impl Step {
         }
         // SAFETY: nothing lives in what the tenant gives up, and nobody uses it before the call returns.
         let give_up = &mut |range| unsafe { os.decommit(range) };
-        let (bytes, alike, result) = match vacate {
-            Vacate::No => (0, 0, Ok(())),
-            Vacate::Yes => {
-                let (bytes, result) = tenant.vacate(self.range, give_up);
-                (bytes, 0, result)
-            }
-            Vacate::AndMerge => tenant.vacate_and_merge(self.range, give_up),
+        let (given_up, result) = match vacate {
+            Vacate::No => (GivenUp::default(), Ok(())),
+            Vacate::Yes => tenant.vacate(self.range, false, give_up),
+            Vacate::AndMerge => tenant.vacate(self.range, true, give_up),
         };
-        self.vacated = bytes;
+        self.vacated = given_up.vacant;
         self.note(result);
         // The arena as a whole: each range of its own is a mapping.
         // SAFETY: merging changes no contents.
-        if alike > 0 && self.note(unsafe { os.merge(self.range, true) }) {
-            self.alike = alike;
+        if given_up.alike > 0 && self.note(unsafe { os.merge(self.range, true) }) {
+            self.alike = given_up.alike;
         }
         if split {
             // What could not be dropped may be all that is left of a huge page.

@@ -66,24 +66,25 @@ const WORTH: u64 = 4 * ARENA_BYTES as u64;
 const NEWS: u64 = 16 * HEAP_PAGE_BYTES as u64;
 const NEWS_PART: u64 = 1024;
 
+/// What a tenant gave up of an arena, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GivenUp {
+    /// OS pages in which nothing lives.
+    pub(crate) vacant: usize,
+    /// Others, which were made alike.
+    pub(crate) alike: usize,
+}
+
 /// What uses heap pages in parts.
 pub(crate) trait Tenant {
-    /// Gives up the OS pages of an arena in which nothing lives, though something does in their heap pages: calls `drop` with each range, which loses its contents. Until it fails. Returns the bytes, and the first error.
+    /// Gives up the OS pages of an arena in which nothing lives, though something does in their heap pages: calls `drop` with each range, which loses its contents. Until it fails. `merge`: and makes OS pages in which something lives equal to
+    /// each other, for the kernel to merge them. Returns the bytes, and the first error.
     fn vacate(
         &self,
         arena: AddressRange,
+        merge: bool,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, OsResult<()>);
-
-    /// The same, and makes OS pages in which something lives equal to each other, for the kernel to merge them. Returns the bytes of these as well.
-    fn vacate_and_merge(
-        &self,
-        arena: AddressRange,
-        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, usize, OsResult<()>) {
-        let (bytes, result) = self.vacate(arena, drop);
-        (bytes, 0, result)
-    }
+    ) -> (GivenUp, OsResult<()>);
 
     /// An arena in which nothing lives was given back. It cannot come into use before this returns: what the tenant keeps beside it can go as well.
     fn given_back(&self, _arena: AddressRange) {}
@@ -96,9 +97,10 @@ impl Tenant for NoTenant {
     fn vacate(
         &self,
         _: AddressRange,
+        _: bool,
         _: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, OsResult<()>) {
-        (0, Ok(()))
+    ) -> (GivenUp, OsResult<()>) {
+        (GivenUp::default(), Ok(()))
     }
 }
 

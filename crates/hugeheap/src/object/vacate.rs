@@ -39,7 +39,7 @@ use super::registry::LOST;
 use super::space::{Page, Source, Space};
 use super::tag::{self, PENDING};
 use super::vacancy::{Words, both, live_blocks, vacant_os_pages};
-use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES, Tenant};
+use crate::arena::{ARENA_BYTES, GivenUp, HEAP_PAGE_BYTES, HEAP_PAGES, Tenant};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use hugeheap_os::{AddressRange, Error, Facts, Pages, Result as OsResult};
@@ -70,36 +70,12 @@ impl<S: Source> Tenant for Space<S> {
     fn vacate(
         &self,
         arena: AddressRange,
-        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, OsResult<()>) {
-        let (bytes, _, result) = self.give_up(arena, false, drop);
-        (bytes, result)
-    }
-
-    fn vacate_and_merge(
-        &self,
-        arena: AddressRange,
-        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, usize, OsResult<()>) {
-        self.give_up(arena, true, drop)
-    }
-
-    fn given_back(&self, arena: AddressRange) {
-        self.arena_given_back(arena.start);
-    }
-}
-
-impl<S: Source> Space<S> {
-    /// Drops what is vacant in an arena, and makes OS pages [alike](super::merging) in which something lives. Returns the bytes of both, and the first error.
-    fn give_up(
-        &self,
-        arena: AddressRange,
         merge: bool,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, usize, OsResult<()>) {
+    ) -> (GivenUp, OsResult<()>) {
         let closed = &self.registry.closed;
         if closed.compare_exchange(NONE, arena.start, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return (0, 0, Err(Error::new("vacate", libc::EAGAIN)));
+            return (GivenUp::default(), Err(Error::new("vacate", libc::EAGAIN)));
         }
         let os_page = self.source().os().os_page();
         let (mut claimed, mut pending) = (0, 0);
@@ -110,17 +86,17 @@ impl<S: Source> Space<S> {
                 Claim::Refused => {}
             }
         }
-        let (mut bytes, mut result) = (0, self.source().os().barrier());
+        let (mut vacant, mut result) = (0, self.source().os().barrier());
         for (_, page) in self.pages_of(arena, u128::MAX) {
             if result.is_ok() {
-                result = self.drop_vacant_of_span(page, os_page, drop, &mut bytes);
+                result = self.drop_vacant_of_span(page, os_page, drop, &mut vacant);
             }
         }
         let mut merging =
             if merge && result.is_ok() { Merging::begin(self.source().os(), arena) } else { None };
         for (_, page) in self.pages_of(arena, claimed | pending) {
             if result.is_ok() {
-                result = self.drop_vacant(page, os_page, merging.as_mut(), drop, &mut bytes);
+                result = self.drop_vacant(page, os_page, merging.as_mut(), drop, &mut vacant);
             }
         }
         let alike = merging.filter(|_| result.is_ok()).map_or(0, Merging::finish);
@@ -137,9 +113,15 @@ impl<S: Source> Space<S> {
         }
         // Of heaps that wait also pages that were not claimed: what was freed there while the arena was closed.
         self.collect_left_behind();
-        (bytes, alike, result)
+        (GivenUp { vacant, alike }, result)
     }
 
+    fn given_back(&self, arena: AddressRange) {
+        self.arena_given_back(arena.start);
+    }
+}
+
+impl<S: Source> Space<S> {
     fn pages_of(&self, arena: AddressRange, numbers: u128) -> impl Iterator<Item = (u32, Page)> {
         let chosen = (0..HEAP_PAGES).filter(move |number| numbers >> number & 1 != 0);
         chosen.filter_map(move |number| {

@@ -453,7 +453,8 @@ impl Runtime {
             }
         }
         let charge = linux.memory_limits().map_or(0, |limits| limits.charge);
-        let merged = linux.merged().unwrap_or(0);
+        let asks = self.heap.lock().wants_merging();
+        let merged = if asks { linux.merged().unwrap_or(0) } else { 0 };
         let counters = &mut self.heap.lock().counters;
         counters.merged = merged;
         (counters.resident, counters.huge, counters.charge) = (sum.resident, sum.huge(), charge);

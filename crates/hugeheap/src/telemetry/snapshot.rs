@@ -284,7 +284,7 @@ pub struct Snapshot {
     pub vacated: u64,
     /// Bytes of OS pages that were made alike since the start, for the kernel to merge them.
     pub alike: u64,
-    /// Bytes of this process in OS pages that the kernel had merged with equal ones, at the last measurement. 0: not measured, or the kernel does not tell.
+    /// Bytes of this process in OS pages that the kernel had merged with equal ones, at the last measurement. 0: merging was not asked for, nothing was measured, or the kernel does not tell.
     pub merged: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Heap pages of which a part is vacant, with a tenant that only pretends: when it is asked to look, and what is broken for what it tells.
 
 use super::*;
-use crate::arena::tenant::Vacancy;
+use crate::arena::tenant::{GivenUp, Vacancy};
 use crate::arena::{DueLook, Tenant, Wait};
 use hugeheap_os::simulated::Call;
 use hugeheap_os::simulated::PageState;
@@ -39,30 +39,25 @@ impl Tenant for Pretended {
     fn vacate(
         &self,
         arena: AddressRange,
+        merge: bool,
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, OsResult<()>) {
+    ) -> (GivenUp, OsResult<()>) {
         if self.fails.get() {
-            return (0, Err(Error::new("membarrier", libc::EAGAIN)));
+            return (GivenUp::default(), Err(Error::new("membarrier", libc::EAGAIN)));
         }
-        let mut bytes = 0;
+        let mut vacant = 0;
         for page in pages_of(self.pages.borrow()[&arena.start]) {
             let start = arena.start + page * HEAP_PAGE_BYTES + OS_PAGE;
             drop(AddressRange::new(start, HEAP_PAGE_BYTES - OS_PAGE)).expect("it can be dropped");
-            bytes += HEAP_PAGE_BYTES - OS_PAGE;
+            vacant += HEAP_PAGE_BYTES - OS_PAGE;
         }
         self.gone.borrow_mut().insert(arena.start);
-        (bytes, Ok(()))
-    }
-
-    fn vacate_and_merge(
-        &self,
-        arena: AddressRange,
-        drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
-    ) -> (usize, usize, OsResult<()>) {
-        let (bytes, result) = self.vacate(arena, drop);
-        self.alike.borrow_mut().push(arena.start);
-        let pages = self.pages.borrow()[&arena.start].count_ones() as usize;
-        (bytes, pages * OS_PAGE, result)
+        let mut alike = 0;
+        if merge {
+            self.alike.borrow_mut().push(arena.start);
+            alike = self.pages.borrow()[&arena.start].count_ones() as usize * OS_PAGE;
+        }
+        (GivenUp { vacant, alike }, Ok(()))
     }
 
     fn given_back(&self, arena: AddressRange) {

@@ -2,7 +2,7 @@
 
 use super::vacate::{Blocks, give_up, look, sparse, vacate};
 use super::*;
-use crate::arena::ARENA_BYTES;
+use crate::arena::{ARENA_BYTES, GivenUp};
 use hugeheap_os::simulated::Call;
 use hugeheap_os::{AddressRange, Pages};
 
@@ -17,7 +17,7 @@ fn merge(space: &Space<World>, blocks: &Blocks) -> usize {
         let range = AddressRange::new(arena, ARENA_BYTES);
         // What the test wrote.
         kernel.observe(range).expect("room");
-        let (_, alike, result) = give_up(space, arena, true, |_| {});
+        let (GivenUp { alike, .. }, result) = give_up(space, arena, true, |_| {});
         result.expect("nothing fails");
         sum += alike;
         // SAFETY: contents stay.
@@ -68,7 +68,7 @@ fn what_is_merged_is_left_alone_until_blocks_are_taken_or_freed_and_it_was_writt
     heap.collect_all();
     let first = *blocks.arenas().first().expect("some");
     let again = |why: &str| {
-        let (_, alike, result) = give_up(space, first, true, |_| {});
+        let (GivenUp { alike, .. }, result) = give_up(space, first, true, |_| {});
         result.expect(why);
         alike
     };
@@ -96,13 +96,13 @@ fn pages_that_a_forked_child_still_has_are_not_written() {
     let first = *blocks.arenas().first().expect("some");
     kernel.observe(AddressRange::new(first, ARENA_BYTES)).expect("room");
     let child = kernel.fork();
-    assert_eq!(give_up(space, first, true, |_| {}).1, 0);
+    assert_eq!(give_up(space, first, true, |_| {}).0.alike, 0);
     child.exit();
     heap.collect_all();
     // It counted as done: something has to change.
     blocks.keep(&mut heap, 2, &mut 3);
     heap.collect_all();
-    assert!(give_up(space, first, true, |_| {}).1 > 0);
+    assert!(give_up(space, first, true, |_| {}).0.alike > 0);
     blocks.give_all(&mut heap);
     heap.check_empty();
 }
@@ -118,7 +118,7 @@ fn hardened_heaps_are_left_alone() {
     heap.collect_all();
     for arena in blocks.arenas() {
         space.source().kernel.observe(AddressRange::new(arena, ARENA_BYTES)).expect("room");
-        assert_eq!(give_up(space, arena, true, |_| {}).1, 0);
+        assert_eq!(give_up(space, arena, true, |_| {}).0.alike, 0);
     }
     space.set_merges(true);
     assert!(look(space, false).0.iter().all(|vacancy| vacancy.alike == 0));
@@ -134,8 +134,8 @@ fn where_the_kernel_does_not_tell_whose_pages_are_what_is_vacant_goes_all_the_sa
         kernel.observe(AddressRange::new(first, ARENA_BYTES)).expect("room");
         kernel.fail_next(call, libc::ENOMEM, 1);
         let mappings = kernel.mappings();
-        let (bytes, alike, result) = give_up(space, first, true, |_| {});
-        assert!(bytes > 0 && alike == 0 && result.is_ok(), "{call:?}: {bytes}, {alike}, {result:?}");
+        let (GivenUp { vacant, alike }, result) = give_up(space, first, true, |_| {});
+        assert!(vacant > 0 && alike == 0 && result.is_ok(), "{call:?}: {vacant}, {alike}, {result:?}");
         assert_eq!(kernel.mappings(), mappings, "{call:?}: nothing is left over");
         blocks.give_all(&mut heap);
         heap.check_empty();

@@ -3,7 +3,7 @@
 use super::super::lengths::{CUTS, length_of};
 use super::spans::{lengths, pages};
 use super::*;
-use crate::arena::{ARENA_BYTES, Tenant};
+use crate::arena::{ARENA_BYTES, GivenUp, Tenant};
 
 /// One block of each span lives: all other OS pages can go, and what lives stays.
 #[test]
@@ -32,7 +32,7 @@ fn os_pages_of_pooled_blocks_are_given_back_and_come_again() {
         assert_eq!(vacancy.blocks.count_ones() as usize, pages(space));
         let arena = hugeheap_os::AddressRange::new(vacancy.arena, ARENA_BYTES);
         let mut dropped = Vec::new();
-        let (freed, result) = space.vacate(arena, &mut |range| {
+        let (GivenUp { vacant: freed, .. }, result) = space.vacate(arena, false, &mut |range| {
             // SAFETY: nothing lives there, which is what is tested.
             unsafe { core::ptr::write_bytes(range.start as *mut u8, 0, range.len) };
             dropped.push(range);
@@ -43,8 +43,8 @@ fn os_pages_of_pooled_blocks_are_given_back_and_come_again() {
         let most = pages(space) * HEAP_PAGE_BYTES - live.len() * bytes;
         assert!(freed <= most && freed + live.len() * 2 * 4096 + 6 * 1024 >= most, "{freed} of {most}");
         assert!(live.iter().all(|&(_, &block)| holds(block, bytes, 3)));
-        let (again, _) = space.vacate(arena, &mut |_| panic!("they are gone"));
-        assert_eq!(again, 0);
+        let (again, _) = space.vacate(arena, false, &mut |_| panic!("they are gone"));
+        assert_eq!(again.vacant, 0);
         heap.check();
         // Nothing is told of any more, but that it happened.
         space.look_for_vacancy(0, false, |vacancy| {
@@ -90,8 +90,8 @@ fn of_pooled_blocks_those_that_are_resident_are_taken_first() {
     heap.give(blocks[1]).expect("live");
     heap.trim();
     let arena = hugeheap_os::AddressRange::new(at(blocks[0]) & !(ARENA_BYTES - 1), ARENA_BYTES);
-    let (dropped, _) = space.vacate(arena, &mut |_| Ok(()));
-    assert_eq!(dropped, 20 << 10);
+    let (dropped, _) = space.vacate(arena, false, &mut |_| Ok(()));
+    assert_eq!(dropped.vacant, 20 << 10);
     heap.give(blocks[3]).expect("live");
     heap.trim();
     assert_eq!([heap.take(20 << 10), heap.take(20 << 10)], [blocks[3], blocks[1]]);
@@ -140,7 +140,7 @@ fn a_span_that_is_about_to_go_is_left_alone() {
     let arena = hugeheap_os::AddressRange::new(at(*last) & !(ARENA_BYTES - 1), ARENA_BYTES);
     // The arenas are told of a mebibyte in the pool before the span goes.
     space.source().when_asked(move || {
-        assert_eq!(space.vacate(arena, &mut |_| panic!("it is about to go")).0, 0);
+        assert_eq!(space.vacate(arena, false, &mut |_| panic!("it is about to go")).0.vacant, 0);
         space.look_for_vacancy(0, false, |vacancy| panic!("{vacancy:?}"));
     });
     // SAFETY: as before.

@@ -331,7 +331,7 @@ fn two_threads_that_hand_blocks_of_spans_to_each_other_lose_none() {
                 });
                 for arena in arenas {
                     let range = hugeheap_os::AddressRange::new(arena, ARENA_BYTES);
-                    let _ = space.vacate(range, &mut |range| {
+                    let _ = space.vacate(range, false, &mut |range| {
                         // SAFETY: nothing lives there, and nobody takes it meanwhile.
                         unsafe { core::ptr::write_bytes(range.start as *mut u8, 0, range.len) };
                         Ok(())

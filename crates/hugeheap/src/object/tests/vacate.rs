@@ -6,7 +6,7 @@ use super::super::vacancy::{both, live_blocks, vacant_os_pages};
 use super::super::vacate::Claim;
 use super::threads::random;
 use super::*;
-use crate::arena::{ARENA_BYTES, Tenant, Vacancy};
+use crate::arena::{ARENA_BYTES, GivenUp, Tenant, Vacancy};
 use core::sync::atomic::Ordering;
 use hugeheap_os::simulated::Call;
 use hugeheap_os::{AddressRange, Pages, Result as OsResult};
@@ -59,27 +59,21 @@ impl Blocks {
 pub(super) fn vacate(
     space: &Space<World>,
     arena: usize,
-    mut during: impl FnMut(AddressRange),
+    during: impl FnMut(AddressRange),
 ) -> (usize, OsResult<()>) {
-    space.vacate(AddressRange::new(arena, ARENA_BYTES), &mut |range| {
-        during(range);
-        // SAFETY: what the test is about.
-        unsafe { space.source().kernel.decommit(range) }
-    })
+    let (given_up, result) = give_up(space, arena, false, during);
+    assert_eq!(given_up.alike, 0);
+    (given_up.vacant, result)
 }
 
-/// The same, and makes OS pages alike if `merges` says so. Returns the bytes of these as well.
+/// The same, and makes OS pages alike if that is asked for.
 pub(super) fn give_up(
     space: &Space<World>,
     arena: usize,
     merges: bool,
     mut during: impl FnMut(AddressRange),
-) -> (usize, usize, OsResult<()>) {
-    if !merges {
-        let (bytes, result) = vacate(space, arena, during);
-        return (bytes, 0, result);
-    }
-    space.vacate_and_merge(AddressRange::new(arena, ARENA_BYTES), &mut |range| {
+) -> (GivenUp, OsResult<()>) {
+    space.vacate(AddressRange::new(arena, ARENA_BYTES), merges, &mut |range| {
         during(range);
         // SAFETY: what the test is about.
         unsafe { space.source().kernel.decommit(range) }
