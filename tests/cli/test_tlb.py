@@ -83,6 +83,37 @@ def test_a_signal_ends_valgrind_too_and_leaves_nothing(start, environment, tmp_p
     assert list(Path(environment["TMPDIR"]).iterdir()) == []
 
 
+# Swallows a signal, as valgrind does between two looks, and then executes another program.
+SWALLOWS = """#!/bin/sh
+trap : INT TERM
+echo $$ > "$READY"
+while [ ! -e "$GO" ]; do sleep 0.05; done
+exec sleep 600
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lost_while_the_command_executes_another_program_comes_again(start, environment, tmp_path, number):
+    """One in ten that came at such a moment was lost: `tlb` waited for the command to its end, of which nobody knew."""
+    ready, go, programs = (tmp_path / name for name in ("ready", "go", "programs"))
+    programs.mkdir()
+    (programs / "valgrind").write_text(SWALLOWS)
+    (programs / "valgrind").chmod(0o755)
+    environment.update(PATH=f"{programs}:{environment['PATH']}", READY=str(ready), GO=str(go))
+    process = start("tlb", "--cpu", "zen4", "--", "true")
+    until = time.monotonic() + 60
+    while not ready.exists() or not ready.read_text():
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    time.sleep(0.5)
+    assert process.poll() is None
+    go.touch()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and "interrupted" in said, said
+    assert not running(ready)
+
+
 def running(path):
     """Whether a process that wrote its number there runs."""
     try:

@@ -36,7 +36,7 @@ pub(crate) struct Computed {
     pub(crate) status: ExitStatus,
 }
 
-/// How long what a command left may take to end by the signal that ended the command, and between two looks at it.
+/// How long what a command left may take to end by the signal that ended the command, and between two looks at it or at the command.
 const GRACE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -118,17 +118,40 @@ pub(crate) fn compute(
     }
 }
 
-/// Waits for the end of valgrind, which a signal ends, too: alone it would go on for minutes, and its directory would stay.
+/// Waits for the end of valgrind, which a signal ends, too: alone it would go on for minutes, and its directory would stay. Valgrind keeps a signal
+/// until its next look, and forgets those it keeps when the command executes another program: the signal is given again to what came in its place.
 fn wait(process: &mut Child) -> io::Result<ExitStatus> {
-    let passed = interrupt::Measured::program(process.id() as libc::pid_t);
-    // SAFETY: all zero is a valid value of this plain struct, which the call fills.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: our child, not waited for by this call.
-    while unsafe { libc::waitid(libc::P_PID, process.id(), &mut info, libc::WEXITED | libc::WNOWAIT) } < 0
-        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
+    let own = process.id();
+    let passed = interrupt::Measured::program(own as libc::pid_t);
+    let mut before = image(own);
+    while !has_ended(own)? {
+        std::thread::sleep(LOOK);
+        let now = image(own);
+        if let Some(signal) = interrupt::noted().filter(|_| now != before) {
+            // SAFETY: our child, not waited for.
+            unsafe { libc::kill(own as libc::pid_t, signal) };
+        }
+        before = now;
+    }
     drop(passed);
     process.wait()
+}
+
+/// Whether a child has ended; it is not waited for by this.
+fn has_ended(child: u32) -> io::Result<bool> {
+    // SAFETY: all zero is a valid value of this plain struct, which the call fills; `si_pid` stays 0 as long as the child runs.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        match libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT | libc::WNOHANG) {
+            0 => Ok(info.si_pid() != 0),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// What tells one program in a process from the next: the vector the kernel gave it at its start has addresses of its stack and its code.
+fn image(process: u32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{process}/auxv")).ok()
 }
 
 /// Ends what the command started and left to this process ([`adopt_orphans`](crate::watch::adopt_orphans)): with the signal that came, and with
