@@ -100,7 +100,7 @@ install: build
 	crates/hugeheap-cli/install.sh $(RELEASE)
 	crates/hugeheap-capi/install.sh $(RELEASE)
 
-## peers: allocators side by side; about forty minutes on a quiet machine, after minutes of building them
+## peers: allocators side by side; hours on a quiet machine, after minutes of building them
 peers:
 	cd bench && cargo build --release --locked && target/release/peers
 

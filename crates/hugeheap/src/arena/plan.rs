@@ -245,8 +245,7 @@ impl Step {
         let give_up = &mut |range| unsafe { os.decommit(range) };
         let (given_up, result) = match vacate {
             Vacate::No => (GivenUp::default(), Ok(())),
-            Vacate::Yes => tenant.vacate(self.range, false, give_up),
-            Vacate::AndMerge => tenant.vacate(self.range, true, give_up),
+            Vacate::Yes | Vacate::AndMerge => tenant.vacate(self.range, vacate == Vacate::AndMerge, give_up),
         };
         self.vacated = given_up.vacant;
         self.note(result);

@@ -203,7 +203,8 @@ fn arenas_of_which_little_lives_are_broken_after_the_decay_time_and_the_charge_f
     assert_eq!((heap.tenant.looks.get(), heap.world.heap.snapshot().breaks), (0, 0));
     heap.run(1.1);
     let snapshot = heap.world.heap.snapshot();
-    assert_eq!((snapshot.breaks, snapshot.retained), (40, 0));
+    assert_eq!((snapshot.breaks, snapshot.retained, snapshot.alike), (40, 0, 0));
+    assert!(heap.tenant.alike.borrow().is_empty(), "that was not asked for");
     assert_eq!(heap.resident(), [1].into());
     let live = 40 * (u64::from(HEAP_PAGES) - 2);
     assert_eq!(heap.world.kernel.charge(), live * OS_PAGE as u64, "the charge and not only what is mapped");
