@@ -1,5 +1,6 @@
 # Programs of test_ruby.py, by name: what a Ruby does with memory, processes and threads, and its own libraries. Each prints the same on every allocator.
-require "digest"
+# Loaded whole before a thread starts: of two threads that load SHA256 on its first use, Ruby 3.1 shows one the class before it is ready ("Digest::Base cannot be directly inherited").
+require "digest/sha2"
 
 # Numbers without a library: the same in every process.
 class Draw
