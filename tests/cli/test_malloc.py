@@ -52,6 +52,43 @@ def test_the_family_does_what_the_manual_says(section, hugeheap, family):
         assert result.stderr == ""
 
 
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """The program that says how much it has under a limit."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    target = tmp_path_factory.mktemp("limited") / "limited"
+    words = [compiler, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "limited.c", "-o", target]
+    subprocess.run(words, check=True)
+    return target
+
+
+# With blocks of 1,060,000 bytes it had half of what it has on stock, with those of 5 MB 81 %; and with all freed an eighth of the limit for one block.
+@pytest.mark.any_host
+@pytest.mark.parametrize(
+    ("before", "steps"),
+    [
+        ("ulimit -v 819200", "f100 x b"),
+        ("ulimit -v 819200", "f1060000 x b g64"),
+        ("ulimit -v 819200", "f100 x f5000000 x f300000 x b"),
+        ("ulimit -v 819200", "f5000000 x f100 x f300000"),
+        ("ulimit -v 819200", "t300000 x f100"),
+        ("ulimit -v 819200", "f100 x k f5000000 x b"),
+        ("ulimit -v 819200", "g64 f730000"),
+        (":", "v800 f100 x f5000000 x b g64"),
+    ],
+)
+def test_a_program_has_nearly_all_of_its_limit(before, steps, hugeheap, limited):
+    # A process of several threads gets further arenas of the C library when that is refused memory: 64 MiB of address space each. It has the maintenance thread.
+    command = ["sh", "-c", f"{before}; MALLOC_ARENA_MAX=1 exec {limited} {steps}"]
+    stock = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True)
+    ours = on_malloc(hugeheap, *command)
+    assert (ours.returncode, ours.stderr) == (0, "")
+    pairs = list(zip(map(int, ours.stdout.split()), map(int, stock.stdout.split()), strict=True))
+    assert all(have >= 0.9 * could for have, could in pairs), pairs
+
+
 @pytest.mark.any_host
 @pytest.mark.parametrize("options", [("--hardened",), ("--no-thread",), ("--policy", "base"), ("--decay", "0.001")])
 def test_the_family_does_so_with_each_setting(options, hugeheap, family):

@@ -199,6 +199,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("rounding.py", ["libc.so.6"]),
         ("cyclic.py", ["1000"]),
         ("vacant.py", ["--mib", "2", "--wait", "0"]),
+        ("limited.py", ["60"]),
         ("merged.py", ["--mib", "2", "--until", "0"]),
         ("same.py", [command, "1", "3", "--", "true"]),
         ("placement.py", ["--copies", "2", "--runs", "2", "--", shutil.copy("/bin/true", tmp_path)]),
@@ -211,7 +212,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "ahead.py", "buffers.py", "calls.py", "common.py", "cycle.py", "cyclic.py", "drop.py", "merged.py", "metadata.py", "neighbours.py",
+        "ahead.py", "buffers.py", "calls.py", "common.py", "cycle.py", "cyclic.py", "drop.py", "limited.py", "merged.py", "metadata.py", "neighbours.py",
         "placement.py", "queues.py", "record.py", "retouch.py", "rounding.py", "rows.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "text.py", "vacant.py",
     }  # fmt: skip
 

@@ -4,6 +4,8 @@ What the heap has reserved counted against such a limit: `resource.setrlimit(RLI
 limit the objects.
 """
 
+import functools
+
 import pytest
 import testbed
 
@@ -72,6 +74,35 @@ def test_a_program_that_limits_itself_has_threads_imports_and_memory_errors(vers
     # Regions are taken by parts of what is left: the last of it is too little for one. Objects of 3.12 and 3.13 fit a tenth more at level `objects`.
     assert found > 0.75 * stock, (stock, found)
     assert testbed.only_record(tmp_path)["state"] == "hooked"
+
+
+ALL = testbed.ROOT / "docs/measurements/limited.py"
+
+# Part of what stock has. Of what lies below an arena with a live object nothing goes to others, and where that is depends on the time: one block or list may have half.
+LEAST = {"filled": 0.85, "longest": 0.5, "grown": 0.5}
+
+
+@functools.cache
+def all_on_stock(version):
+    return all_of_its_limit(version, testbed.clean())
+
+
+def all_of_its_limit(version, env):
+    # A process of several threads, such as one with the maintenance thread, gets further arenas of the C library when that is refused memory: 64 MiB of address space each.
+    env = env | {"MALLOC_ARENA_MAX": "1"}
+    result = testbed.run([INTERPRETERS[version], ALL, MEGABYTES], env=env)
+    assert (result.returncode, result.stderr) == (0, "")
+    return [(line.split()[0], int(line.split()[-1])) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("level", testbed.LEVELS)
+@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda version: f"3.{version[1]}")
+def test_a_program_has_most_of_its_limit_whatever_it_fills_it_with(version, level):
+    """With buffers of 1,060,000 bytes it had half of what it has on stock, a list that grew ended at a third, and what small objects had left was nobody else's: an eighth of the limit at most."""
+    here, stock = all_of_its_limit(version, testbed.preloaded(level=level)), all_on_stock(version)
+    assert len(here) == len(stock) == 9
+    for (how, has), (_, had) in zip(here, stock):
+        assert has >= LEAST[how] * had, (how, here, stock)
 
 
 GROWING = """

@@ -29,9 +29,9 @@ fn previous() -> ArenaAllocator {
 }
 
 unsafe extern "C" fn alloc(_context: *mut c_void, bytes: usize) -> *mut c_void {
-    // At level `objects` pymalloc hardly asks for an arena.
-    tell_level();
     if let Some(address) = runtime().allocate(bytes) {
+        // At level `objects` pymalloc hardly gets an arena. It asks for one with each object when there is no memory: with a look each time, which asks the dynamic linker, that took most of the time at the end of a limit.
+        tell_level();
         return address.get() as *mut c_void;
     }
     // The reason was counted; CPython's own way may still find memory, and if not, raises MemoryError.

@@ -110,6 +110,12 @@ fn describe(state: HookState, level: Level, version: &[u8]) {
     runtime().describe(state, level, version);
 }
 
+/// Starts hugeheap over the allocators that were there before.
+fn start(settings: Settings) {
+    runtime().start(settings);
+    runtime().pass_refusals_on();
+}
+
 /// Installs the hooks if this process is a CPython that has use for them. A second call changes the settings only.
 ///
 /// # Safety
@@ -144,13 +150,13 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
     if has_malloc() {
         // Whatever was asked for: the library has no other.
         level = Level::Malloc;
-        runtime().start(settings);
+        start(settings);
     }
     if let (true, Some(symbols)) = (is_installed(decision), symbols) {
         // Here, so that the programs between, shells and their tools, say nothing.
         tell_what_is_passed_over();
         after_fork::install(&symbols);
-        runtime().start(settings);
+        start(settings);
         // SAFETY: the symbols were just looked up; the caller vouches for the moment.
         unsafe {
             arena_hook::install(&symbols);

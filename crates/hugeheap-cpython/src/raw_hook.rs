@@ -5,7 +5,8 @@
 //! allocator that was there before, at the price of one comparison. A block is recognised when it comes back by its address: ours begin
 //! at an arena, 2 MiB aligned, which malloc's never do.
 //!
-//! A block that grows over the threshold moves here; one that shrinks well below it moves back.
+//! A block that grows over the threshold moves here; one that shrinks well below it moves back. Under a limit on address space some stay where they were:
+//! see [`Runtime::is_scarce_for`](hugeheap::runtime::Runtime::is_scarce_for).
 
 use crate::symbols::{DOMAIN_RAW, DomainAllocator, Symbols, same_object};
 use core::cell::UnsafeCell;
@@ -39,18 +40,33 @@ fn is_ours(pointer: *mut c_void) -> bool {
     pointer as usize % ARENA_BYTES == 0 && !pointer.is_null() && runtime().owns(pointer as usize)
 }
 
+/// Whether a request is served here.
+fn is_large(bytes: usize) -> bool {
+    bytes >= LARGE && !runtime().is_scarce_for(bytes)
+}
+
+/// What the allocator before answers; asked again as long as it was refused address space that is reserved here and not used.
+fn again(bytes: usize, request: impl Fn() -> *mut c_void) -> *mut c_void {
+    loop {
+        let block = request();
+        if !block.is_null() || !runtime().make_address_space(bytes) {
+            return block;
+        }
+    }
+}
+
 unsafe extern "C" fn malloc(_context: *mut c_void, bytes: usize) -> *mut c_void {
-    if bytes >= LARGE {
+    if is_large(bytes) {
         if let Some(block) = runtime().allocate_large(bytes, false) {
             return block.address.get() as *mut c_void;
         }
     }
     // SAFETY: as for any request of the raw domain.
-    unsafe { previous().malloc(bytes) }
+    again(bytes, || unsafe { previous().malloc(bytes) })
 }
 
 unsafe extern "C" fn calloc(_context: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    if let Some(bytes) = count.checked_mul(size).filter(|&bytes| bytes >= LARGE) {
+    if let Some(bytes) = count.checked_mul(size).filter(|&bytes| is_large(bytes)) {
         if let Some(block) = runtime().allocate_large(bytes, false) {
             let pointer = block.address.get() as *mut c_void;
             if !block.zeroed {
@@ -61,7 +77,7 @@ unsafe extern "C" fn calloc(_context: *mut c_void, count: usize, size: usize) ->
         }
     }
     // SAFETY: as for any request of the raw domain; overflow is the previous allocator's to refuse.
-    unsafe { previous().calloc(count, size) }
+    again(count.saturating_mul(size), || unsafe { previous().calloc(count, size) })
 }
 
 unsafe extern "C" fn realloc(_context: *mut c_void, pointer: *mut c_void, bytes: usize) -> *mut c_void {
@@ -69,14 +85,15 @@ unsafe extern "C" fn realloc(_context: *mut c_void, pointer: *mut c_void, bytes:
         // SAFETY: a live block of ours, by CPython's contract and the check inside.
         return unsafe { realloc_ours(pointer, bytes) };
     }
-    if bytes >= LARGE {
+    // Under a limit it stays what it is: it would move to and fro, with both places counted.
+    if is_large(bytes) && (pointer.is_null() || !runtime().is_limited()) {
         // SAFETY: a live block of the previous allocator, or null.
         if let Some(moved) = unsafe { take_over(pointer, bytes) } {
             return moved;
         }
     }
-    // SAFETY: a block of the previous allocator.
-    unsafe { previous().realloc(pointer, bytes) }
+    // SAFETY: a block of the previous allocator, which it still is where the answer is null.
+    again(bytes, || unsafe { previous().realloc(pointer, bytes) })
 }
 
 /// Moves a block that grew over the threshold here.
@@ -102,6 +119,14 @@ unsafe fn take_over(pointer: *mut c_void, bytes: usize) -> Option<*mut c_void> {
 unsafe fn realloc_ours(pointer: *mut c_void, bytes: usize) -> *mut c_void {
     let wrong =
         |mistake: BadFree| -> ! { complain::abort(format_args!("realloc of {pointer:p}: {mistake}")) };
+    let old = || runtime().large_bytes(pointer as usize).unwrap_or_else(|mistake| wrong(mistake));
+    if runtime().is_scarce_for(bytes) && bytes > old() {
+        // SAFETY: by the caller's contract.
+        let moved = unsafe { move_back(pointer, old(), bytes) };
+        if !moved.is_null() {
+            return moved;
+        }
+    }
     if bytes >= SMALL_AGAIN {
         match runtime().resize_large(pointer as usize, bytes) {
             Ok(Some(address)) => return address.get() as *mut c_void,
@@ -109,10 +134,15 @@ unsafe fn realloc_ours(pointer: *mut c_void, bytes: usize) -> *mut c_void {
             Err(mistake) => wrong(mistake),
         }
     }
-    let old = runtime().large_bytes(pointer as usize).unwrap_or_else(|mistake| wrong(mistake));
+    // SAFETY: by the caller's contract.
+    unsafe { move_back(pointer, old(), bytes) }
+}
+
+/// Moves a block of ours, of `old` bytes, to the allocator before. Null, and it is as it was, when that has no memory.
+unsafe fn move_back(pointer: *mut c_void, old: usize, bytes: usize) -> *mut c_void {
     // SAFETY: a request of the raw domain; both blocks are live and apart while they are copied.
     unsafe {
-        let moved = previous().malloc(bytes);
+        let moved = again(bytes, || previous().malloc(bytes));
         if !moved.is_null() {
             core::ptr::copy_nonoverlapping(pointer.cast::<u8>(), moved.cast::<u8>(), old.min(bytes));
             free(null_mut(), pointer);

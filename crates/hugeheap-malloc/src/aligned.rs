@@ -16,7 +16,11 @@ fn allocate(alignment: usize, size: usize) -> *mut c_void {
     if alignment > ARENA_BYTES {
         return c_library::memalign(alignment, size);
     }
-    with_heap(|heap| heap.allocate_aligned(size, alignment), || c_library::memalign(alignment, size))
+    with_heap(
+        size,
+        |heap| heap.allocate_aligned(size, alignment),
+        move || c_library::memalign(alignment, size),
+    )
 }
 
 #[unsafe(no_mangle)]

@@ -8,6 +8,7 @@ use hugeheap::complain;
 use hugeheap::object::{
     Mistake, ProcessHeap, space, thread_heap, thread_heap_from_start, thread_heap_to_free,
 };
+use hugeheap::runtime::runtime;
 
 /// Null, and `errno` says why.
 #[cold]
@@ -42,16 +43,44 @@ fn heap_for(
     heap_at_hand().or_else(|| if is_foreign() { None } else { take() })
 }
 
-/// The heap of this thread for a request; what the C library has for it where hugeheap does not serve, or has no memory: under a limit there may be less than an arena left.
+/// The heap of this thread for a request of so many bytes; what the C library has for it where hugeheap does not serve, where the request is better served there, and where hugeheap has no memory: under a limit there may be less than an arena left.
 #[inline(always)]
 pub(crate) fn with_heap(
+    bytes: usize,
     request: impl FnOnce(&mut ProcessHeap) -> Option<NonNull<u8>>,
-    foreign: impl FnOnce() -> *mut c_void,
+    foreign: impl Fn() -> *mut c_void + Copy,
 ) -> *mut c_void {
+    if runtime().is_scarce_for(bytes) {
+        let block = exactly(bytes, foreign);
+        if !block.is_null() {
+            return block;
+        }
+    }
     // SAFETY: as in `heap_at_hand`.
-    match heap_at_hand().or_else(|| if c_library::serves() { unsafe { thread_heap() } } else { None }) {
-        Some(mut heap) => request(&mut heap).map_or_else(foreign, |block| block.as_ptr().cast()),
-        None => foreign(),
+    let heap = heap_at_hand().or_else(|| if c_library::serves() { unsafe { thread_heap() } } else { None });
+    match heap.and_then(|mut heap| request(&mut heap)) {
+        Some(block) => block.as_ptr().cast(),
+        None => again(bytes, foreign),
+    }
+}
+
+/// What the C library has for a request that it serves better: see [`Runtime::is_scarce_for`](hugeheap::runtime::Runtime::is_scarce_for). Null: it is hugeheap's.
+#[cold]
+#[inline(never)]
+fn exactly(bytes: usize, foreign: impl Fn() -> *mut c_void) -> *mut c_void {
+    if c_library::serves() { again(bytes, foreign) } else { null_mut() }
+}
+
+/// What the C library answers; asked again as long as it was refused address space that is reserved here and not used.
+#[cold]
+#[inline(never)]
+fn again(bytes: usize, foreign: impl Fn() -> *mut c_void) -> *mut c_void {
+    loop {
+        let block = foreign();
+        let refused = block.is_null() && c_library::serves();
+        if !(refused && runtime().make_address_space(bytes)) {
+            return block;
+        }
     }
 }
 
@@ -73,12 +102,14 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 
 #[inline(never)]
 extern "C" fn malloc_far(size: usize) -> *mut c_void {
-    with_heap(|heap| heap.allocate(size), || c_library::malloc(size))
+    with_heap(size, |heap| heap.allocate(size), move || c_library::malloc(size))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    with_heap(|heap| heap.allocate_array(count, size), || c_library::calloc(count, size))
+    // What overflows is refused by whoever is asked.
+    let bytes = count.saturating_mul(size);
+    with_heap(bytes, |heap| heap.allocate_array(count, size), move || c_library::calloc(count, size))
 }
 
 #[unsafe(no_mangle)]
@@ -127,6 +158,13 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: as in `free_far`.
         return unsafe { c_library::realloc(block, size) };
     }
+    if runtime().is_scarce_for(size) {
+        // SAFETY: by the contract of realloc. That it is a live block is checked.
+        let moved = unsafe { grow_out(address, size) };
+        if !moved.is_null() {
+            return moved;
+        }
+    }
     // SAFETY: as in `heap_at_hand`.
     let moved = match heap_for(address, || unsafe { thread_heap() }) {
         // SAFETY: the caller gives the block up when the answer is not null. That it is one is checked.
@@ -138,8 +176,22 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: as above; it is a live block.
         Ok(None) => unsafe { move_out(address, size) },
         // SAFETY: as above; it is the C library's.
-        Err(Mistake::Foreign) => unsafe { c_library::realloc(block, size) },
+        Err(Mistake::Foreign) => again(size, || unsafe { c_library::realloc(block, size) }),
         Err(mistake) => end("realloc", block, mistake),
+    }
+}
+
+/// Moves a block of hugeheap's that grows to the C library, which serves it better. Null, and the block is as it was, where it does not grow, or is none, or there is no memory.
+///
+/// # Safety
+/// As for `realloc`.
+#[cold]
+#[inline(never)]
+unsafe fn grow_out(block: NonNull<u8>, size: usize) -> *mut c_void {
+    match space().usable_size(block.as_ptr() as usize) {
+        // SAFETY: by the contract above.
+        Ok(usable) if size > usable => unsafe { move_out(block, size) },
+        _ => null_mut(),
     }
 }
 
@@ -150,7 +202,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 unsafe fn move_out(block: NonNull<u8>, size: usize) -> *mut c_void {
-    let moved = c_library::malloc(size);
+    let moved = again(size, || c_library::malloc(size));
     if let (false, Ok(usable)) = (moved.is_null(), space().usable_size(block.as_ptr() as usize)) {
         // SAFETY: the new block is apart from the old one, which has so many bytes and is given up afterwards.
         unsafe {

@@ -19,6 +19,7 @@ use super::list::{ArenaId, List};
 use super::offer::Offers;
 use super::order::{self, Order};
 use super::record::{Arena, Made, State};
+use super::refusals::Refusals;
 use super::sweep::{DENSE, Sweep};
 use super::table::Table;
 use super::tenant::Looks;
@@ -83,6 +84,8 @@ pub struct Arenas<O> {
     /// Given back, most recently first.
     pub(crate) given_back: List,
     pub(crate) demand: Demand,
+    /// Of address space, for a while.
+    pub(crate) refusals: Refusals,
     /// How fast whole arenas are taken, and what is made ahead of that.
     pub(super) growth: Growth,
     /// The base arena for small runs that policy `auto` keeps apart, in no list; `NONE` before the first small run.
@@ -118,6 +121,7 @@ impl<O: Os> Arenas<O> {
             os,
             clock: Clock::new(),
             demand: Demand::new(settings.decay),
+            refusals: Refusals::NONE,
             growth: Growth::NONE,
             settings,
             table: Table::NEW,

@@ -13,7 +13,7 @@
 //! A *gap* is nobody's, or somebody else's by now: no arena of it is handed out, no address in it is found. It only grows. A large block may be put into what is left for growth, in front of the gap: a
 //! lower limit makes another gap before it.
 //!
-//! Regions made under a limit are cut as well; there is little to gain.
+//! Regions made under a limit are cut as well, for growth leaves little to gain; when somebody else is refused address space, they are *squeezed*: nothing stays for growth, as far as is needed.
 
 use super::Arenas;
 use super::layout::ARENA_BYTES;
@@ -39,6 +39,15 @@ pub(crate) struct Cut {
     pub(crate) behind: Option<(usize, usize)>,
 }
 
+/// Arenas in a row that nobody uses.
+#[derive(Clone, Copy, Debug)]
+struct Unused {
+    first: u32,
+    end: u32,
+    /// As many of them are not within a gap already.
+    new: u32,
+}
+
 impl<O: Os> Arenas<O> {
     /// Gives back the address space that no arena uses, but for growth: before a limit of so many bytes holds for the process. `cutting` is told of each region before that happens: the
     /// layer above gives up what it keeps for the pages there.
@@ -47,25 +56,48 @@ impl<O: Os> Arenas<O> {
     pub(crate) fn cut_address_space(&mut self, limit: u64, mut cutting: impl FnMut(Cut)) {
         let growth = u32::try_from(limit / GROWTH / ARENA_BYTES as u64).unwrap_or(u32::MAX);
         for number in 0..self.table.count {
-            let Some((first, end)) = self.table.unused(number, growth) else { continue };
-            self.forget(number, first, end);
-            let Some((before, after)) = self.table.cut(number, first, end) else { continue };
-            let bytes = |arenas: u32| arenas as usize * ARENA_BYTES;
-            let behind = after.without_gaps(end, after.arenas).find(|(start, end)| start < end);
-            let behind = behind.map(|(start, end)| (bytes(start), bytes(end)));
-            cutting(Cut { region: before.range.start, kept: bytes(first), behind });
-            let rest = before.reserved.min(after.reserved.max(end));
-            for (first, end) in before.without_gaps(first, end).chain([(rest, before.reserved)]) {
-                if first < end {
-                    // SAFETY: of a region of this heap; no arena of it is used or will be, and nothing refers to it.
-                    let _ = unsafe { self.os.release_part(before.range_of(first, end)) };
-                }
-            }
-            if let Some(beside) = before.beside {
-                // SAFETY: the whole reservation, for which nobody asked yet. Who does makes its own, as long as what is left.
-                let _ = unsafe { self.os.release(beside) };
+            if let Some(unused) = self.table.unused(number, growth).filter(|unused| unused.new >= LEAST) {
+                self.cut_region(number, unused, &mut cutting);
             }
         }
+    }
+
+    /// Gives back address space that no arena uses, and leaves nothing to grow into, until `enough` bytes have gone: for somebody who was refused that under a limit. The most in a row first: a region that has
+    /// gone does not leave its number. `cutting` as above.
+    pub(crate) fn squeeze_address_space(&mut self, enough: u64, mut cutting: impl FnMut(Cut)) {
+        let mut gone = 0;
+        while gone < enough {
+            let regions =
+                (0..self.table.count).filter_map(|number| Some((number, self.table.unused(number, 0)?)));
+            let Some((number, unused)) = regions.max_by_key(|(_, unused)| unused.new) else { return };
+            if !self.cut_region(number, unused, &mut cutting) {
+                return;
+            }
+            gone += u64::from(unused.new) * ARENA_BYTES as u64;
+        }
+    }
+
+    /// Says whether it did.
+    fn cut_region(&mut self, number: usize, unused: Unused, cutting: &mut impl FnMut(Cut)) -> bool {
+        let Unused { first, end, .. } = unused;
+        self.forget(number, first, end);
+        let Some((before, after)) = self.table.cut(number, first, end) else { return false };
+        let bytes = |arenas: u32| arenas as usize * ARENA_BYTES;
+        let behind = after.without_gaps(end, after.arenas).find(|(start, end)| start < end);
+        let behind = behind.map(|(start, end)| (bytes(start), bytes(end)));
+        cutting(Cut { region: before.range.start, kept: bytes(first), behind });
+        let rest = before.reserved.min(after.reserved.max(end));
+        for (first, end) in before.without_gaps(first, end).chain([(rest, before.reserved)]) {
+            if first < end {
+                // SAFETY: of a region of this heap; no arena of it is used or will be, and nothing refers to it.
+                let _ = unsafe { self.os.release_part(before.range_of(first, end)) };
+            }
+        }
+        if let Some(beside) = before.beside {
+            // SAFETY: the whole reservation, for which nobody asked yet. Who does makes its own, as long as what is left.
+            let _ = unsafe { self.os.release(beside) };
+        }
+        true
     }
 
     /// Takes arenas without memory out of the list of those that can be used again. Nobody looks at their records any more.
@@ -87,8 +119,8 @@ impl<O: Os> Arenas<O> {
 }
 
 impl Table {
-    /// Arenas of a region that nobody uses and nobody needs, if they are worth it: from behind the small arenas, and `growth` more, to the first that a large block uses. Gaps are among them.
-    fn unused(&self, number: usize, growth: u32) -> Option<(u32, u32)> {
+    /// Arenas of a region that nobody uses and nobody needs, if there are any: from behind the small arenas, and `growth` more, to the first that a large block uses. Gaps are among them.
+    fn unused(&self, number: usize, growth: u32) -> Option<Unused> {
         let region = self.regions[number].as_ref()?;
         let idle = |index: &u32| self.is_without_memory(Self::id(number, *index));
         let below = (0..region.low).rev().find(|index| !idle(index)).map_or(0, |last| last + 1);
@@ -99,7 +131,7 @@ impl Table {
         let new: u32 = region.without_gaps(first, end.max(first)).map(|(first, end)| end - first).sum();
         // Those that lie behind it stay, and this one is one more.
         let left = region.gaps.iter().filter(|gap| **gap != NO_GAP && gap.0 >= end).count();
-        (new >= LEAST && left < GAPS).then_some((first, end))
+        (new > 0 && left < GAPS).then_some(Unused { first, end, new })
     }
 
     /// Takes these arenas out of a region for good, and what is reserved behind all. Returns how it was, and how it is. What was beside it is no more its own.

@@ -13,7 +13,9 @@
 //! | `batch` | the same for heap pages in numbers |
 //! | `resize` | runs that change their length where they are |
 //! | `supply` | obtaining address space and memory |
+//! | `refusals` | when refused address space is asked for again |
 //! | `cut` | giving address space back, where the program limits itself |
+//! | `exact` | what another allocator serves better where address space is limited |
 //! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
@@ -39,6 +41,7 @@ mod clock;
 mod cut;
 mod demand;
 mod empties;
+pub(crate) mod exact;
 mod fork;
 pub mod layout;
 mod list;
@@ -48,6 +51,7 @@ mod order;
 mod plan;
 mod policy;
 mod record;
+mod refusals;
 mod report;
 mod resize;
 mod settings;

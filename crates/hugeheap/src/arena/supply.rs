@@ -130,10 +130,12 @@ impl<O: Os> Arenas<O> {
         if let Some(id) = self.table.fresh() {
             return Some(id);
         }
-        match self.add_region(1, 1) {
-            Some(()) => self.table.fresh(),
-            None => self.table.spare(),
+        if !self.refusals.may_ask() {
+            return None;
         }
+        let refused = self.add_region(1, 1).is_none();
+        self.refusals.note(refused);
+        if refused { self.table.spare() } else { self.table.fresh() }
     }
 
     /// Keeps an arena that is out of all lists, and could not be supplied, for later.

@@ -22,6 +22,7 @@ mod guest;
 mod numbers;
 mod publisher;
 mod record_file;
+mod scarce;
 mod thread;
 
 pub use crate::lock::{Guard, Lock};
@@ -154,6 +155,7 @@ impl Runtime {
     ///
     /// For whoever sees that the program limits itself. Between a `fork` that called no handlers and `exec` the lock may be held for good: it is not waited for without end.
     pub fn limit_address_space(&'static self, bytes: u64) {
+        scarce::note_limit();
         for _ in 0..WAITS {
             if let Some(mut heap) = self.heap.try_lock() {
                 heap.cut_address_space(bytes, |cut| object::space().shorten(cut));

@@ -245,11 +245,130 @@ fn a_limit_that_leaves_enough_takes_nothing() {
     assert_eq!(world.address_space(), before);
 }
 
+/// A program under a limit: the first region is an eighth of it, and there are many.
+fn under(limit: usize) -> World {
+    let config = Config { address_space_limit: Some(limit as u64), ..Config::default() };
+    World::with(Settings { policy: Policy::Thp, ..Settings::DEFAULT }, config)
+}
+
+/// With all small blocks freed, the longest block that others got was an eighth of the limit: what was reserved for them was nobody else's.
+#[test]
+fn what_small_arenas_left_is_others_when_they_need_it() {
+    const LIMIT: usize = 1 << 30;
+    let mut world = under(LIMIT);
+    for round in 0..2 {
+        let mut arenas = Vec::new();
+        while let Some(arena) = world.heap.allocate(HEAP_PAGES) {
+            world.use_all(arena.get(), HEAP_PAGE_BYTES);
+            arenas.push(arena.get());
+        }
+        assert!(arenas.len() * ARENA_BYTES > LIMIT / 20 * 19, "{} in round {round}", arenas.len());
+        world.heap.squeeze_address_space(u64::MAX, |_| ());
+        world.check();
+        arenas.iter().for_each(|&arena| world.check_contents(arena, HEAP_PAGE_BYTES));
+        world.free_arenas(&arenas);
+        // What is kept, because it was needed again in the round before, goes first.
+        world.heap.forget_demand();
+        world.run(3.0);
+        assert!(!world.has_room(LIMIT / 2));
+        world.heap.squeeze_address_space(u64::MAX, |_| ());
+        world.check();
+        assert!(world.has_room(LIMIT / 100 * 97), "{} taken in round {round}", world.address_space());
+    }
+}
+
+/// At the limit each small block was three attempts to make a region: 20 times the time of a program on stock.
+#[test]
+fn with_an_allocator_below_a_heap_at_its_limit_asks_for_a_region_now_and_then() {
+    let mut world = under(256 << 20);
+    let mut refused = 0;
+    let mut attempts = |world: &mut World, requests: u32| {
+        let before = world.kernel.calls(Call::Reserve);
+        for _ in 0..requests {
+            refused += u32::from(world.heap.allocate(HEAP_PAGES).is_none());
+        }
+        world.kernel.calls(Call::Reserve) - before
+    };
+    attempts(&mut world, 200);
+    let each = attempts(&mut world, 1);
+    assert!(each > 0 && attempts(&mut world, 64) == 64 * each);
+    world.heap.refusals.pass_on();
+    assert_eq!(attempts(&mut world, 64 * 5), 5 * each);
+    assert!(refused > 64 * 6);
+    // What is freed is had at once, and what others free soon.
+    world.kernel.set_address_space_limit(None);
+    assert!((0..64).any(|_| world.heap.allocate(HEAP_PAGES).is_some()));
+    world.check();
+}
+
+#[test]
+fn no_more_is_squeezed_out_than_somebody_needs() {
+    let mut world = under(1 << 30);
+    let arenas = world.take_arenas(300);
+    world.free_arenas(&arenas);
+    world.heap.forget_demand();
+    world.run(3.0);
+    let before = world.address_space();
+    world.heap.squeeze_address_space(100 << 20, |_| ());
+    let gone = before - world.address_space();
+    assert!((100 << 20..256 << 20).contains(&gone), "{gone}");
+    world.heap.squeeze_address_space(0, |_| ());
+    assert_eq!(world.address_space(), before - gone);
+    world.check();
+}
+
+/// Regions have numbers for so many rounds; after that hugeheap has no memory, and says so.
+#[test]
+fn a_heap_without_numbers_for_regions_has_no_memory_and_goes_on() {
+    let mut world = under(64 << 20);
+    let mut rounds = 0;
+    while let Some(arena) = world.heap.allocate(HEAP_PAGES) {
+        world.use_all(arena.get(), HEAP_PAGE_BYTES);
+        world.free_arenas(&[arena.get()]);
+        world.heap.forget_demand();
+        world.run(3.0);
+        world.heap.squeeze_address_space(u64::MAX, |_| ());
+        world.check();
+        rounds += 1;
+    }
+    assert_eq!(rounds, crate::arena::MAX_REGIONS);
+    assert!(world.heap.allocate(1).is_none() && world.heap.allocate_large(ARENA_BYTES, true).is_none());
+    assert_eq!(world.kernel.charge(), 0);
+    world.check();
+}
+
+#[test]
+fn what_lives_stays_where_all_else_is_squeezed_out() {
+    const LIMIT: usize = 1 << 30;
+    let mut world = under(LIMIT);
+    let mut arenas = Vec::new();
+    while let Some(arena) = world.heap.allocate(HEAP_PAGES) {
+        world.use_all(arena.get(), ARENA_BYTES);
+        arenas.push(arena.get());
+    }
+    let kept = arenas.split_off(arenas.len() - 2);
+    let first = arenas.remove(0);
+    world.free_arenas(&arenas);
+    world.heap.forget_demand();
+    world.run(3.0);
+    world.heap.squeeze_address_space(u64::MAX, |_| ());
+    world.check();
+    assert!(world.has_room(LIMIT / 4 * 3));
+    for &arena in kept.iter().chain([&first]) {
+        world.check_contents(arena, ARENA_BYTES);
+    }
+    assert_eq!(world.kernel.violations(), []);
+    world.free_arenas(&kept);
+    world.free_arenas(&[first]);
+    world.run(3.0);
+    assert_eq!(world.kernel.charge(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn a_heap_that_is_cut_again_and_again_keeps_its_promises(
-        steps in proptest::collection::vec((0u32..10, any::<prop::sample::Index>(), 1usize..40), 1..120)
+        steps in proptest::collection::vec((0u32..11, any::<prop::sample::Index>(), 1usize..40), 1..120)
     ) {
         let mut world = in_region(2000);
         let (mut runs, mut blocks) = (Vec::new(), Vec::new());
@@ -265,6 +384,7 @@ proptest! {
                     world.heap.free_large(block).expect("it is live");
                 }
                 8 => world.run(size as f64 / 10.0),
+                10 => { world.heap.squeeze_address_space(u64::MAX, |_| ()); world.check(); }
                 9 => { world.limit((size * 100) << 20); world.kernel.set_address_space_limit(None); }
                 _ => {}
             }
