@@ -1,21 +1,13 @@
 /* What a program has under a limit: the steps are its arguments, and each that asks for memory prints how many MiB there were.
    fN: blocks of N bytes until there are no more; tN: the same with four threads; x: all of them freed; b: the longest block; gN: one block that grows by N KiB at a time;
    vN: a limit of N MiB on address space; k: a child goes on. */
+#include "check.h"
+
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1); \
-        } \
-    } while (0)
 
 enum { THREADS = 4 };
 
@@ -25,7 +17,7 @@ struct list {
     size_t size, bytes;
 };
 
-static void *fill(void *argument) {
+static void *take_all(void *argument) {
     struct list *list = argument;
     void **block;
     while ((block = malloc(list->size)) != NULL) {
@@ -94,14 +86,14 @@ int main(int count, char **steps) {
         switch (steps[step][0]) {
         case 'f':
             lists[0].size = number;
-            fill(&lists[0]);
+            take_all(&lists[0]);
             say(lists[0].bytes);
             break;
         case 't':
             for (int thread = 0; thread < THREADS; thread++) {
                 lists[1 + thread].size = number;
                 /* Those before it may have left nothing for a stack. */
-                if (pthread_create(&threads[thread], NULL, fill, &lists[1 + thread]) != 0)
+                if (pthread_create(&threads[thread], NULL, take_all, &lists[1 + thread]) != 0)
                     break;
                 started += 1;
             }

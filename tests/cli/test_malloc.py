@@ -18,16 +18,25 @@ SECTIONS = ["sizes", "limited", "little_left", "refusals", "alignments", "foreig
 
 
 @pytest.fixture(scope="module")
-def family(tmp_path_factory):
-    """The program with a section for each part of the family."""
+def compiled(tmp_path_factory):
+    """Compiles a program of this directory."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")
-    target = tmp_path_factory.mktemp("malloc") / "family"
-    words = [compiler, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", ROOT / "tests/c"]
-    words += [HERE / "malloc_family.c", "-o", target, "-ldl"]
-    subprocess.run(words, check=True)
-    return target
+
+    def compiled(source):
+        target = tmp_path_factory.mktemp("malloc") / Path(source).stem
+        words = [compiler, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", ROOT / "tests/c"]
+        subprocess.run([*words, HERE / source, "-o", target, "-ldl"], check=True)
+        return target
+
+    return compiled
+
+
+@pytest.fixture(scope="module")
+def family(compiled):
+    """The program with a section for each part of the family."""
+    return compiled("malloc_family.c")
 
 
 def on_malloc(hugeheap, *command, options=(), **more):
@@ -53,15 +62,9 @@ def test_the_family_does_what_the_manual_says(section, hugeheap, family):
 
 
 @pytest.fixture(scope="module")
-def limited(tmp_path_factory):
+def limited(compiled):
     """The program that says how much it has under a limit."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
-    target = tmp_path_factory.mktemp("limited") / "limited"
-    words = [compiler, "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "limited.c", "-o", target]
-    subprocess.run(words, check=True)
-    return target
+    return compiled("limited.c")
 
 
 # With blocks of 1,060,000 bytes it had half of what it has on stock, with those of 5 MB 81 %; and with all freed an eighth of the limit for one block.
