@@ -7,10 +7,12 @@
 //!
 //! For allocators that have another below them: the C library's `malloc`, CPython's raw domain. Which requests these are: `arena::exact`.
 //!
+//! In a process of hardened heaps all stays here: what another allocator serves has no guard, and is not cleared when it is freed.
+//!
 //! Whether there is a limit is remembered, because each longer request asks: once there is none, one comes only through [`Runtime::limit_address_space`]. Not seen: a limit that another process sets, or a system call
 //! without the C library. Then all is as it is without one.
 
-use super::{Runtime, errno};
+use super::{Runtime, errno, hardened_by_environment};
 use crate::arena::exact;
 use crate::object;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +27,11 @@ impl Runtime {
     #[inline]
     pub fn is_scarce_for(&self, bytes: usize) -> bool {
         bytes >= exact::LEAST && MAY_BE_LIMITED.load(Ordering::Relaxed) && is_limited_for(bytes)
+    }
+
+    /// Whether the heaps of this process are hardened: what they promise only they keep.
+    pub fn is_hardened(&self) -> bool {
+        hardened_by_environment()
     }
 
     /// Whether the address space of this process is limited, as far as that was seen.
@@ -60,7 +67,7 @@ pub(super) fn note_limit() {
 fn is_limited_for(bytes: usize) -> bool {
     let _kept = errno::Kept::new();
     match Linux::new().address_space_limit() {
-        Some(space) => exact::is_better_exact(bytes, space),
+        Some(space) => !hardened_by_environment() && exact::is_better_exact(bytes, space),
         None => {
             MAY_BE_LIMITED.store(false, Ordering::Relaxed);
             false

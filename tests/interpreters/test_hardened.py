@@ -1,0 +1,34 @@
+"""Hardened heaps of CPython: their promises hold for all blocks of the process."""
+
+import pytest
+import testbed
+
+INTERPRETERS = testbed.find_interpreters()
+MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
+
+# 100 MB of objects of which rounding wastes a quarter: how many are malloc's, which have no heap page of their own.
+ROUNDED = """
+kept = [bytes(12_288) for _ in range(8_000)]
+print(sum(id(each) % 16_384 != 0 for each in kept))
+"""
+
+# A buffer that leaves over a sixth of its arenas, of a process that has a good part of its limit: whether it is malloc's, which has its own header before it.
+LIMITED = """
+import ctypes, resource
+resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+kept = [str(number) for number in range(1_500_000)]
+block = bytearray(5_000_000)
+print(int(ctypes.addressof(ctypes.c_char.from_buffer(block)) % 4096 != 0))
+"""
+
+
+@pytest.mark.parametrize("program", [ROUNDED, LIMITED], ids=["rounded", "limited"])
+@pytest.mark.skipif(MAIN is None, reason="no CPython with the functions here")
+def test_no_block_of_a_hardened_process_is_mallocs(program):
+    """Sizes of which much is left over went on to malloc, and had no guard and were not cleared."""
+    for hardened in (False, True):
+        env = testbed.preloaded(level="objects") | ({"HUGEHEAP_HARDENED": "1"} if hardened else {})
+        result = testbed.run([INTERPRETERS[MAIN], "-c", program], env=env)
+        assert (result.returncode, result.stderr) == (0, "")
+        # Without it some are: the programs are such that it matters.
+        assert (int(result.stdout) == 0) == hardened
