@@ -284,3 +284,25 @@ except MemoryError:
 def test_a_limit_that_follows_one_that_could_not_be_read_leaves_room_for_threads():
     result = testbed.run([INTERPRETERS[MAIN], "-c", CAUGHT], env=testbed.preloaded(MALLOC_ARENA_MAX="1"))
     assert (result.returncode, result.stdout, result.stderr) == (0, "a thread, 99999\n", "")
+
+
+FEW_READS = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+def reads():
+    with open("/proc/self/io") as lines:
+        return int(lines.read().split("syscr: ")[1].split()[0])
+before = reads()
+for number in range(10_000):
+    bytearray(200_000)
+    bytearray(3_000_000)
+print(reads() - before)
+"""
+
+
+@pytest.mark.parametrize("level", testbed.LEVELS)
+def test_a_wide_limit_is_not_read_with_each_buffer(level):
+    """How much of it is taken was read from /proc with each of them."""
+    result = testbed.run([INTERPRETERS[MAIN], "-c", FEW_READS], env=testbed.preloaded(level=level))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert int(result.stdout) < 2_000
