@@ -345,7 +345,7 @@ def test_the_end_of_a_process_is_silent(start, tmp_path):
 
 def test_a_limit_of_address_space(fill_and_fill_again, library):
     """`MemoryError` comes where memory ends, is survived, and for small objects and tables alike the heap had the most."""
-    for make, preload in [("[[number] for number in range(20_000)]", {}), ("bytearray(3 << 20)", library)]:
+    for make, preload in [("[[number] for number in range(20_000)]", {}), ("bytearray((4 << 20) - 1)", library)]:
         stats = fill_and_fill_again("ulimit -v 300000", make, enable=not preload, **preload)
         if preload:
             assert stats["fallbacks"].get("address_space", 0) > 0, "memory ended, and nothing was said"
