@@ -176,10 +176,9 @@ const WASTE: usize = 20;
 const MAPPED: usize = 128 << 10;
 
 /// Whether a request is better served by malloc. Here all of a block is resident on a huge page: 200 MB of buffers of 12, 32 or 64 KiB and a header take a sixth more (`docs/measurements/buffers.py`). Not where spans had more before: that memory is still here, or was needed already, and would be
-/// held twice for a while. And where address space is limited, of which an arena would take more. Hardened heaps keep what they promise for all blocks.
+/// held twice for a while. And where address space is limited, of which an arena would take more.
 fn wastes(bytes: usize) -> bool {
-    leaves_over(bytes) && are_many(space().span_bytes()) && !runtime().is_hardened()
-        || runtime().is_scarce_for(bytes)
+    leaves_over(bytes) && are_many(space().span_bytes()) || runtime().is_scarce_for(bytes)
 }
 
 /// Whether much of what the request would get is left over.

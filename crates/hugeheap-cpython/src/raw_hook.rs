@@ -119,14 +119,6 @@ unsafe fn take_over(pointer: *mut c_void, bytes: usize) -> Option<*mut c_void> {
 unsafe fn realloc_ours(pointer: *mut c_void, bytes: usize) -> *mut c_void {
     let wrong =
         |mistake: BadFree| -> ! { complain::abort(format_args!("realloc of {pointer:p}: {mistake}")) };
-    let old = || runtime().large_bytes(pointer as usize).unwrap_or_else(|mistake| wrong(mistake));
-    if runtime().is_scarce_for(bytes) && bytes > old() {
-        // SAFETY: by the caller's contract.
-        let moved = unsafe { move_back(pointer, old(), bytes) };
-        if !moved.is_null() {
-            return moved;
-        }
-    }
     if bytes >= SMALL_AGAIN {
         match runtime().resize_large(pointer as usize, bytes) {
             Ok(Some(address)) => return address.get() as *mut c_void,
@@ -134,12 +126,7 @@ unsafe fn realloc_ours(pointer: *mut c_void, bytes: usize) -> *mut c_void {
             Err(mistake) => wrong(mistake),
         }
     }
-    // SAFETY: by the caller's contract.
-    unsafe { move_back(pointer, old(), bytes) }
-}
-
-/// Moves a block of ours, of `old` bytes, to the allocator before. Null, and it is as it was, when that has no memory.
-unsafe fn move_back(pointer: *mut c_void, old: usize, bytes: usize) -> *mut c_void {
+    let old = runtime().large_bytes(pointer as usize).unwrap_or_else(|mistake| wrong(mistake));
     // SAFETY: a request of the raw domain; both blocks are live and apart while they are copied.
     unsafe {
         let moved = again(bytes, || previous().malloc(bytes));

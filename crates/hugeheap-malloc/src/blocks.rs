@@ -158,13 +158,6 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: as in `free_far`.
         return unsafe { c_library::realloc(block, size) };
     }
-    if runtime().is_scarce_for(size) {
-        // SAFETY: by the contract of realloc. That it is a live block is checked.
-        let moved = unsafe { grow_out(address, size) };
-        if !moved.is_null() {
-            return moved;
-        }
-    }
     // SAFETY: as in `heap_at_hand`.
     let moved = match heap_for(address, || unsafe { thread_heap() }) {
         // SAFETY: the caller gives the block up when the answer is not null. That it is one is checked.
@@ -178,20 +171,6 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: as above; it is the C library's.
         Err(Mistake::Foreign) => again(size, || unsafe { c_library::realloc(block, size) }),
         Err(mistake) => end("realloc", block, mistake),
-    }
-}
-
-/// Moves a block of hugeheap's that grows to the C library, which serves it better. Null, and the block is as it was, where it does not grow, or is none, or there is no memory.
-///
-/// # Safety
-/// As for `realloc`.
-#[cold]
-#[inline(never)]
-unsafe fn grow_out(block: NonNull<u8>, size: usize) -> *mut c_void {
-    match space().usable_size(block.as_ptr() as usize) {
-        // SAFETY: by the contract above.
-        Ok(usable) if size > usable => unsafe { move_out(block, size) },
-        _ => null_mut(),
     }
 }
 

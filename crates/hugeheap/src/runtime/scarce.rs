@@ -40,11 +40,6 @@ impl Runtime {
         bytes >= exact::LEAST && MAY_BE_LIMITED.load(Ordering::Relaxed) && is_limited_for(bytes)
     }
 
-    /// Whether the heaps of this process are hardened: what they promise only they keep.
-    pub fn is_hardened(&self) -> bool {
-        hardened_by_environment()
-    }
-
     /// Whether the address space of this process is limited, as far as that was seen by a longer request.
     pub fn is_limited(&self) -> bool {
         MAY_BE_LIMITED.load(Ordering::Relaxed)
