@@ -12,7 +12,7 @@ kept = [bytes(12_288) for _ in range(8_000)]
 print(sum(id(each) % 16_384 != 0 for each in kept))
 """
 
-# A buffer that leaves over a sixth of its arenas, of a process that has a good part of its limit: whether it is malloc's, which has its own header before it.
+# A buffer longer than a sixteenth of the limit, of a process that has a good part of it: whether it is malloc's, which has its own header before it.
 LIMITED = """
 import ctypes, resource
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, -1))
@@ -20,7 +20,7 @@ resource.setrlimit(resource.RLIMIT_AS, (8 << 30, -1))
 bytearray(200_000)
 resource.setrlimit(resource.RLIMIT_AS, (400 << 20, -1))
 kept = [str(number) for number in range(1_500_000)]
-block = bytearray(5_000_000)
+block = bytearray((40 << 20) - 1)
 print(int(ctypes.addressof(ctypes.c_char.from_buffer(block)) % 4096 != 0))
 """
 
