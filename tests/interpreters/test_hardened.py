@@ -15,11 +15,11 @@ print(sum(id(each) % 16_384 != 0 for each in kept))
 # A buffer longer than a sixteenth of the limit, of a process that has a good part of it: whether it is malloc's, which has its own header before it.
 LIMITED = """
 import ctypes, resource
+kept = [str(number) for number in range(1_500_000)]
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, -1))
 # What was seen of the wide limit does not count under the narrow one.
 bytearray(200_000)
 resource.setrlimit(resource.RLIMIT_AS, (400 << 20, -1))
-kept = [str(number) for number in range(1_500_000)]
 block = bytearray((40 << 20) - 1)
 print(int(ctypes.addressof(ctypes.c_char.from_buffer(block)) % 4096 != 0))
 """
