@@ -319,11 +319,34 @@ def test_in_the_background_it_says_so_and_ends(program, environment):
     assert said.startswith("3 hugeheap: error: top runs in the background"), said
 
 
+def stand_still(terminal):
+    """Until nothing is drawn any more but what is asked for: the list stands still, and what was being read has been drawn."""
+    terminal.sees("COVERAGE")
+    terminal.type(" ")
+    terminal.sees("stands still")
+    drawn, since = len(terminal.written), time.monotonic()
+    while time.monotonic() < since + 2:
+        terminal.read()
+        if len(terminal.written) != drawn:
+            drawn, since = len(terminal.written), time.monotonic()
+
+
+def test_a_terminal_that_says_it_has_changed_is_drawn_on_anew_though_its_size_is_the_same(top):
+    """Only what differed from the picture before was: what the terminal had lost meanwhile stayed lost."""
+    terminal = top(width=80, height=24)
+    stand_still(terminal)
+    seen = len(terminal.written)
+    os.kill(terminal.pid, signal.SIGWINCH)
+    terminal.until(lambda it: b"COVERAGE" in it.written[seen:], "not drawn")
+    terminal.type("q")
+    assert terminal.ended() == 0
+
+
 @pytest.mark.parametrize("size", [(0, 0), (65_535, 65_535)])
 def test_a_terminal_that_tells_no_size_or_an_absurd_one_is_drawn_on(top, size):
     """On one nothing was drawn; of the other all cells were asked for, which ended it."""
     terminal = top(width=80, height=24)
-    terminal.sees("COVERAGE")
+    stand_still(terminal)
     fcntl.ioctl(terminal.ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size[::-1], 0, 0))
     seen = len(terminal.written)
     os.kill(terminal.pid, signal.SIGWINCH)

@@ -123,7 +123,11 @@ fn show(
                     Action::None
                 }
                 Message::Event(Event::Key(key)) if key.kind != KeyEventKind::Release => state.key(key),
-                // The size is asked for at each drawing.
+                // The size is asked for at each drawing. What the terminal made of the old screen nobody knows, even if its size is what it was.
+                Message::Event(Event::Resize(..)) => {
+                    screen.forget()?;
+                    Action::None
+                }
                 Message::Event(_) => Action::None,
                 Message::Signal(SIGTSTP) => Action::Suspend,
                 // Stopped by SIGSTOP, nobody could give the terminal back; it is taken again as if somebody had.

@@ -51,7 +51,11 @@ impl Screen {
     pub(crate) fn take_again(&mut self) -> io::Result<()> {
         enable_raw_mode()?;
         execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
-        // What was drawn before is forgotten, so that all is drawn.
+        self.forget()
+    }
+
+    /// Forgets what was drawn before, so that all is drawn.
+    pub(crate) fn forget(&mut self) -> io::Result<()> {
         self.terminal.clear()
     }
 
