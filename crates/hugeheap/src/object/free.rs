@@ -54,10 +54,11 @@ impl<S: Source> Heap<S> {
     /// What is in a page that is pending.
     #[inline(never)]
     fn free_pending_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
+        let fits = |_: &Own<S>, way| tag::is_pending(way) && tag::heap(way) != 0 && tag::class(way) < CLASSES;
         // SAFETY: whoever frees gives the block up.
-        match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, |class| class < CLASSES) } {
+        match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, fits) } {
             InPending::Freed => {}
-            InPending::Announce(tag) => Self::announce_freed(core, address.as_ptr() as usize, tag),
+            InPending::Announce(tag) => Self::announce_freed(address.as_ptr() as usize, tag, core),
             InPending::Refused => Self::free_elsewhere_or_abort(core, address),
             InPending::Twice(class) => free_twice(address, class),
         }
@@ -155,14 +156,15 @@ impl<S: Source> Heap<S> {
         let core = self.core;
         if bytes <= MAX_BINNED {
             // SAFETY: by the contract above.
-            match unsafe { self.free_on_way(address, bytes) } {
-                InWord::Refused => {}
-                InWord::Freed => return,
-                InWord::Settle => return Self::settle_at(address, bytes, core),
-            }
+            return match unsafe { self.free_on_way(address, bytes) } {
+                // SAFETY: as above.
+                InWord::Refused => unsafe { Self::free_sized_of_another(address, bytes, core) },
+                InWord::Freed => {}
+                InWord::Settle => Self::settle_at(address, bytes, core),
+            };
         }
-        // SAFETY: by the contract above.
-        unsafe { Self::free_sized_far_at(address, bytes, core) }
+        // SAFETY: as above.
+        unsafe { Self::free_sized_run_at(address, bytes, core) }
     }
 
     /// [`settle`](Self::settle) for who has the address first.
@@ -172,20 +174,20 @@ impl<S: Source> Heap<S> {
         Self::settle(core, granule);
     }
 
-    /// [`free_sized_far`](Self::free_sized_far) for who has the address first.
+    /// [`free_sized_run`](Self::free_sized_run) for who has the address first.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(never)]
-    unsafe fn free_sized_far_at(address: NonNull<u8>, bytes: usize, core: NonNull<Core<S>>) {
+    unsafe fn free_sized_run_at(address: NonNull<u8>, bytes: usize, core: NonNull<Core<S>>) {
         // SAFETY: by the contract above.
-        unsafe { Self::free_sized_far(core, address, bytes) }
+        unsafe { Self::free_sized_run(core, address, bytes) }
     }
 
     /// A function of its own, so that what is inlined into callers is short and saves no registers.
     ///
     /// # Safety
-    /// As for [`free_sized`](Self::free_sized).
+    /// As for [`free_sized`](Self::free_sized); at most [`MAX_BINNED`] bytes.
     #[inline(never)]
     unsafe fn free_sized_elsewhere(core: NonNull<Core<S>>, address: NonNull<u8>, bytes: usize) {
         let mut heap = Self::borrowed(core);
@@ -194,7 +196,7 @@ impl<S: Source> Heap<S> {
         // SAFETY: by the contract above.
         unsafe {
             if !Self::is_freed(core, granule, heap.free_on_way(address, bytes)) {
-                Self::free_sized_far(core, address, bytes);
+                Self::free_sized_of_another(address, bytes, core);
             }
         }
     }

@@ -16,6 +16,7 @@
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES};
 use super::heap::{Core, Heap, Own, Place, Way};
+use super::instructions::in_register;
 use super::mark::Mark;
 use super::mistake::Mistake;
 use super::remote;
@@ -52,7 +53,8 @@ fn is_in_first_window(address: usize) -> bool {
 }
 
 impl<S: Source> Heap<S> {
-    /// Frees a block of another heap, in the first region, in a page in which others freed before: what nearly all frees of other heaps' blocks are. Saves no registers, as long as what follows is the last thing called. `fits`: of that class.
+    /// Frees a block of another heap, in the first region, in a page in which others freed before: what nearly all frees of other heaps' blocks are. Saves no registers, as long as what follows is the last thing called. `fits`: whether the page is
+    /// pending, of another heap and of a class that may be, by the difference of its tag and this heap's.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -60,26 +62,37 @@ impl<S: Source> Heap<S> {
     pub(super) unsafe fn free_in_pending(
         core: NonNull<Core<S>>,
         address: usize,
-        fits: impl FnOnce(Class) -> bool,
+        fits: impl FnOnce(&Own<S>, u32) -> bool,
     ) -> InPending {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
         let granule = own.granule_of(address);
         let Some(Way { way, window, mark }) = own.way_to_any(granule) else { return InPending::Refused };
         let tag = way as u32 ^ own.tag;
-        if !tag::is_pending(tag) || tag::heap(way as u32) == 0 || !fits(tag::class(way as u32)) {
+        if !fits(own, way as u32) {
             return InPending::Refused;
         }
-        // SAFETY: windows of the first region have words.
-        let (vacant, freed) = unsafe { (&*own.vacant.add(window), &*own.remote.add(window)) };
-        let (bit, owners) = (1 << (granule % 64), vacant.load(Ordering::Relaxed));
-        if owners & bit != 0 {
+        // Addresses, each in one register: of the parts that they are made of there are more than registers that need not be saved.
+        let (vacant, freed) = (own.vacant.wrapping_add(window), own.remote.wrapping_add(window));
+        let mark = in_register(core::ptr::from_ref(mark) as usize) as *const Mark;
+        // SAFETY: windows of the first region have words, and its pages marks.
+        let (vacant, freed, mark) = unsafe {
+            (
+                &*(in_register(vacant as usize) as *const AtomicU64),
+                &*(in_register(freed as usize) as *const AtomicU64),
+                &*mark,
+            )
+        };
+        let bit = 1 << (granule % 64);
+        if vacant.load(Ordering::Relaxed) & bit != 0 {
             return InPending::Refused;
         }
         if !remote::free(freed, bit) {
             return InPending::Twice(tag::class(tag));
         }
-        let whole = owners | freed.load(Ordering::Relaxed) == u64::MAX && is_in_first_window(address);
+        // Read again, which few frees need: there is no register to keep it in.
+        let whole = is_in_first_window(address)
+            && vacant.load(Ordering::Relaxed) | freed.load(Ordering::Relaxed) == u64::MAX;
         if whole || !remote::is_still_pending(&mark.tag, tag) {
             InPending::Announce(tag)
         } else {
@@ -89,7 +102,7 @@ impl<S: Source> Heap<S> {
 
     /// Goes on where a block was freed in a page that was pending, with that tag: it may have been collected since, or a window of it have no live block any more.
     #[inline(never)]
-    pub(super) fn announce_freed(core: NonNull<Core<S>>, address: usize, tag: u32) {
+    pub(super) fn announce_freed(address: usize, tag: u32, core: NonNull<Core<S>>) {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
         let granule = own.granule_of(address);

@@ -72,6 +72,13 @@ pub(crate) const fn class_on(way: usize) -> Class {
     way >> CLASS_SHIFT
 }
 
+/// Whether a page is pending, of another heap and of the class that a way leads to, by the difference of its tag, this heap's and the way: nothing but the numbers of the heaps differs, and the pending bit is set. One comparison for all of it.
+pub(crate) const fn is_pending_elsewhere(difference: u32) -> bool {
+    const BIT: u32 = PENDING >> HEAP_SHIFT;
+    // Below the pending bit the numbers of the heaps, above it what has to be zero.
+    difference.rotate_right(HEAP_SHIFT).wrapping_sub(BIT + 1) < BIT - 1
+}
+
 /// The class in a tag.
 pub(crate) const fn class(tag: u32) -> Class {
     (tag >> CLASS_SHIFT) as Class & 63
@@ -85,4 +92,28 @@ pub(crate) const fn heap(tag: u32) -> u32 {
 /// Whether another thread freed in the page.
 pub(crate) const fn is_pending(tag: u32) -> bool {
     tag & PENDING != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All pairs of such heaps and classes, pending or not, against what the one comparison stands for.
+    #[test]
+    fn a_page_is_pending_elsewhere_when_another_heap_has_it_in_the_class_of_the_way() {
+        let heaps = [1, 2, 3, 0x1000, (PENDING >> HEAP_SHIFT) - 1];
+        let classes = [1, 2, CLASSES - 1, SPAN, RUN, SPARE];
+        for (own, theirs) in heaps.iter().flat_map(|&own| heaps.map(|theirs| (own, theirs))) {
+            for (expected, class) in classes.iter().flat_map(|&one| classes.map(|class| (one, class))) {
+                for pending in [0, PENDING] {
+                    let page = tag(theirs, class) | pending;
+                    let difference = page ^ tag(own, 0) ^ tag(0, expected);
+                    let is = pending != 0 && theirs != own && class == expected;
+                    assert_eq!(is_pending_elsewhere(difference), is, "{own} {theirs} {expected} {class}");
+                }
+            }
+            // Pages of no heap.
+            assert!(!is_pending_elsewhere(tag(own, 0) ^ tag(0, 1)));
+        }
+    }
 }
