@@ -37,20 +37,22 @@ impl<S: Source> Heap<S> {
         Busy(Mine::new(self.core, |turn| &turn.busy))
     }
 
+    /// The same where nobody holds the heap. For a fast path, which saves registers for nobody it waits for.
+    #[inline(always)]
+    pub(super) fn try_busy(&self) -> Option<Busy> {
+        Mine::try_new(self.core, |turn| &turn.busy).map(Busy)
+    }
+
     /// Marks the heap as one whose kept runs are being changed, until the guard is dropped.
     #[inline(always)]
     pub(super) fn keeping(&self) -> Keeping {
         Keeping(Mine::new(self.core, |turn| &turn.keeping))
     }
 
-    /// The same where nobody holds the heap. For a fast path, which saves registers for nobody it waits for.
+    /// The same where nobody holds the heap, as with [`try_busy`](Self::try_busy).
     #[inline(always)]
     pub(super) fn try_keeping(&self) -> Option<Keeping> {
-        // SAFETY: cores are never unmapped.
-        let turn: &Turn = unsafe { &(*self.core.as_ptr()).shared.turn };
-        debug_assert_eq!(turn.busy.load(Ordering::Relaxed), 0, "turns are not nested");
-        let mine = Mine::mark(&turn.keeping);
-        (turn.held.load(Ordering::Acquire) == 0).then_some(Keeping(mine))
+        Mine::try_new(self.core, |turn| &turn.keeping).map(Keeping)
     }
 }
 
@@ -99,6 +101,14 @@ impl Mine {
             Self::wait(mark, &turn.held);
         }
         mine
+    }
+
+    #[inline(always)]
+    fn try_new<S: Source>(core: NonNull<Core<S>>, mark: impl FnOnce(&Turn) -> &AtomicU32) -> Option<Self> {
+        // SAFETY: cores are never unmapped.
+        let turn: &Turn = unsafe { &(*core.as_ptr()).shared.turn };
+        let mine = Self::mark(mark(turn));
+        (turn.held.load(Ordering::Acquire) == 0).then_some(mine)
     }
 
     #[inline(always)]

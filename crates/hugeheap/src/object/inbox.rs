@@ -194,10 +194,15 @@ impl<S: Source> Own<S> {
 
     fn collect_page(&mut self, page: Page) {
         let class = tag::class(remote::acknowledge(&page.mark().tag));
-        for window in 0..WINDOWS {
-            let bits = remote::take(&page.remote()[window]);
-            if bits != 0 && !self.free_bits(page, &Place { class, window, bits }) {
-                freed_twice(page, class, window, bits);
+        // No window of a page that is not at hand is open.
+        if self.preset.is_none() && self.bins[class].page != page.address() {
+            free_windows(page, class);
+        } else {
+            for window in 0..WINDOWS {
+                let bits = remote::take(&page.remote()[window]);
+                if bits != 0 && !self.free_bits(page, &Place { class, window, bits }) {
+                    freed_twice(page, class, window, bits);
+                }
             }
         }
         // Once for all windows. Also a page that could not be released because it was pending.
@@ -221,6 +226,26 @@ impl<S: Source> Own<S> {
     pub(super) fn queues_are_empty(&self) -> bool {
         self.pending.pages == 0 && self.queued_pages().next().is_none()
     }
+}
+
+/// Frees what other threads freed, in a page of which no window is open. What its mark says of all of it is changed once: window by window that was a tenth of what `xmalloc`'s producer does.
+fn free_windows(page: Page, class: Class) {
+    let (mut windows, mut blocks) = (0, 0);
+    for (window, word) in page.vacant().iter().enumerate() {
+        let bits = remote::take(&page.remote()[window]);
+        if bits == 0 {
+            continue;
+        }
+        let vacant = word.load(Ordering::Relaxed);
+        if vacant & bits != 0 {
+            freed_twice(page, class, window, bits);
+        }
+        word.store(vacant | bits, Ordering::Relaxed);
+        windows |= 1 << window;
+        blocks += SHAPES[class].blocks_of(window, bits);
+    }
+    page.mark().add_windows(windows);
+    page.mark().remove_live(blocks);
 }
 
 /// The owner freed one of the blocks of a window that another thread freed.

@@ -131,6 +131,12 @@ impl Mark {
         self.change(|state| state & !0xffff | u32::from(free));
     }
 
+    /// These windows have free blocks.
+    #[inline(always)]
+    pub(super) fn add_windows(&self, windows: u16) {
+        self.change(|state| state | u32::from(windows));
+    }
+
     /// A window has a free block. Returns the windows that had one before.
     #[inline(always)]
     pub(crate) fn add_free(&self, window: usize) -> u16 {

@@ -218,15 +218,17 @@ impl<S: Source> Own<S> {
         if self.bins[class].page == page.address() {
             return;
         }
-        if page.mark().listed() == 0 {
+        let mark = page.mark();
+        let empty = mark.live() == 0 && page.is_empty() && !self.is_quarantined(page, class);
+        if empty && self.release(page.address(), mark, class) {
+            return;
+        }
+        if mark.listed() == 0 {
             if self.windows_of(page, class) != 0 {
                 self.link_partial(class, page.address());
             } else {
-                page.mark().set_full();
+                mark.set_full();
             }
-        }
-        if page.mark().live() == 0 && page.is_empty() && !self.is_quarantined(page, class) {
-            self.release(page.address(), page.mark(), class);
         }
     }
 

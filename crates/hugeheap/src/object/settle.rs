@@ -54,21 +54,24 @@ impl<S: Source> Own<S> {
         // The count alone would do, as far as anybody knows. But what another uses of a page that is given back is memory that two have.
         debug_assert!(is_vacant(words), "its count says so");
         if is_vacant(words) {
-            self.release(self.base + page * HEAP_PAGE_BYTES, mark, class);
+            let _stays = !self.release(self.base + page * HEAP_PAGE_BYTES, mark, class);
         }
     }
 
-    /// Takes the page that begins at an address, which has no live block and is not at hand, out of its bin.
-    pub(super) fn release(&mut self, address: usize, mark: &Mark, class: Class) {
+    /// Takes the page that begins at an address, which has no live block and is not at hand, out of its bin. Says no where it stays.
+    pub(super) fn release(&mut self, address: usize, mark: &Mark, class: Class) -> bool {
         let (tag, spare) = (self.tag_of(class), self.spare_tag());
         // Fails when another thread's free is announced: the collection comes back to the page.
         if mark.tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return;
+            return false;
         }
         self.unlink(class, mark);
+        // Nor is it full any more, if it was in no list.
+        mark.set_listed(0);
         // What lies in other regions is not remembered, and to forget a block is always allowed: it is found in its page.
         let page = (address.wrapping_sub(self.base) / HEAP_PAGE_BYTES) as u32;
         self.bins[class].forget_if(|granule| granule / (64 * WINDOWS as u32) == page);
         self.keep_spare(address);
+        true
     }
 }

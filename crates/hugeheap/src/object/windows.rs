@@ -7,22 +7,22 @@
 use super::bin::{NO_NUMBER, Window};
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own};
-use super::instructions::without_bit;
+use super::instructions::{in_register, without_bit};
 use super::mark::Mark;
 use super::space::{Bitmap, Page, Source};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 impl<S: Source> Heap<S> {
-    /// Takes a block from a window near at hand. All that it calls comes last, also its next attempt, so that nothing has to be kept meanwhile: with
-    /// a loop a fifth of its instructions saved registers, and blocks of 144 bytes come here for every seventh.
+    /// Takes a block from a window near at hand, one of those that the page's mark has noted. All that it calls comes last, also its next attempt, and what would have to wait, or to look at all windows, is left to
+    /// [`refill_from_page`](Self::refill_from_page): so nothing has to be kept meanwhile. With a loop, or a call in between, a fifth of its instructions saved registers, and blocks of 144 bytes come here for every seventh.
     #[inline(never)]
     pub(super) fn refill_from_window(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         // A child forked while a window is opened would have a part of it.
-        let busy = heap.busy();
-        let number = heap.own().window_near(class);
+        let Some(busy) = heap.try_busy() else { return Self::refill_from_page(core, class) };
+        let number = heap.own().window_noted(class);
         if number == NO_NUMBER {
             drop(busy);
             return Self::refill_from_page(core, class);
@@ -45,11 +45,12 @@ impl<S: Source> Own<S> {
         (page < self.granules() / (64 * WINDOWS)).then_some(page)
     }
 
-    /// The number of the next window of the bin's page, if that lies where blocks are remembered; else [`NO_NUMBER`]. It may have no free block all the same.
+    /// The number of the next noted window of the bin's page, if that lies where blocks are remembered; else [`NO_NUMBER`]. It may have no free block all the same.
     #[inline(always)]
-    pub(super) fn window_near(&self, class: Class) -> usize {
+    fn window_noted(&self, class: Class) -> usize {
         let Some(page) = self.page_near(class) else { return NO_NUMBER };
-        match self.windows_near(page, class) {
+        // SAFETY: the page lies in the first region, and has a mark.
+        match unsafe { &*self.marks.add(page) }.free() {
             0 => NO_NUMBER,
             windows => page * WINDOWS + windows.trailing_zeros() as usize % WINDOWS,
         }
@@ -75,14 +76,12 @@ impl<S: Source> Own<S> {
     /// Opens the window of that number and takes a block, if it has one.
     #[inline(always)]
     pub(super) fn open_near(&mut self, class: Class, number: usize) -> Option<usize> {
-        // SAFETY: a window of the first region, and a class has a shape.
-        let (mark, word, remote, shape) = unsafe {
-            (
-                self.mark_of(number),
-                &*self.vacant.add(number),
-                &*self.remote.add(number),
-                SHAPES.get_unchecked(class),
-            )
+        // Addresses, each in one register, and each made when it is needed: otherwise there are not registers enough.
+        // SAFETY: a window of the first region, and a class has a shape and a bin.
+        let (mark, word, shape) = unsafe {
+            let mark = in_register(core::ptr::from_ref(self.mark_of(number)) as usize) as *const Mark;
+            let word = in_register(self.vacant.add(number) as usize) as *const AtomicU64;
+            (&*mark, &*word, SHAPES.get_unchecked(class))
         };
         mark.remove_free(number % WINDOWS);
         let starts = shape.starts[number % WINDOWS];
@@ -90,10 +89,13 @@ impl<S: Source> Own<S> {
         if vacant & starts == 0 {
             return None;
         }
-        let base = self.base + (number << (GRANULE_SHIFT + 6));
-        // SAFETY: a class has a bin.
-        unsafe { self.bins.get_unchecked_mut(class) }.set_current(Window::new(word, remote, starts, base));
         mark.add_live(shape.blocks_of(number % WINDOWS, vacant & starts));
+        let base = self.base + (number << (GRANULE_SHIFT + 6));
+        // SAFETY: as above.
+        unsafe {
+            let remote = &*self.remote.add(number);
+            self.bins.get_unchecked_mut(class).set_current(Window::new(word, remote, starts, base));
+        }
         let granule = (vacant & starts).trailing_zeros() as usize;
         word.store(without_bit(vacant, granule), Ordering::Relaxed);
         Some(base + (granule << GRANULE_SHIFT))
