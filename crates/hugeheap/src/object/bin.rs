@@ -343,7 +343,13 @@ impl Bin {
         debug_assert!(self.count() == 0);
         let since = core::mem::replace(&mut self.since, Since::NOTHING);
         self.turns += u32::from(since == Since::IN_TURN);
-        since == Since::FREED || self.turns >= TURNS
+        since == Since::FREED || self.has_turned()
+    }
+
+    /// Whether blocks come and go in the current window.
+    #[inline(always)]
+    pub(super) fn has_turned(&self) -> bool {
+        self.turns >= TURNS
     }
 
     /// Where blocks that are gathered are remembered: from the end to the beginning, the first of them to be taken first. None is remembered now.

@@ -27,6 +27,7 @@ use super::instructions::in_register;
 use super::lists::Lists;
 use super::mark::Mark;
 use super::mistake::Mistake;
+use super::recent::has_few;
 use super::run_cache::RunCache;
 use super::space::{Page, Source, Space};
 use super::tag::{self, Ways};
@@ -208,16 +209,16 @@ impl<S: Source> Heap<S> {
             return Self::allocate_pages_of(bytes, self.core);
         }
         let way = self.own().way_of(bytes);
+        let (core, class) = (self.core, tag::class_on(way));
+        let own = self.own();
         // SAFETY: the way of a request.
-        let taken = unsafe {
-            let own = self.own();
+        unsafe {
             match own.retake_on(way) {
-                None if !own.bin_on(way).remembers() => own.take_on(way),
+                None if own.bin_on(way).remembers() => Self::gather_or_refill_of(class, core),
+                None => own.take_on(way).or_else(|| Self::refill_in_row(class, core)),
                 retaken => retaken,
             }
-        };
-        let (core, class) = (self.core, tag::class_on(way));
-        taken.or_else(|| Self::gather_or_refill_of(class, core))
+        }
     }
 
     /// A small block at hand. `None` for larger requests, for 0 bytes, and when there is none: then
@@ -257,6 +258,16 @@ impl<S: Source> Heap<S> {
     #[inline(never)]
     fn gather_or_refill_of(class: Class, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
         Self::gather_or_refill(core, class)
+    }
+
+    /// [`gather_or_refill`](Self::gather_or_refill) where no block was freed since the current window was opened, nor has a free one, as while a program only takes blocks.
+    #[inline(never)]
+    fn refill_in_row(class: Class, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        if heap.own().bins[class].has_turned() || has_few(class) {
+            return Self::gather(core, class);
+        }
+        Self::refill_from_window(core, class)
     }
 
     /// Requests above [`MAX_BINNED`].

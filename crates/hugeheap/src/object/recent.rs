@@ -82,7 +82,7 @@ impl<S: Source> Heap<S> {
 
     /// A function of its own: the way to the current window would save its registers.
     #[inline(never)]
-    fn gather(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+    pub(super) fn gather(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         // A child forked while the window is left would miss its free blocks.
         let busy = heap.busy();
