@@ -301,7 +301,44 @@ static int pairs(size_t size, long count) {
     return 0;
 }
 
+struct taken {
+    size_t size;
+    long count;
+    void **blocks;
+    pthread_barrier_t barrier;
+};
+
+static void *take(void *given) {
+    struct taken *taken = given;
+    for (long number = 0; taken->size && number < taken->count; number++)
+        taken->blocks[number] = malloc(taken->size);
+    pthread_barrier_wait(&taken->barrier);
+    /* Lives until all are freed: its heap has no other owner meanwhile. */
+    pthread_barrier_wait(&taken->barrier);
+    return NULL;
+}
+
+/* The same of frees of blocks that another thread took: others SIZE COUNT. */
+static int others(size_t size, long count) {
+    struct taken taken = {.size = size, .count = count, .blocks = calloc((size_t)count, sizeof(void *))};
+    pthread_t thread;
+    pthread_barrier_init(&taken.barrier, NULL, 2);
+    pthread_create(&thread, NULL, take, &taken);
+    pthread_barrier_wait(&taken.barrier);
+    for (long number = 0; number < count; number++) {
+        void *block = taken.blocks[number];
+        __asm__ volatile("" : "+r"(block)::"memory");
+        if (size)
+            free(block);
+    }
+    pthread_barrier_wait(&taken.barrier);
+    pthread_join(thread, NULL);
+    return 0;
+}
+
 int main(int count, char **words) {
+    if (count == 4 && strcmp(words[1], "others") == 0)
+        return others(strtoul(words[2], NULL, 10), atol(words[3]));
     if (count == 4 && strcmp(words[1], "pairs") == 0)
         return pairs(strtoul(words[2], NULL, 10), atol(words[3]));
     const struct {

@@ -125,23 +125,38 @@ unsafe extern "C" fn free(block: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_far(block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
-    if is_off() {
-        // SAFETY: the caller gives the block up.
-        return unsafe { c_library::free(block) };
-    }
-    // SAFETY: as in `heap_at_hand`.
-    let freed = match heap_for(address, || unsafe { thread_heap_to_free() }) {
+    let freed = match heap_at_hand() {
+        // Not tried near again: for a block that is another thread's that was 20 instructions.
         // SAFETY: the caller gives the block up, by the contract of free. That it is one is checked.
-        Some(mut heap) => unsafe { heap.try_free(address) },
-        // Without a heap of its own a thread can still free in those of others.
+        Some(mut heap) => unsafe { heap.free_far(block as usize) },
         // SAFETY: as above.
-        None => unsafe { space().try_free(address) },
+        None => unsafe { free_without(address) },
     };
     match freed {
         Ok(()) => {}
         // SAFETY: as above; it is the C library's.
         Err(Mistake::Foreign) => unsafe { c_library::free(block) },
         Err(mistake) => end("free", block, mistake),
+    }
+}
+
+/// From a thread without a heap. It gets one, but for a foreign block.
+///
+/// # Safety
+/// As for `free`.
+#[cold]
+#[inline(never)]
+unsafe fn free_without(address: NonNull<u8>) -> Result<(), Mistake> {
+    if is_off() {
+        return Err(Mistake::Foreign);
+    }
+    // SAFETY: as in `heap_at_hand`.
+    match heap_for(address, || unsafe { thread_heap_to_free() }) {
+        // SAFETY: by the contract.
+        Some(mut heap) => unsafe { heap.try_free(address) },
+        // Without a heap of its own a thread can still free in those of others.
+        // SAFETY: as above.
+        None => unsafe { space().try_free(address) },
     }
 }
 
