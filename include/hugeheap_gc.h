@@ -17,7 +17,9 @@
  *   - A reference is written into an object with hh_gc_write or HH_GC_SET, but for an object that hh_gc_alloc answered since the last
  *     call that collects and that has at most HH_GC_MAX_YOUNG bytes.
  *   - No memory: NULL and errno is ENOMEM, after everything dead was freed. The heap is as usable as before. An object above 1 MiB that a control
- *     group's limit has no room for is no memory, too; smaller ones know no limit but `maximum`.
+ *     group's limit has no room for is no memory, too; smaller ones know no limit but `maximum`. Where malloc answers NULL nothing is different:
+ *     what notes something refuses, and a collection does without, so that more stays than has to. The checks of hh_gc_options, and
+ *     hh_gc_verify, need memory.
  *   - A mistake that is noticed ends the process by SIGABRT, after one line on standard error. Most are noticed by the checks only:
  *     see hh_gc_options.
  *   - A heap belongs to the thread that made it. A process may have several. After fork the child has those of the forking thread.
@@ -270,7 +272,8 @@ void hh_gc_remove_roots(hh_gc *heap, hh_gc_roots roots, void *data) HH_NOEXCEPT;
 typedef void (*hh_gc_range)(void *data, const void **begin, const void **end);
 
 /* Adds words that are looked at in every collection, a stack for instance; the registers are no part of it until setjmp writes them there. A
- * minor collection then costs what was allocated, not what survives. Returns HH_OK or another hh_status. Removes what was added with the same
+ * minor collection then costs what was allocated, not what survives. Where there is no memory to note what was found, everything stays, and no major
+ * collection goes on. Returns HH_OK or another hh_status. Removes what was added with the same
  * arguments, so that its words keep nothing from the next collection on; nothing happens when there is none. */
 int hh_gc_add_scan(hh_gc *heap, hh_gc_range range, void *data) HH_NOEXCEPT HH_RESULT;
 void hh_gc_remove_scan(hh_gc *heap, hh_gc_range range, void *data) HH_NOEXCEPT;
@@ -559,11 +562,12 @@ typedef struct hh_gc_event {
 /* Is told inside of collections: calls nothing of the heap. */
 typedef void (*hh_gc_hook)(void *data, const hh_gc_event *event);
 
-/* Has a function told of what happens in a heap, instead of the one before; NULL: none. */
+/* Has a function told of what happens in a heap, instead of the one before; NULL: none. Needs no memory. */
 void hh_gc_set_hook(hh_gc *heap, hh_gc_hook hook, void *data) HH_NOEXCEPT;
 
 /* Gives a heap a log of its own: `log` is gc-minor,gc-major,arena:FILE as in the variable HUGEHEAP_LOG, with - for standard error; NULL: nothing
- * is logged of this heap. Returns HH_OK, or HH_BAD_LOG and its text in `buffer`, cut to `size` bytes with the NUL; the log is the one before then. */
+ * is logged of this heap. Returns HH_OK, or HH_BAD_LOG or HH_NO_MEMORY and its text in `buffer`, cut to `size` bytes with the NUL; the log is the
+ * one before then. */
 int hh_gc_set_log(hh_gc *heap, const char *log, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
 
 /* ---- Numbers -------------------------------------------------------------------------------------------------------- */

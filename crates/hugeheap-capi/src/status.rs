@@ -67,7 +67,7 @@ impl Status {
                 c"the decay time must be nanoseconds between 1000000 (1 ms) and 86400000000000 (a day)"
             }
             Self::BadArgument => c"the argument must not be NULL",
-            Self::NoMemory => c"there is no memory for it",
+            Self::NoMemory => c"there is no memory for it: free some, ask for less or raise the limit, and call again",
             Self::BadChecks => {
                 c"checks has a bit that this version of hugeheap does not know"
             }

@@ -3,9 +3,28 @@
 use core::fmt::{self, Write};
 
 /// A line in a buffer of fixed size; what does not fit is cut.
-struct Line {
+pub(crate) struct Line {
     bytes: [u8; 512],
     length: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        // All newlines: one comes behind whatever is written.
+        Self { bytes: [b'\n'; 512], length: 0 }
+    }
+}
+
+impl Line {
+    /// What was written; of a line that was cut inside of a character nothing.
+    pub(crate) fn text(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+
+    /// The same with a newline.
+    pub(crate) fn ended(&self) -> &[u8] {
+        &self.bytes[..=self.length]
+    }
 }
 
 impl Write for Line {
@@ -21,10 +40,9 @@ impl Write for Line {
 
 /// Writes `hugeheap: …` to stderr in one call. Does not allocate.
 pub fn line(text: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [0; 512], length: 0 };
+    let mut line = Line::default();
     let _ = write!(line, "hugeheap: {text}");
-    line.bytes[line.length] = b'\n';
-    hugeheap_os::linux::write_to_stderr(&line.bytes[..=line.length]);
+    hugeheap_os::linux::write_to_stderr(line.ended());
 }
 
 /// Says what was violated and ends the process: memory that is freed wrongly is not guessed about.

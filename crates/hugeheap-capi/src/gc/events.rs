@@ -101,20 +101,40 @@ impl Happened {
     }
 }
 
+/// The hook of a program.
+#[derive(Clone, Copy)]
+pub(super) struct Told {
+    function: Hook,
+    data: *mut c_void,
+}
+
+/// Tells the program's hook.
+///
+/// # Safety
+/// A live handle; the program keeps the rules of the header.
+pub(super) unsafe fn told(handle: *const Handle, event: &Event) {
+    // SAFETY: by the contract; the heap that collects is another member.
+    let hook = unsafe { (*handle).hook };
+    if let (Some(hook), Some(happened)) = (hook, Happened::of(event)) {
+        // SAFETY: by the header's contract the function is right as long as the heap has it.
+        unsafe { (hook.function)(hook.data, &raw const happened) };
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_set_hook(handle: *mut Handle, hook: Option<Hook>, data: *mut c_void) {
-    let hook = hook.map(|hook| -> hugeheap::gc::EventHook {
-        Box::new(move |event| {
-            if let Some(happened) = Happened::of(event) {
-                // SAFETY: by the header's contract the function is right as long as the heap has it.
-                unsafe { hook(data, &raw const happened) };
-            }
-        })
-    });
     // SAFETY: by the header's contract; nothing collects, and no hook is under way.
     unsafe {
         must_be_outside(handle, "hh_gc_set_hook");
-        (*handle).heap.set_hook(hook);
+        let Handle { hook: told, teller, heap, .. } = &mut *handle;
+        *told = hook.map(|function| Told { function, data });
+        if told.is_none() {
+            if let Some(was) = heap.set_hook(None) {
+                *teller = Some(was);
+            }
+        } else if let Some(teller) = teller.take() {
+            heap.set_hook(Some(teller));
+        }
     }
 }
 
@@ -126,11 +146,12 @@ unsafe extern "C" fn hh_gc_set_log(
     size: usize,
 ) -> c_int {
     // SAFETY: by the header's contract null or a string, here and below.
-    let text = (!log.is_null()).then(|| unsafe { CStr::from_ptr(log) }.to_string_lossy());
+    let text = (!log.is_null()).then(|| unsafe { CStr::from_ptr(log) });
     // SAFETY: as above.
     unsafe { must_be_outside(handle, "hh_gc_set_log") };
     // SAFETY: as above; nothing collects.
-    let set: Result<(), BadLog> = unsafe { (*handle).heap.set_log(text.as_deref()) };
+    let set = unsafe { (*handle).heap.set_log_of_c(text) };
+    let status = if set == Err(BadLog::NoMemory) { Status::NoMemory } else { Status::BadLog };
     // SAFETY: as above.
-    unsafe { tell(set, Status::BadLog, buffer, size) }
+    unsafe { tell(set, status, buffer, size) }
 }

@@ -13,6 +13,7 @@
 //! collect without knowing it ends the process with one line.
 
 mod allocation;
+mod boxed;
 mod events;
 mod finalizers;
 mod protection;
@@ -41,6 +42,10 @@ pub(crate) struct Handle {
     types: Vec<types::Known>,
     callbacks: Vec<roots::Callback>,
     scans: Vec<roots::Range>,
+    /// The program's hook.
+    hook: Option<events::Told>,
+    /// What tells it, while there is none: made with the heap, for hh_gc_set_hook cannot fail.
+    teller: Option<gc::EventHook>,
 }
 
 // The constants of the header; it asserts on its side that its structs have them.
@@ -112,19 +117,27 @@ fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
     if handle.is_null() {
         return Err(Status::NoMemory);
     }
-    // SAFETY: new memory of the right size and alignment, each part of which is written. The callback is dropped with the heap, and so before the handle.
+    // SAFETY: new memory of the right size and alignment, each part of which is written. The two boxes are dropped with the heap, and so before the handle.
     unsafe {
+        let callback = boxed::boxed(move |visitor: &mut gc::Visitor<'_>| roots::each(handle, visitor));
+        let teller = boxed::boxed(move |event: &gc::Event| events::told(handle, event));
+        let (Some(callback), Some(teller)) = (callback, teller) else {
+            dealloc(handle.cast(), Layout::new::<Handle>());
+            return Err(Status::NoMemory);
+        };
         let place = &mut *(&raw mut (*handle).heap).cast::<MaybeUninit<ProcessHeap>>();
-        match ProcessHeap::make_in(place, gc::space(), settings) {
-            Ok(heap) => heap.add_roots(Box::new(move |visitor| roots::each(handle, visitor))),
-            Err(mistake) => {
-                dealloc(handle.cast(), Layout::new::<Handle>());
-                return Err(match mistake {
-                    BadHeap::Nursery { .. } => Status::BadNursery,
-                    BadHeap::Growth { .. } => Status::BadGrowth,
-                    BadHeap::NoMemory { .. } => Status::NoMemory,
-                });
-            }
+        let made = match ProcessHeap::make_in(place, gc::space(), settings) {
+            Ok(heap) => heap.add_roots(callback).map_err(|_| {
+                core::ptr::from_mut(heap).drop_in_place();
+                Status::NoMemory
+            }),
+            Err(BadHeap::Nursery { .. }) => Err(Status::BadNursery),
+            Err(BadHeap::Growth { .. }) => Err(Status::BadGrowth),
+            Err(BadHeap::NoMemory { .. }) => Err(Status::NoMemory),
+        };
+        if let Err(status) = made {
+            dealloc(handle.cast(), Layout::new::<Handle>());
+            return Err(status);
         }
         (&raw mut (*handle).window).write(Window::EMPTY);
         (&raw mut (*handle).frames).write(null_mut());
@@ -133,9 +146,21 @@ fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
         (&raw mut (*handle).types).write(Vec::new());
         (&raw mut (*handle).callbacks).write(Vec::new());
         (&raw mut (*handle).scans).write(Vec::new());
+        (&raw mut (*handle).hook).write(None);
+        (&raw mut (*handle).teller).write(Some(teller));
         // All are named, so that the compiler asks for a new one.
-        let Handle { window: _, frames: _, open: _, working: _, heap: _, types: _, callbacks: _, scans: _ } =
-            &*handle;
+        let Handle {
+            window: _,
+            frames: _,
+            open: _,
+            working: _,
+            heap: _,
+            types: _,
+            callbacks: _,
+            scans: _,
+            hook: _,
+            teller: _,
+        } = &*handle;
     }
     Ok(handle)
 }

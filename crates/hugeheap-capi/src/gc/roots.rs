@@ -1,5 +1,6 @@
 //! Roots: frames of the shadow stack, callbacks, and handles, which are the numbers of the library's own.
 
+use super::boxed::boxed;
 use super::{Handle, must_be_outside};
 use crate::refuse;
 use crate::status::Status;
@@ -136,7 +137,8 @@ unsafe extern "C" fn hh_gc_add_scan(
         return Status::NoMemory as c_int;
     }
     // SAFETY: by the header's contract the range can be read in each collection.
-    let scan = unsafe { (*handle).heap.add_scan(Box::new(range)) };
+    let scan = boxed(range).and_then(|range| unsafe { (*handle).heap.add_scan(range) }.ok());
+    let Some(scan) = scan else { return Status::NoMemory as c_int };
     scans.push(Range { function, data, scan });
     Status::Ok as c_int
 }

@@ -19,6 +19,9 @@ impl<S: Source> Heap<S> {
         if phase == Phase::Idle && !departs && !self.pacing.begins(self.old.used()) {
             return;
         }
+        if self.must_not_mark() {
+            return;
+        }
         let told = self.begin_part(log::MAJOR);
         if phase == Phase::Idle {
             self.begin_marking(frame);
@@ -47,6 +50,13 @@ impl<S: Source> Heap<S> {
         if phase == Phase::Sweeping && self.marker.phase == Phase::Idle {
             self.plan_departure();
         }
+    }
+
+    /// Whether marking must neither begin nor end: something that a scan found may be alive by nothing else, and there was no memory to note it.
+    pub(super) fn must_not_mark(&self) -> bool {
+        let marker = &self.marker;
+        let reaches = marker.phase == Phase::Marking && marker.stage == Stage::Reachable;
+        self.roots.not_all_found && (marker.phase == Phase::Idle || reaches)
     }
 
     /// Time since the collection that is under way began.

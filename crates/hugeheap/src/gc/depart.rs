@@ -23,7 +23,7 @@
 //! An arena *stays* after all when something in it is pinned meanwhile, when it has more holders than can be looked through in a step, or when there
 //! is no memory to record them.
 
-use super::evacuate::{Moved, Use, choose};
+use super::evacuate::{Moved, Use, arenas_of, choose};
 use super::events::Event;
 use super::header::{CARDS, Header, OBJECT_ALIGN};
 use super::heap::Heap;
@@ -141,19 +141,30 @@ impl<S: Source> Old<S> {
     }
 
     /// Chooses arenas that leave in the major collection that begins next, by what the last sweep counted.
-    fn begin_departure(&mut self, pinned: impl Iterator<Item = usize>, all: bool) {
+    ///
+    /// Without memory to note them none does.
+    fn begin_departure(
+        &mut self,
+        holders: &mut Vec<Holders>,
+        pinned: impl Iterator<Item = usize>,
+        all: bool,
+    ) {
         let Some(survey) = self.survey.take() else { return };
         self.give_spares(0);
-        let pinned: std::collections::BTreeSet<_> = pinned.map(|at| at - at % ARENA_BYTES).collect();
-        let mut uses: Vec<Use> = survey
-            .into_iter()
-            .filter(|(arena, _)| !pinned.contains(arena))
-            .map(|(arena, (pages, live))| Use { arena, pages, live })
-            .collect();
+        let Some(stay) = arenas_of(pinned) else { return };
+        let mut uses: Vec<Use> = Vec::new();
+        if uses.try_reserve(survey.len()).is_err() {
+            return;
+        }
+        let leaves = survey.into_iter().filter(|(arena, _)| stay.binary_search(arena).is_err());
+        uses.extend(leaves.map(|(arena, (pages, live))| Use { arena, pages, live }));
         if !all {
             self.retain_own(&mut uses);
             // Classes are not told apart: what is left over in a page of each is little beside an arena.
             choose(&mut uses, |one, sum| sum[1] += one.live.div_ceil(SHAPES[1].bytes as usize));
+        }
+        if self.leaving.try_reserve(uses.len()).is_err() || holders.try_reserve(uses.len()).is_err() {
+            return;
         }
         uses.sort_unstable_by_key(|one| one.arena);
         for bin in &mut self.bins {
@@ -172,6 +183,7 @@ impl<S: Source> Old<S> {
                 }
             }
             self.leaving.push(Leaving { arena, pages: List::EMPTY });
+            holders.push(Holders { arena, entries: Vec::new(), stays: false });
         }
     }
 
@@ -221,11 +233,18 @@ impl<S: Source> Old<S> {
         while let Some(page) = pages.pop(self.space) {
             self.stay(page);
         }
-        let (back, aside) = core::mem::take(&mut self.aside)
-            .into_iter()
-            .partition::<Vec<_>, _>(|page| page - page % ARENA_BYTES == arena);
+        // Not by a list of its own, for which there may be no memory.
+        let mut aside = core::mem::take(&mut self.aside);
+        let mut others = 0;
+        for index in 0..aside.len() {
+            if aside[index] - aside[index] % ARENA_BYTES != arena {
+                aside.swap(others, index);
+                others += 1;
+            }
+        }
+        self.give_aside(&aside[others..]);
+        aside.truncate(others);
         self.aside = aside;
-        self.give_aside(&back);
     }
 }
 
@@ -278,24 +297,18 @@ impl<S: Source> Heap<S> {
         let most = |percent| (self.old.used() as u128 * u128::from(percent) / 100) as usize;
         let sparse = self.evacuate.is_some_and(|percent| self.old.held() > most(percent));
         if sparse || self.checks.moving {
-            let pinned = self.roots.old_pins.keys().copied().chain(self.roots.found.iter().copied());
-            self.old.begin_departure(pinned, self.checks.moving);
+            let pinned = self.roots.old_pins.iter().chain(self.roots.found.iter());
+            self.old.begin_departure(&mut self.marker.departure.holders, pinned, self.checks.moving);
         }
-        let holders = &mut self.marker.departure.holders;
-        holders.extend(self.old.leaving.iter().map(|leaving| Holders {
-            arena: leaving.arena,
-            entries: Vec::new(),
-            stays: false,
-        }));
     }
 
     /// When everything is swept: the next batch. Says no when nothing is left to leave.
     pub(super) fn depart(&mut self, frame: &mut [usize]) -> bool {
         let Some(last) = self.old.leaving.last() else { return false };
         let (begin, arena) = (self.begin_part(log::MAJOR), last.arena);
-        let range = arena..arena + ARENA_BYTES;
-        let pinned = self.roots.old_pins.range(range.clone()).next().is_some()
-            || self.roots.found.range(range).next().is_some();
+        let roots = &self.roots;
+        let pinned = roots.not_all_found
+            || [&roots.old_pins, &roots.found].iter().any(|pins| pins.any_in(arena, arena + ARENA_BYTES));
         let departure = &mut self.marker.departure;
         let stays = pinned || departure.holders.last().is_none_or(|holders| holders.stays);
         let mut moved = Moved::default();

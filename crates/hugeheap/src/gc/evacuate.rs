@@ -80,23 +80,30 @@ pub(super) fn choose(uses: &mut Vec<Use>, mut blocks: impl FnMut(&Use, &mut [usi
     uses.truncate(best);
 }
 
+fn arena_of(page: usize) -> usize {
+    page - page % ARENA_BYTES
+}
+
+/// The arenas of what is pinned, in order. `None`: there is no memory for them.
+pub(super) fn arenas_of(pinned: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
+    let mut arenas: Vec<usize> = Vec::new();
+    for arena in pinned.map(arena_of) {
+        if arenas.last() != Some(&arena) {
+            arenas.try_reserve(1).ok()?;
+            arenas.push(arena);
+        }
+    }
+    arenas.sort_unstable();
+    Some(arenas)
+}
+
 impl<S: Source> Old<S> {
     /// Makes the pages of sparse arenas leave their bins. Says no when it is not worth it, or there is no memory to find out.
     fn begin_leaving(&mut self, pinned: impl Iterator<Item = usize>, all: bool) -> bool {
         debug_assert!(!self.has_unswept() && self.leaving.is_empty());
         self.give_spares(0);
         let Some(pages) = self.blocks_pages() else { return false };
-        let arena_of = |page: usize| page - page % ARENA_BYTES;
-        let mut stay: Vec<usize> = Vec::new();
-        for page in pinned {
-            if stay.last() != Some(&arena_of(page)) {
-                if stay.try_reserve(1).is_err() {
-                    return false;
-                }
-                stay.push(arena_of(page));
-            }
-        }
-        stay.sort_unstable();
+        let Some(stay) = arenas_of(pinned) else { return false };
         let mut uses: Vec<Use> = Vec::new();
         for &(page, class, blocks) in &pages {
             let (arena, live) = (arena_of(page), blocks as usize * SHAPES[class as usize].bytes as usize);
@@ -305,7 +312,7 @@ impl<S: Source> Heap<S> {
         debug_assert!(self.marker.phase == Phase::Idle);
         let begin = self.begin_part(log::MAJOR);
         let Self { types, old, roots, .. } = self;
-        let pinned = roots.old_pins.keys().copied().chain(roots.found.iter().copied());
+        let pinned = roots.old_pins.iter().chain(roots.found.iter());
         if !old.begin_leaving(pinned, self.checks.moving) {
             return false;
         }

@@ -8,7 +8,7 @@
 //! Nobody looks at a clock for an event that nobody wants. Sums over all heaps of the process are kept always: [`counters`].
 
 use super::heap::Heap;
-use super::log::{self, Log};
+use super::log::{self, LogOf};
 use super::mark::Phase;
 use crate::arena::ARENA_BYTES;
 use crate::object::Source;
@@ -17,7 +17,6 @@ use crate::telemetry::collectors::{COLLECTORS, Collector, LONG_PAUSE, lengths};
 use core::fmt;
 use core::time::Duration;
 use hugeheap_os::Facts;
-use std::sync::Arc;
 
 /// Something that happened in a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +135,7 @@ pub type EventHook = Box<dyn FnMut(&Event)>;
 #[derive(Default)]
 pub(crate) struct Listeners {
     hook: Option<EventHook>,
-    pub(super) log: Option<Arc<Log>>,
+    pub(super) log: Option<LogOf>,
     /// What the old generation held when arenas were told last.
     held: usize,
     /// When the sums were shown to other processes last.
@@ -144,7 +143,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    pub(crate) fn new(log: Option<Arc<Log>>) -> Self {
+    pub(crate) fn new(log: Option<LogOf>) -> Self {
         Self { hook: None, log, held: 0, shown: Duration::ZERO }
     }
 
@@ -161,11 +160,12 @@ impl Listeners {
 }
 
 impl<S: Source> Heap<S> {
-    /// Has a function told what happens in this heap, instead of the one before. It is called inside collections, so it neither panics nor uses
+    /// Has a function told what happens in this heap, instead of the one before, which is answered. It is called inside collections, so it neither panics nor uses
     /// the heap.
-    pub fn set_hook(&mut self, hook: Option<EventHook>) {
-        self.listeners.hook = hook;
+    pub fn set_hook(&mut self, hook: Option<EventHook>) -> Option<EventHook> {
+        let before = core::mem::replace(&mut self.listeners.hook, hook);
         self.watch();
+        before
     }
 
     pub(super) fn tell(&mut self, section: u8, event: Event) {

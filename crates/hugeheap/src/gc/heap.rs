@@ -427,10 +427,18 @@ impl<S: Source> Heap<S> {
     /// Ends the major collection that is under way, and makes another from beginning to end. Directly after a minor collection.
     fn whole(&mut self, frame: &mut [usize]) {
         let (begin, from) = (self.begin_part(log::MAJOR), self.marker.phase);
+        if self.must_not_mark() {
+            return;
+        }
         self.finish(frame);
-        let doubtful = core::mem::take(&mut self.doubtful) || self.not_moved;
+        let doubtful = self.doubtful || self.not_moved;
         if doubtful {
-            self.begin_joint(frame);
+            if !self.begin_joint(frame) {
+                return self.tell_step(begin, from);
+            }
+            self.doubtful = false;
+        } else if self.must_not_mark() {
+            return self.tell_step(begin, from);
         } else {
             self.begin_marking(frame);
         }

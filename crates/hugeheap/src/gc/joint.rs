@@ -62,15 +62,16 @@ impl Marker {
 }
 
 impl<S: Source> Heap<S> {
-    /// Begins a marking that is over before the program goes on. Directly after a minor collection.
-    pub(super) fn begin_joint(&mut self, frame: &mut [usize]) {
-        let words = if self.roots.scans.is_empty() { Vec::new() } else { self.scan() };
+    /// Begins a marking that is over before the program goes on. Directly after a minor collection. Says no where there is no memory to note what a scan found.
+    pub(super) fn begin_joint(&mut self, frame: &mut [usize]) -> bool {
+        let words = if self.roots.scans.is_empty() { Some(Vec::new()) } else { self.scan() };
+        let Some(words) = words.filter(|_| !self.roots.not_all_found) else { return false };
         // Room for as many was reserved.
         self.finalizers.old.append(&mut self.finalizers.young);
         self.marker.joint = true;
         self.begin_marking(frame);
         if words.is_empty() {
-            return;
+            return true;
         }
         let mut next = self.nursery.next_staying(self.nursery.start());
         while let Some(object) = next {
@@ -81,6 +82,7 @@ impl<S: Source> Heap<S> {
             }
             next = self.nursery.next_staying(object + OBJECT_ALIGN);
         }
+        true
     }
 
     /// Everything reachable is marked, and nothing else refers to what stays and was not reached: its room is free.

@@ -202,10 +202,11 @@ impl<S: Source> Heap<S> {
             if self.nursery.staying() != self.roots.pins.len() {
                 self.move_again(&[]);
             }
-        } else {
-            let words = self.scan();
+        } else if let Some(words) = self.scan() {
             self.move_again(&words);
             self.keep_containing(&words);
+        } else {
+            self.keep_all();
         }
         self.remembered.make_all_dirty(&self.old);
         let lost = core::mem::take(&mut self.remembered.lost);
@@ -321,7 +322,7 @@ impl<S: Source> Heap<S> {
             // SAFETY: its bit says that it is an object.
             let end = object + unsafe { self.types.of(object).size(object) };
             let word = words.get(words.partition_point(|&word| word < object));
-            if !self.roots.pins.contains_key(&object) && word.is_none_or(|&word| word >= end) {
+            if !self.roots.pins.contains(object) && word.is_none_or(|&word| word >= end) {
                 // SAFETY: its bit says that it is one that stays.
                 unsafe { self.nursery.let_go(object) };
             }

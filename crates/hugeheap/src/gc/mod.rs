@@ -47,6 +47,7 @@
 //! * While marking is under way, old objects are born marked; see `mark` for what holds of them.
 //! * No bitmap of a heap page has a bit but where an object begins.
 
+mod addresses;
 mod allocate;
 mod barrier;
 mod bins;

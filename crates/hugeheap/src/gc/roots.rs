@@ -10,12 +10,13 @@
 //! | what a scan found | words of a stack that may be addresses |
 //! | callbacks | structures of the program that hold references |
 
+use super::addresses::Addresses;
 use super::globals::{Globals, Place};
 use super::scan::Scans;
 use super::types::{Visit, Visitor};
 use super::{Exhausted, heap::Heap};
 use crate::object::Source;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// A handle that keeps an object alive until it is [released](Heap::release). Dropped without that, it does so until the heap ends.
 #[derive(Debug)]
@@ -44,11 +45,13 @@ pub(crate) struct Roots {
     /// Objects that the program has to finalize.
     pub(crate) ready: VecDeque<usize>,
     /// Pinned objects in the nursery, and how many pins each has.
-    pub(crate) pins: BTreeMap<usize, u32>,
+    pub(crate) pins: Addresses,
     /// The same in the old generation.
-    pub(crate) old_pins: BTreeMap<usize, u32>,
+    pub(crate) old_pins: Addresses,
     /// Objects of the old generation that must not move in the collection that is under way.
-    pub(crate) found: BTreeSet<usize>,
+    pub(crate) found: Addresses,
+    /// There was no memory to note all of those: until the next scan no object of the old generation is known to be dead, and none moves.
+    pub(crate) not_all_found: bool,
     /// Where words lie that may be addresses.
     pub(crate) scans: Scans,
 }
@@ -84,7 +87,7 @@ impl Roots {
         }
         if !self.found.is_empty() {
             // What is found does not move, so nothing is written back.
-            self.found.iter().for_each(|&object| visit.slot(&mut { object }));
+            self.found.iter().for_each(|mut object| visit.slot(&mut object));
         }
         for callback in &mut self.callbacks {
             callback(&mut Visitor(visit));
@@ -120,16 +123,15 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As in [`global`](Self::global).
     pub unsafe fn pin(&mut self, object: usize) -> Result<Global, Exhausted> {
-        let global = self.add_global(object, true)?;
-        if self.nursery.contains(object) {
-            let pins = self.roots.pins.entry(object).or_insert(0);
-            *pins += 1;
-            if *pins == 1 && !self.nursery.is_staying(object) {
-                // SAFETY: by the contract.
-                unsafe { self.nursery.keep(object) };
-            }
-        } else {
-            *self.roots.old_pins.entry(object).or_insert(0) += 1;
+        let young = self.nursery.contains(object);
+        let pins = if young { &mut self.roots.pins } else { &mut self.roots.old_pins };
+        if !pins.add(object) {
+            return Err(Exhausted { bytes: 16 });
+        }
+        let global = self.add_global(object, true).inspect_err(|_| self.unpin(object))?;
+        if young && !self.nursery.is_staying(object) {
+            // SAFETY: by the contract.
+            unsafe { self.nursery.keep(object) };
         }
         Ok(global)
     }
@@ -188,22 +190,22 @@ impl<S: Source> Heap<S> {
 
     /// A pinned object of the nursery stays until the next minor collection all the same: it may be alive, and the gaps go around it.
     fn unpin(&mut self, object: usize) {
-        for pins in [&mut self.roots.pins, &mut self.roots.old_pins] {
-            if let Some(count) = pins.get_mut(&object) {
-                *count -= 1;
-                if *count == 0 {
-                    pins.remove(&object);
-                }
-            }
-        }
+        self.roots.pins.remove(object);
+        self.roots.old_pins.remove(object);
     }
 
     /// Adds a function that names slots which the program holds outside of objects. It is called in every collection.
     ///
+    /// # Errors
+    /// When there is no memory to note it: it is dropped.
+    ///
     /// # Safety
     /// Every slot it names may be read and written at any collection from now on, and holds what a slot may hold. It neither uses the heap nor
     /// panics.
-    pub unsafe fn add_roots(&mut self, callback: RootCallback) {
-        self.roots.callbacks.push(callback);
+    pub unsafe fn add_roots(&mut self, callback: RootCallback) -> Result<(), Exhausted> {
+        let callbacks = &mut self.roots.callbacks;
+        callbacks.try_reserve(1).map_err(|_| Exhausted { bytes: size_of::<RootCallback>() })?;
+        callbacks.push(callback);
+        Ok(())
     }
 }

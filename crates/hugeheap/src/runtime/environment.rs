@@ -156,7 +156,7 @@ pub fn children_inherit() -> Result<bool, SettingError> {
 pub fn tell_what_is_passed_over() {
     tell_telemetry();
     if let Some(value) = variable(c"HUGEHEAP_LOG") {
-        gc::tell_wrong_log(&value.to_string_lossy());
+        gc::tell_wrong_log(value);
     }
 }
 

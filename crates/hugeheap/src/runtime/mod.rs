@@ -27,6 +27,7 @@ mod thread;
 
 pub use crate::lock::{Guard, Lock};
 pub(crate) use environment::hardened as hardened_by_environment;
+pub(crate) use environment::variable;
 pub use environment::{
     Setting, SettingError, children_inherit, disabled_by_environment, parse_bytes, settings_from_environment,
     tell_what_is_passed_over,

@@ -103,11 +103,11 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
         let types = Kind::ALL.map(|kind| heap.register(kind.layout()).expect("a right layout"));
         let outside = Words::default();
         // SAFETY: what is named is what the machine's slots hold, and they live as long as the callback.
-        unsafe { heap.add_roots(outside.roots()) };
+        unsafe { heap.add_roots(outside.roots()) }.expect("memory");
         let scanned = (start[5] % 4 == 0).then(|| {
             let words = Words::default();
             // SAFETY: the words live as long as the callback.
-            unsafe { heap.add_scan(words.scan()) };
+            unsafe { heap.add_scan(words.scan()) }.expect("memory");
             words
         });
         let told = (start[6] % 2 == 0).then(|| {

@@ -82,7 +82,8 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
                 for index in 0..RING {
                     visitor.slot(ring.add(index));
                 }
-            }));
+            }))
+            .map_err(|error| error.to_string())?;
         }
     }
     let begin = Instant::now();

@@ -110,7 +110,8 @@ impl Machine {
                     visitor.slot(slot);
                     slot = slot.add(1);
                 }
-            }));
+            }))
+            .map_err(|error| error.to_string())?;
         }
         let window = heap.take_window();
         Ok(Self { heap, window, stack, watch: None })

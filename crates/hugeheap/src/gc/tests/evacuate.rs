@@ -123,7 +123,7 @@ fn everything_that_refers_to_what_moved_follows() {
     let held = std::rc::Rc::new(std::cell::Cell::new(0));
     let theirs = std::rc::Rc::clone(&held);
     // SAFETY: the cell lives as long as the callback, and holds a reference or 0.
-    unsafe { test.heap.add_roots(Box::new(move |visitor| visitor.slot(theirs.as_ptr()))) };
+    unsafe { test.heap.add_roots(Box::new(move |visitor| visitor.slot(theirs.as_ptr()))) }.expect("memory");
     test.run(|scope, types| {
         let target = pair(scope, types, 7);
         let hash = scope.identity_hash(target);

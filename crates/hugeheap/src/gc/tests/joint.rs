@@ -314,7 +314,7 @@ fn what_is_pinned_or_in_scanned_words_keeps_what_it_leads_to_in_a_full_heap() {
         (words.as_ptr() as usize, words.as_ptr() as usize + words.len() * 8)
     };
     // SAFETY: the words live as long as the callback, and nobody borrows them in a collection.
-    let scan = unsafe { test.heap.add_scan(Box::new(range)) };
+    let scan = unsafe { test.heap.add_scan(Box::new(range)) }.expect("memory");
     test.run(|scope, types| {
         scope.scope(|scope| {
             let numbers = numbers(scope, types);

@@ -122,3 +122,132 @@ fn a_type_for_whose_lists_there_is_no_memory_is_refused_and_can_be_registered_la
     // Six lists, two to check them in, the types and the weak part.
     assert_eq!(refused, 10);
 }
+
+/// Of all that a scan found, so many words are noted with [`MOST`] at 1: the first block of a list has room for them.
+const NOTED: usize = 4;
+
+/// A collection cannot be refused. Where there was no memory to note what a scan found, the process was ended.
+#[test]
+fn what_a_scan_finds_stays_alive_and_in_place_where_there_is_no_memory_to_note_it() {
+    let settings = Settings { evacuate: Some(110), ..Settings::default() };
+    let checks = Checks { verify: true, barriers: true, poison: true, moving: true, ..Checks::default() };
+    let mut test = Test::new(Settings { checks, ..settings });
+    let words = std::rc::Rc::new(std::cell::RefCell::new(vec![0usize; 100]));
+    let theirs = std::rc::Rc::clone(&words);
+    let range = move || {
+        let words = theirs.borrow();
+        (words.as_ptr() as usize, words.as_ptr() as usize + words.len() * 8)
+    };
+    // SAFETY: the words live as long as the callback, and nobody borrows them in a collection.
+    unsafe { test.heap.add_scan(Box::new(range)) }.expect("memory");
+    test.run(|scope, types| {
+        let mut made = Vec::new();
+        for number in 0..100 {
+            let object = scope.scope(|scope| {
+                // Young ones in the second half, and between them what is dead.
+                let local = if number < 50 {
+                    scope.allocate_old(types.pair, 0).expect("memory")
+                } else {
+                    pair(scope, types, 1000);
+                    scope.allocate(types.pair, 0).expect("memory")
+                };
+                scope.write(local, NUMBER, number as u64);
+                scope.object(local)
+            });
+            words.borrow_mut()[number] = object;
+            made.push(object);
+        }
+        let majors = scope.heap().statistics().major;
+        for round in 0..6 {
+            MOST.set(1);
+            match round {
+                0 => scope.collect_minor(),
+                // A marking is under way, and goes no further.
+                3 => {
+                    scope.heap.begin_marking(&mut []);
+                    scope.collect_minor();
+                }
+                _ => scope.collect(),
+            }
+            MOST.set(0);
+            assert!(REFUSALS.replace(0) > 0);
+            assert!(scope.heap.roots.not_all_found && scope.heap.roots.found.len() == NOTED);
+            for (number, &object) in made.iter().enumerate() {
+                // SAFETY: it is kept alive where it is.
+                assert_eq!(unsafe { ((object + NUMBER) as *const usize).read() }, number);
+            }
+        }
+        assert_eq!(scope.heap().statistics().major, majors, "nothing is known to be dead");
+        scope.collect();
+        assert_eq!(scope.heap().old_bytes(), 50 * PAIR, "with memory it is noted");
+        assert_eq!(scope.heap.nursery.staying(), 50, "and what nobody refers to went");
+        words.borrow_mut().fill(0);
+        scope.collect();
+        assert_eq!((scope.heap().old_bytes(), scope.heap.nursery.staying()), (0, 0));
+    });
+    test.end();
+}
+
+/// Where there was no memory for it, the process was ended.
+#[test]
+fn a_pin_for_which_there_is_no_memory_is_refused_and_leaves_nothing() {
+    let mut test = Test::checked();
+    test.run(|scope, types| {
+        for old in [false, true] {
+            let objects: Vec<usize> = (0..10)
+                .map(|_| {
+                    let local =
+                        if old { scope.allocate_old(types.pair, 0) } else { scope.allocate(types.pair, 0) };
+                    scope.object(local.expect("memory"))
+                })
+                .collect();
+            let heap = &mut *scope.heap;
+            MOST.set(1);
+            // SAFETY: live objects of this heap.
+            let pins: Vec<_> = objects.iter().map(|&object| unsafe { heap.pin(object) }).collect();
+            MOST.set(0);
+            REFUSALS.set(0);
+            let refused = pins.iter().filter(|pin| pin.is_err()).count();
+            assert_eq!(refused, 10 - NOTED, "old: {old}");
+            let pinned = |heap: &Heap<World>| heap.roots.pins.len() + heap.roots.old_pins.len();
+            assert_eq!(pinned(heap), NOTED);
+            // SAFETY: as above.
+            let again = objects.iter().map(|&object| unsafe { heap.pin(object) }.expect("memory"));
+            let again: Vec<_> = again.collect();
+            assert_eq!(pinned(heap), 10);
+            again.into_iter().chain(pins.into_iter().flatten()).for_each(|pin| heap.release(pin));
+            assert_eq!(pinned(heap), 0);
+        }
+    });
+    test.end();
+}
+
+/// A callback for which there was no memory ended the process.
+#[test]
+fn callbacks_for_which_there_is_no_memory_are_refused() {
+    let mut test = Test::checked();
+    let called = std::rc::Rc::new(Cell::new(0_u32));
+    let (mut refused, mut added) = (0, 0);
+    MOST.set(1);
+    for number in 0..10 {
+        let (one, other) = (std::rc::Rc::clone(&called), std::rc::Rc::clone(&called));
+        // SAFETY: they name nothing.
+        let (roots, scan) = unsafe {
+            (
+                test.heap.add_roots(Box::new(move |_| one.set(one.get() | 1 << number))),
+                test.heap.add_scan(Box::new(move || {
+                    other.set(other.get() | 1 << (10 + number));
+                    (0, 0)
+                })),
+            )
+        };
+        added += usize::from(roots.is_ok()) + usize::from(scan.is_ok());
+        refused += usize::from(roots.is_err()) + usize::from(scan.is_err());
+    }
+    MOST.set(0);
+    REFUSALS.set(0);
+    assert_eq!((added, refused), (2 * NOTED, 20 - 2 * NOTED));
+    test.run(|scope, _| scope.collect_minor());
+    assert_eq!(called.get().count_ones() as usize, added);
+    test.end();
+}

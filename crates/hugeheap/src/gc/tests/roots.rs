@@ -59,7 +59,7 @@ fn callbacks_name_what_the_program_holds_elsewhere() {
     let held = Rc::new(Cell::new(0usize));
     let theirs = Rc::clone(&held);
     // SAFETY: the cell lives as long as the callback, and holds 0 or an object of this heap.
-    unsafe { test.heap.add_roots(Box::new(move |visitor| visitor.slot(theirs.as_ptr()))) };
+    unsafe { test.heap.add_roots(Box::new(move |visitor| visitor.slot(theirs.as_ptr()))) }.expect("memory");
     test.run(|scope, types| {
         scope.scope(|scope| {
             let local = pair(scope, types, 77);

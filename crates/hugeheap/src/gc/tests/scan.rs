@@ -20,7 +20,7 @@ fn scan_more(test: &mut Test) -> (Rc<RefCell<Vec<usize>>>, Scan) {
         (words.as_ptr() as usize, words.as_ptr() as usize + words.len() * 8)
     };
     // SAFETY: the words live as long as the callback, and nobody borrows them in a collection.
-    let scan = unsafe { test.heap.add_scan(Box::new(range)) };
+    let scan = unsafe { test.heap.add_scan(Box::new(range)) }.expect("memory");
     (words, scan)
 }
 
