@@ -105,7 +105,7 @@ static void alignments(void) {
     free(block);
 }
 
-/* Blocks of the C library's own: of who asks it by another name, as libraries do that were opened with RTLD_DEEPBIND. */
+/* Blocks of the C library's own: of who asks it by another name. */
 static void foreign(void) {
     char *block = __libc_malloc(100);
     CHECK(malloc_usable_size(block) >= 100);

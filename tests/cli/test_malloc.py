@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -275,30 +274,6 @@ def test_a_compiler_and_what_it_makes(hugeheap, tmp_path):
     result = on_malloc(hugeheap, *command)
     assert (result.returncode, result.stderr) == (0, "")
     result = on_malloc(hugeheap, tmp_path / "many")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
-
-
-@pytest.mark.any_host
-def test_libraries_that_bind_to_the_c_library_first_may_be_mixed(hugeheap, tmp_path):
-    """What they allocate is the C library's, and freed by who does not know it."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
-    (tmp_path / "deep.c").write_text("#include <stdlib.h>\n#include <string.h>\nchar *made(void) { return strcpy(malloc(50), \"deep\"); }\n")
-    library = tmp_path / "deep.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "deep.c"], check=True)
-    program = (
-        "import ctypes, os, sys\n"
-        "deep = ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW | os.RTLD_DEEPBIND)\n"
-        "here = ctypes.CDLL(None)\n"
-        "deep.made.restype = here.realloc.restype = ctypes.c_void_p\n"
-        "here.free.argtypes = [ctypes.c_void_p]; here.realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]\n"
-        "for _ in range(1000):\n"
-        "    here.free(deep.made())\n"
-        "    here.free(here.realloc(deep.made(), 300))\n"
-        "print('done')\n"
-    )
-    result = on_malloc(hugeheap, sys.executable, "-c", program, library)
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
 
 

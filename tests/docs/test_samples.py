@@ -66,6 +66,7 @@ NEEDS = {
     "mapping-names": has_names,
     "other-processes": has_other_processes,
     "ruby": lambda: shutil.which("ruby") is not None,
+    "php": lambda: shutil.which("php") is not None,
 }
 
 

@@ -5,11 +5,12 @@
 //!   memalign, posix_memalign …           aligned   ─▶ the same
 //!   malloc_usable_size, mallinfo2 …      report    ─▶ numbers of the process's runtime
 //!   prctl(PR_SET_THP_DISABLE)            switch    ─▶ the kernel, narrowed
+//!   dlopen(…, RTLD_DEEPBIND)             deepbind  ─▶ the C library's, without that flag
 //!   what is not, or not yet, hugeheap's  c_library ─▶ the C library's own malloc
 //!   constructor, limits, CPython's hooks ──────────▶ hugeheap-constructor
 //! ```
 //!
-//! Terms: a *foreign* block is one of the C library's own `malloc`. A program has some all the same: of libraries that were opened with `RTLD_DEEPBIND`, of whoever calls `__libc_malloc`, of an alignment above a
+//! Terms: a *foreign* block is one of the C library's own `malloc`. A program has some all the same: of whoever calls `__libc_malloc`, of an alignment above a
 //! huge page, and all of them where hugeheap is switched off. They go back to where they came from.
 //!
 //! Rules that every function keeps:
@@ -29,6 +30,8 @@ pub static hugeheap_malloc_v1: u32 = 1;
 mod aligned;
 mod blocks;
 mod c_library;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod deepbind;
 mod report;
 #[cfg(target_pointer_width = "64")]
 mod switch;
