@@ -299,6 +299,19 @@ def test_a_program_with_a_malloc_of_its_own_says_so(hugeheap, tmp_path):
 
 
 @pytest.mark.any_host
+def test_a_program_that_makes_room_for_arenas_only_later_has_no_malloc_of_its_own(hugeheap, compiled):
+    """Its first blocks are the C library's: there is no room for an arena below the limit that it starts with, and raises."""
+    program = compiled("raised_limit.c")
+    states = []
+    for limit in (4, 5, 6):
+        result = on_malloc(hugeheap, program, str(limit << 20), options=("--summary", "--json"))
+        if result.stdout == "served\n":
+            states.append(summary_of(result)["main"]["state"])
+    # The dynamic linker may not load the libraries under the lowest of them.
+    assert states and set(states) == {"hooked"}
+
+
+@pytest.mark.any_host
 def test_children_are_not_on_hugeheap_when_they_should_not_be(hugeheap):
     command = ["sh", "-c", "echo ${LD_PRELOAD-none}; sh -c 'echo ${LD_PRELOAD-none}'"]
     result = on_malloc(hugeheap, *command)

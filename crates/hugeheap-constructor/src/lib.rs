@@ -24,7 +24,7 @@ mod limits;
 
 hugeheap_cpython::export_interface!();
 
-pub use hugeheap_cpython::has_malloc;
+pub use hugeheap_cpython::{has_malloc, note_passed_on};
 
 /// Variables that are taken out of the environment when children should not inherit.
 const VARIABLES: [&CStr; 11] = [

@@ -7,7 +7,7 @@ use crate::detect::{Found, decide};
 use crate::symbols::{Symbols, same_object};
 use crate::{after_fork, arena_hook, object_hook, raw_hook};
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use hugeheap::arena::Settings;
 use hugeheap::runtime::{runtime, tell_what_is_passed_over};
 use hugeheap::telemetry::{HookState, Level};
@@ -61,9 +61,20 @@ pub fn is_malloc_library() -> bool {
     same_object(found, is_malloc_library as *const c_void)
 }
 
+/// Whether a request came to this library's `malloc` and was passed on to the C library, since [`has_malloc`] began to ask.
+static PASSED_ON: AtomicBool = AtomicBool::new(false);
+
+/// To be called by the library's `malloc` when it serves, has no memory for a request, and passes it on to the C library.
+pub fn note_passed_on() {
+    PASSED_ON.store(true, Ordering::Relaxed);
+}
+
 /// Whether the program's `malloc` is that of this library: not in the one without, and another one may be preloaded before it.
 ///
 /// A block tells. The function's address does not: in a program that is not relocated it is the program's own, of a jump to it. And to call it by name would call this library's.
+///
+/// The block may be the C library's, where there is no memory for an arena yet: a limit on address space, say, that the program raises itself. While only the block was asked, such a program passed for one with a `malloc` of its own, and what CPython
+/// freed went to the wrong one of two allocators when there was memory.
 pub fn has_malloc() -> bool {
     const UNKNOWN: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -78,8 +89,9 @@ pub fn has_malloc() -> bool {
         let malloc = libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr());
         let free = libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr());
         is_malloc_library() && !malloc.is_null() && !free.is_null() && {
+            PASSED_ON.store(false, Ordering::Relaxed);
             let block = core::mem::transmute::<*mut c_void, Malloc>(malloc)(1);
-            let has = runtime().owns(block as usize);
+            let has = runtime().owns(block as usize) || PASSED_ON.load(Ordering::Relaxed);
             core::mem::transmute::<*mut c_void, Free>(free)(block);
             has
         }

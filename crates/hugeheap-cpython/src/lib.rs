@@ -31,4 +31,4 @@ mod raw_hook;
 mod symbols;
 
 pub use hugeheap::complain::line as print_line;
-pub use install::{Moment, has_malloc, install, is_malloc_library, tell_level};
+pub use install::{Moment, has_malloc, install, is_malloc_library, note_passed_on, tell_level};

@@ -9,6 +9,7 @@ use hugeheap::object::{
     Mistake, ProcessHeap, space, thread_heap, thread_heap_from_start, thread_heap_to_free,
 };
 use hugeheap::runtime::runtime;
+use hugeheap_constructor::note_passed_on;
 
 /// Null, and `errno` says why.
 #[cold]
@@ -60,8 +61,18 @@ pub(crate) fn with_heap(
     let heap = heap_at_hand().or_else(|| if c_library::serves() { unsafe { thread_heap() } } else { None });
     match heap.and_then(|mut heap| request(&mut heap)) {
         Some(block) => block.as_ptr().cast(),
-        None => again(bytes, foreign),
+        None => pass_on(bytes, foreign),
     }
+}
+
+/// What the C library has for a request that hugeheap does not serve, or has no memory for.
+#[cold]
+#[inline(never)]
+fn pass_on(bytes: usize, foreign: impl Fn() -> *mut c_void) -> *mut c_void {
+    if c_library::serves() {
+        note_passed_on();
+    }
+    again(bytes, foreign)
 }
 
 /// What the C library has for a request that it serves better: see [`Runtime::is_scarce_for`](hugeheap::runtime::Runtime::is_scarce_for). Null: it is hugeheap's.
