@@ -497,7 +497,7 @@ def test_a_look_without_descriptors_is_refused_and_not_made_with_less(hugeheap, 
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))  # noqa: E731
     ran = hugeheap("export", *way, preexec_fn=limit, cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (3, ""), ran
-    assert re.fullmatch(r"hugeheap: error: nothing was read: a look opens 8 files at a time, .*ulimit -n.*\n", ran.stderr), ran.stderr
+    assert re.fullmatch(r"hugeheap: error: nothing was done: this opens 8 files at a time, .*ulimit -n.*\n", ran.stderr), ran.stderr
     assert not list(tmp_path.glob("*.prom"))
 
 
@@ -507,7 +507,7 @@ def test_a_server_whose_limit_was_lowered_says_so_to_who_asks(start):
     used = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + 3, 64))
     status, _, text = server.get()
-    assert status == 500 and text.startswith("nothing was read: a look opens 8 files at a time"), text
+    assert status == 500 and text.startswith("nothing was read: this opens 8 files at a time, and fewer can be opened: the limit on open files is"), text
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (64, 64))
     assert server.get()[0] == 200
 

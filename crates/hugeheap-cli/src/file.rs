@@ -1,8 +1,11 @@
 //! Files of results: there is the whole of one, or none, or the one that was there before.
 
 use crate::exit;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Writes a file beside `path` and puts it in its place. What is no file (a pipe, a device) is written to.
 ///
@@ -16,21 +19,16 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     if replaced.is_err() && std::fs::metadata(path).is_ok_and(|about| about.len() == 0) {
         let _ = std::fs::remove_file(path);
     }
-    // The name of the file beside says nothing to the reader; errors about it have no number.
-    replaced.map_err(|error| match error.raw_os_error() {
-        Some(_) => error,
-        None => error.kind().into(),
-    })
+    replaced
 }
 
 /// Whether [`replace`] could write a file now, as far as its directory tells: for a result that is there much later.
 pub(crate) fn can_replace(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path).is_ok() {
-        return std::fs::OpenOptions::new().append(true).open(path).map(drop);
+        return OpenOptions::new().append(true).open(path).map(drop);
     }
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let made = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")));
-    made.map(drop).map_err(|error| error.kind().into())
+    new_in(directory.unwrap_or(Path::new("."))).map(drop)
 }
 
 /// The exit code where a file named on the command line cannot be written: a wrong name, a missing permission, or a place that cannot take it.
@@ -47,13 +45,21 @@ pub(crate) fn refused(error: &io::Error) -> u8 {
     }
 }
 
+/// A file of its owner's alone, taken away when it is dropped. Opened here, an error is the system's: tempfile's own tells of the name, which says nothing to the reader, and has no number, so that too many open
+/// files, or a disk that fails, was an "uncategorized error".
+pub(crate) fn new_in(directory: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new().make_in(directory, |path| {
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+    })
+}
+
 fn beside(path: &Path, text: &str) -> io::Result<()> {
     // Of a link, what it leads to is to be replaced. A file that is new has its name alone.
-    let made = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    let made = OpenOptions::new().append(true).create(true).open(path)?;
     let path = &path.canonicalize()?;
     let directory = path.parent().unwrap_or(Path::new("."));
-    let mut beside = tempfile::NamedTempFile::new_in(directory)?;
-    beside.write_all(text.as_bytes())?;
+    let beside = new_in(directory)?;
+    beside.as_file().write_all(text.as_bytes())?;
     // A temporary file is its owner's alone; this one is as the file that was opened for it.
     beside.as_file().set_permissions(made.metadata()?.permissions())?;
     beside.persist(path).map(drop).map_err(|error| error.error)

@@ -17,7 +17,7 @@
 //!     ├──── completions, man     for shells and man(1), from the same definition as the help
 //!     └──── doctor, explain    findings with a fix, by pure rules over facts
 //!            uses process (one that is named), host (facts for reports), statistics,
-//!                 output (messages, units, colour)
+//!                 output (messages, units, colour), descriptors (whether a command can open what it needs)
 //! ```
 //!
 //! A library, so that a Python wheel can offer the same commands from its own entry point: it calls
@@ -33,6 +33,7 @@ mod cli;
 mod collapse;
 mod columns;
 mod completions;
+mod descriptors;
 mod doctor;
 pub mod exit;
 mod export;
@@ -115,6 +116,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
     let root = cli.global.root.is_some();
     let context = Context { out, facts, root, library: library.map(Path::to_path_buf) };
     let out = context.out.clone();
+    if let Err(text) = descriptors::check(&cli.command) {
+        out.error(&text);
+        return exit::UNSUPPORTED;
+    }
     out.finish(carried_out(context, cli))
 }
 

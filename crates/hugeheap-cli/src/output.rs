@@ -3,6 +3,7 @@
 //! Nothing here panics when the reader is gone: a closed pipe silences a message, and `run` must still pass its
 //! command's status on.
 
+use crate::descriptors::explained;
 use crate::exit;
 use std::borrow::Cow;
 use std::fs::File;
@@ -128,6 +129,7 @@ impl Output {
     }
 
     fn line(&self, colour: &str, kind: &str, text: &str) {
+        let text = &explained(text);
         let text = &printable(text);
         let mut stderr = std::io::stderr().lock();
         let _ = if self.colour {

@@ -132,8 +132,8 @@ impl Edit {
     fn replace(&self) -> std::io::Result<()> {
         let directory = self.path.parent().unwrap_or(&self.path);
         std::fs::create_dir_all(directory)?;
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        file.write_all(self.after.as_bytes())?;
+        let file = crate::file::new_in(directory)?;
+        file.as_file().write_all(self.after.as_bytes())?;
         // Settings of the host are for everyone to read.
         file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
         file.persist(&self.path)?;

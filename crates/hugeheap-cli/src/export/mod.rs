@@ -17,18 +17,18 @@ mod host;
 mod http;
 mod metric;
 mod processes;
-mod room;
 mod serve;
 mod text;
 mod textfile;
 
+use crate::descriptors;
 use crate::output::printable;
 use crate::process::{HIDDEN, proc_hides};
 use crate::{Context, exit};
 use arguments::{ExportArguments, Format};
 use budget::Budget;
 use core::time::Duration;
-use hugeheap_os::Result;
+use hugeheap_os::{Error, Result};
 use metric::Found;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn tell_missing(context: &Context, arguments: &ExportArguments) {
 /// # Errors
 /// When there is no list of processes, or no look can be made.
 fn look(context: &Context, arguments: &ExportArguments) -> Result<Found> {
-    room::check()?;
+    enough()?;
     let linux = context.facts;
     let mut found = Found::new();
     let mut budget = Budget::new(linux, Duration::from_secs_f64(arguments.budget));
@@ -100,7 +100,7 @@ fn look(context: &Context, arguments: &ExportArguments) -> Result<Found> {
     processes::gather(linux, &rows, &arguments.processes, !context.root, &mut budget, &mut found);
     budget.report(&mut found);
     // Clients may have taken what there was meanwhile.
-    room::check()?;
+    enough()?;
     Ok(found)
 }
 
@@ -109,18 +109,22 @@ fn metrics(context: &Context, arguments: &ExportArguments, format: Format) -> Re
     look(context, arguments).map(|found| text::write(Arc::new(found), format))
 }
 
-fn not_looked(context: &Context, error: hugeheap_os::Error) -> u8 {
+/// Whether there are descriptors enough for a look. Asked before and after it: what cannot be opened is left out, as what is not there is.
+fn enough() -> Result<()> {
+    descriptors::enough(descriptors::LOOK)
+        .map_err(|error| Error::new("open(2)", error.raw_os_error().unwrap_or(libc::EMFILE)))
+}
+
+fn not_looked(context: &Context, error: Error) -> u8 {
     context.out.error(&why(error));
     exit::UNSUPPORTED
 }
 
 /// Why no look could be made.
-fn why(error: hugeheap_os::Error) -> String {
+fn why(error: Error) -> String {
     if matches!(error.code, libc::EMFILE | libc::ENFILE) {
-        let needed = room::NEEDED;
-        return format!(
-            "nothing was read: a look opens {needed} files at a time, and fewer can be opened; raise the limit (ulimit -n, LimitNOFILE= of a service)"
-        );
+        let error = std::io::Error::from_raw_os_error(error.code);
+        return format!("nothing was read: {}", descriptors::short(descriptors::LOOK, &error));
     }
     format!("there is no list of processes: {error}")
 }

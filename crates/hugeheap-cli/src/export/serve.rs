@@ -14,10 +14,10 @@ use super::arguments::{ExportArguments, Format};
 use super::client::Client;
 use super::http::Answer;
 use super::metric::Found;
-use super::room;
+use crate::descriptors::{self, LOOK};
 use crate::{Context, exit};
 use core::time::Duration;
-use hugeheap_os::Result;
+use hugeheap_os::{Error, Result};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -60,9 +60,9 @@ pub(super) fn export(context: &Context, arguments: &ExportArguments, address: &s
             return exit::UNSUPPORTED;
         }
     };
-    let clients = room::free(CLIENTS + room::NEEDED).saturating_sub(room::NEEDED);
+    let clients = descriptors::free(CLIENTS + LOOK).saturating_sub(LOOK);
     if clients == 0 {
-        return super::not_looked(context, room::short());
+        return super::not_looked(context, Error::new("accept4(2)", libc::EMFILE));
     }
     if let Ok(local) = listener.local_addr() {
         out.progress(&format!("hugeheap: metrics at http://{local}/metrics"), true);

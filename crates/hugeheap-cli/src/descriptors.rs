@@ -1,0 +1,165 @@
+//! Descriptors for a command: enough of them, or nothing is begun.
+//!
+//! What cannot be opened is left out of a look, as what is not there is. With five descriptors left `map` showed memory without what is stranded in it, `release` freed less, `doctor` knew no interpreter, and
+//! each had status 0; with fewer, half a line said `Too many open files`. So it is asked before a command begins whether as many can be had as it has open at a time.
+//!
+//! ```text
+//!   command ──▶ needed ──▶ check ──▶ the command
+//!                            └─────▶ one line: how many, the limit, who may raise it; status 3
+//!   an error of a call that had none after that (a limit lowered meanwhile) ──▶ explained: the same line of the limit
+//! ```
+
+use crate::cli::Command;
+use crate::output::counted;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io;
+
+/// Most that a look has open at a time: four of a process whose physical pages are looked at (`pagemap`, and of all pages their flags, counts and groups), its list of mappings, a file of the host, and two to
+/// spare. Seen: `map` shows all from five on, `record` from four.
+pub(crate) const LOOK: usize = 8;
+
+/// What asking a program which interpreter it is takes: its output, its errors, and two of the standard library's that tell whether it could be started.
+const START: usize = 4;
+
+/// Measuring programs: pipes, counters that are a descriptor each, and what the measured programs need, which have the same limit. Valgrind, by which `tlb` computes, is content from 17 on.
+const MEASURE: usize = 32;
+
+/// What is printed is written through a descriptor of its own, and a page to a file.
+const PRINT: usize = 1;
+
+/// A limit that suits all commands.
+const ENOUGH: u64 = 256;
+
+/// How many descriptors a command has at a time, besides those that it was started with.
+fn needed(command: &Command) -> usize {
+    match command {
+        Command::Bench(_) | Command::Stat(_) | Command::Tlb(_) => MEASURE,
+        Command::Run(_) => START,
+        Command::Completions(_) | Command::Explain(_) | Command::Man(_) => PRINT,
+        Command::Collapse(_)
+        | Command::Doctor(_)
+        | Command::Export(_)
+        | Command::Map(_)
+        | Command::Pool(_)
+        | Command::Ps(_)
+        | Command::Record(_)
+        | Command::Release(_)
+        | Command::Report(_)
+        | Command::Status(_)
+        | Command::Thp(_)
+        | Command::Top(_) => LOOK,
+    }
+}
+
+/// Whether there are enough for `command`; if not, what to say.
+pub(crate) fn check(command: &Command) -> Result<(), String> {
+    enough(needed(command)).map_err(|error| format!("nothing was done: {}", short(needed(command), &error)))
+}
+
+/// How many of `most` descriptors can be had now.
+pub(crate) fn free(most: usize) -> usize {
+    taken(most).0
+}
+
+/// Whether `number` descriptors can be had now.
+pub(crate) fn enough(number: usize) -> io::Result<()> {
+    match taken(number) {
+        (_, Some(error)) => Err(error),
+        (_, None) => Ok(()),
+    }
+}
+
+/// How many of `most` can be had, and what the next one met.
+fn taken(most: usize) -> (usize, Option<io::Error>) {
+    let mut held = Vec::with_capacity(most);
+    for _ in 0..most {
+        // A directory that is always there.
+        match File::open("/") {
+            Ok(file) => held.push(file),
+            Err(error) => return (held.len(), Some(error)),
+        }
+    }
+    (held.len(), None)
+}
+
+/// What to say where `number` descriptors cannot be had, because of `error`.
+pub(crate) fn short(number: usize, error: &io::Error) -> String {
+    let files = counted(number as u64, "file", "files");
+    format!("this opens {files} at a time, and fewer can be opened: {}", why(error.raw_os_error()))
+}
+
+/// `text` of an error; one that there were too few descriptors says no more than that, and is told with the limit and the way out.
+pub(crate) fn explained(text: &str) -> Cow<'_, str> {
+    let met = [libc::EMFILE, libc::ENFILE]
+        .into_iter()
+        .find(|&code| text.contains(&io::Error::from_raw_os_error(code).to_string()));
+    match met {
+        Some(code) => format!("{text}: {}", why(Some(code))).into(),
+        None => text.into(),
+    }
+}
+
+/// Why there are too few, and what to do.
+fn why(code: Option<i32>) -> String {
+    match code {
+        Some(libc::EMFILE) => of_limits(limits()),
+        Some(libc::ENFILE) => {
+            "all that this host has are taken (cat /proc/sys/fs/file-nr); raise fs.file-max, or end what holds them".to_owned()
+        }
+        code => code.map_or_else(|| "it is refused".to_owned(), |code| io::Error::from_raw_os_error(code).to_string()),
+    }
+}
+
+/// The limit on open files, and up to which this process may raise it itself.
+fn limits() -> (u64, u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is ours to be filled. It fails for a resource that is not known, and then says 0.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    (limit.rlim_cur, limit.rlim_max)
+}
+
+fn of_limits((soft, hard): (u64, u64)) -> String {
+    let raise = if hard >= ENOUGH {
+        format!("raise it (ulimit -n {ENOUGH}")
+    } else {
+        format!("and only root may raise it (prlimit --nofile={ENOUGH} --pid $$")
+    };
+    let of = if hard >= ENOUGH { "; " } else { ", " };
+    format!("the limit on open files is {soft} (ulimit -n){of}{raise}; LimitNOFILE= of a service)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_told_with_who_may_raise_it() {
+        let own = of_limits((4, 1 << 20));
+        assert_eq!(
+            own,
+            "the limit on open files is 4 (ulimit -n); raise it (ulimit -n 256; LimitNOFILE= of a service)"
+        );
+        let roots = of_limits((4, 4));
+        assert!(roots.contains("only root may raise it (prlimit --nofile=256 --pid $$"), "{roots}");
+    }
+
+    #[test]
+    fn an_error_that_says_no_more_than_too_many_open_files_is_explained() {
+        let bare = hugeheap_os::Error::new("read(/proc/PID/maps)", libc::EMFILE).to_string();
+        let said = explained(&bare);
+        assert!(said.starts_with(&bare) && said.contains("(ulimit -n)"), "{said}");
+        let hosts = explained("a.json could not be written: Too many open files in system (os error 23)")
+            .into_owned();
+        assert!(hosts.contains("fs.file-max") && !hosts.contains("ulimit"), "{hosts}");
+        assert_eq!(explained("a.json could not be written: No space left on device (os error 28)").len(), 66);
+    }
+
+    #[test]
+    fn what_can_be_had_is_counted_and_given_back() {
+        for _ in 0..3 {
+            assert_eq!(free(3), 3);
+        }
+        assert!(enough(3).is_ok());
+    }
+}
