@@ -243,6 +243,47 @@ def test_limits_are_those_of_the_process(doctor, host):
     assert "HH-CGROUP-TIGHT" in doctor("--pid", 77, root=host.root), "a limit above holds for it, too"
 
 
+def merging(host, run, **knobs):
+    for name, value in {"run": run, "pages_to_scan": 100, "sleep_millisecs": 20, "advisor_mode": "[none] scan-time", **knobs}.items():
+        host.write(f"sys/kernel/mm/ksm/{name}", value)
+
+
+ASKS = {"env": {"HUGEHEAP_MERGE": "1"}}
+
+
+@pytest.mark.parametrize("run", [0, 2, None])
+def test_merging_that_is_asked_for_and_that_the_host_does_not_do_is_found(doctor, host, run):
+    if run is not None:
+        merging(host, run)
+    found = doctor(root=host.root, **ASKS)
+    assert list(found) == ["HH-MERGE-OFF"]
+    assert (f"ksm/run is {run}" if run is not None else "CONFIG_KSM") in str(found["HH-MERGE-OFF"])
+    assert doctor(root=host.root) == doctor(root=host.root, env={"HUGEHEAP_MERGE": "0"}) == {}, "nobody asks"
+
+
+def test_merging_that_takes_minutes_is_found(doctor, host):
+    merging(host, 1)
+    assert doctor(root=host.root, **ASKS) == {}
+    # 1.2 GiB in all.
+    merging(host, 1, pages_shared=1000, pages_sharing=9000, pages_unshared=300_000, pages_volatile=5000)
+    found = doctor(root=host.root, **ASKS)
+    assert list(found) == ["HH-MERGE-SLOW"] and "1.2 GiB that are to be merged here" in found["HH-MERGE-SLOW"]["what"], found
+    assert doctor(root=host.root) == {}, "nobody asks"
+    merging(host, 1, advisor_mode="none [scan-time]")
+    assert doctor(root=host.root, **ASKS) == {}, "the kernel sees to it"
+    merging(host, 1, pages_to_scan=5000)
+    assert doctor(root=host.root, **ASKS) == {}, "after the fix"
+
+
+def test_of_a_process_counts_what_it_was_started_with(doctor, host):
+    merging(host, 0)
+    host.write("proc/77/status", "Name:\tworker\nVmRSS:\t 1 kB\nRssAnon:\t 1 kB\nTHP_enabled:\t1")
+    host.write("proc/77/environ", "HOME=/\0HUGEHEAP_MERGE=1\0LANG=C\0")
+    assert "worker (77) asks for merging (HUGEHEAP_MERGE=1)" in doctor("--pid", 77, root=host.root)["HH-MERGE-OFF"]["what"]
+    host.write("proc/77/environ", "HOME=/\0HUGEHEAP_MERGE=0\0NOT_HUGEHEAP_MERGE=1\0")
+    assert doctor("--pid", 77, root=host.root, **ASKS) == {}, "the doctor's own environment is not the process's"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to see kernel threads")
 def test_what_is_no_process_with_memory_is_refused_as_by_map(hugeheap):
     ended = subprocess.Popen(["true"])

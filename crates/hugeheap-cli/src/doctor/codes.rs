@@ -76,6 +76,8 @@ codes! {
     ShellThpAdvised "HH-SHELL-THP-ADVISED" Notice;
     ProcessThpOff "HH-PROCESS-THP-OFF" Warning;
     ProcessNotHuge "HH-PROCESS-NOT-HUGE" Notice;
+    MergeOff "HH-MERGE-OFF" Warning;
+    MergeSlow "HH-MERGE-SLOW" Notice;
     TargetStatic "HH-TARGET-STATIC" Warning;
     TargetLibc "HH-TARGET-LIBC" Warning;
     TargetMachine "HH-TARGET-MACHINE" Warning;

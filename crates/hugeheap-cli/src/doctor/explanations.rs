@@ -158,6 +158,14 @@ explanations! {
         "The process has memory that would fit huge pages and has few. Reasons: it does not ask (mode madvise), its mappings are smaller than 2 MiB or not aligned, or no huge page was free when it was touched.",
         "hugeheap map PID shows the reason for each mapping",
         "hugeheap release PID splits nothing that is in use; restart the program to have it as it was.";
+    MergeOff:
+        "Whoever asks for merging has OS pages of sparse heaps made alike, for the kernel to keep one for several (KSM). Pages that nobody merges would have lost their huge pages for nothing, so nothing is made alike while ksm/run is 0 (off) or 2 (off, and what was merged taken apart). The process counts no_merging.",
+        "cat /sys/kernel/mm/ksm/run; afterwards pages_sharing beside it rises while heaps are idle",
+        "echo 2 > /sys/kernel/mm/ksm/run, which also takes apart what was merged; 0 leaves that as it is.";
+    MergeSlow:
+        "The kernel's thread looks at pages_to_scan OS pages, then sleeps sleep_millisecs. A page is merged when two rounds over all that is to be merged on the host saw the same contents. At the default, 100 pages each 20 ms, that is 20 MiB/s; with 5,000 it is 1 GiB/s, and up to a whole processor while a round lasts.",
+        "cat /sys/kernel/mm/ksm/full_scans, a minute apart",
+        "echo 100 > /sys/kernel/mm/ksm/pages_to_scan (or what it was)";
     TargetStatic:
         "hugeheap run works through the dynamic loader (LD_PRELOAD). A static program has none.",
         "file PROGRAM",

@@ -14,6 +14,7 @@ mod codes;
 mod explanations;
 mod limits;
 mod rules;
+mod rules_merging;
 mod rules_target;
 mod situation;
 mod target;

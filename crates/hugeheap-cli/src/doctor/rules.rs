@@ -3,8 +3,8 @@
 //! A rule fires on what is known for certain, and names a fix that can be typed.
 
 use super::codes::{Code, Finding};
-use super::rules_target;
 use super::situation::Situation;
+use super::{rules_merging, rules_target};
 use crate::output::{bytes, counted, percent};
 use crate::pool::plan::Pool;
 use crate::status::facts;
@@ -40,6 +40,7 @@ pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
     container(situation, &mut found);
     machine(situation, &mut found);
     rules_target::process(situation, &mut found);
+    rules_merging::merging(situation, &mut found);
     rules_target::target(situation, &mut found);
     found.sort_by_key(|finding| (std::cmp::Reverse(finding.code.level()), finding.code as usize));
     found
@@ -461,6 +462,8 @@ pub(super) mod tests {
             free_page_reporting: Some(false),
             switch: Some(ThpDisabled::No),
             address_limit: None,
+            merging: Err(hugeheap_os::Error::new("read(2)", libc::ENOENT)),
+            merge: false,
             process: None,
             target: None,
         }

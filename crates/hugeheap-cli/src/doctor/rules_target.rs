@@ -204,6 +204,7 @@ mod tests {
             hooked: Some(false),
             python: Some(true),
             advised_against: Some(0),
+            merge: None,
         };
         let found = |process: ProcessFacts| {
             let mut situation = healthy();
@@ -237,6 +238,7 @@ mod tests {
                 hooked: Some(false),
                 python: Some(false),
                 advised_against: Some(0),
+                merge: None,
             });
             let found = findings(&situation);
             let off = found.iter().find(|finding| finding.code == Code::ProcessThpOff);

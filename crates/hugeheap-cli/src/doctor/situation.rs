@@ -3,13 +3,16 @@
 //! A fact that cannot be read is `None`, and no rule fires on it: a finding that is not certain is none.
 
 use super::limits::{self, Limit};
+use super::rules_merging::Asked;
 use super::target::TargetFacts;
 use crate::Context;
 use crate::pool::list::Pools;
 use crate::pool::plan::Pool;
+use crate::run::MERGE;
 use crate::status::facts::{self, Zone};
 use crate::thp::catalogue::{self, Named};
 use core::time::Duration;
+use hugeheap::telemetry::{Fallback, numbers};
 use hugeheap_os::linux::{Knobs, Linux, LinuxProcess};
 use hugeheap_os::process::{MappingDetail, ProcessStatus};
 use hugeheap_os::{Advice, Capabilities, Error, Facts, MemoryLevel, NumaNode, Thp, ThpDisabled};
@@ -50,8 +53,42 @@ pub(crate) struct Situation {
     pub(crate) switch: Option<ThpDisabled>,
     /// The limit on the address space, in bytes.
     pub(crate) address_limit: Option<u64>,
+    /// How the host merges equal pages.
+    pub(crate) merging: Result<Merging, Error>,
+    /// Whether what is started here is asked to have pages merged.
+    pub(crate) merge: bool,
     pub(crate) process: Option<ProcessFacts>,
     pub(crate) target: Option<TargetFacts>,
+}
+
+/// What the kernel's thread that merges equal pages (KSM) is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Merging {
+    /// 1: at work.
+    pub(crate) run: u64,
+    /// OS pages that it looks at, and the pause after them.
+    pub(crate) pages_to_scan: u64,
+    pub(crate) pause: Duration,
+    /// Whether the kernel sets the number of pages itself (since 6.8, `advisor_mode`).
+    pub(crate) chosen_by_kernel: bool,
+    /// OS pages that are to be merged, of all programs, as far as it has seen them.
+    pub(crate) known: u64,
+}
+
+impl Merging {
+    fn read(knobs: &Knobs) -> Result<Self, Error> {
+        let number = |name: &str| knobs.number(&format!("/sys/kernel/mm/ksm/{name}"));
+        let pages = ["pages_shared", "pages_sharing", "pages_unshared", "pages_volatile"];
+        Ok(Self {
+            run: number("run")?,
+            pages_to_scan: number("pages_to_scan")?,
+            pause: Duration::from_millis(number("sleep_millisecs")?),
+            chosen_by_kernel: knobs
+                .read("/sys/kernel/mm/ksm/advisor_mode")
+                .is_ok_and(|advisor| advisor.value != "none"),
+            known: pages.iter().filter_map(|name| number(name).ok()).sum(),
+        })
+    }
 }
 
 /// A running process.
@@ -71,6 +108,8 @@ pub(crate) struct ProcessFacts {
     pub(crate) python: Option<bool>,
     /// Anonymous memory on OS pages that the program advises against huge pages: the kernel refuses to make it huge.
     pub(crate) advised_against: Option<u64>,
+    /// How it is known to ask for merging, if it does.
+    pub(crate) merge: Option<Asked>,
 }
 
 impl ProcessFacts {
@@ -118,6 +157,8 @@ impl Situation {
             free_page_reporting: facts::free_page_reporting(&knobs),
             switch: linux.thp_disabled().ok(),
             address_limit: linux.address_space_limit().map(|limit| limit.limit),
+            merging: Merging::read(&knobs),
+            merge: std::env::var_os(MERGE).is_some_and(|value| value == "1"),
             process: None,
             target: None,
         }
@@ -142,8 +183,25 @@ impl Situation {
             hooked: maps.as_ref().map(|text| text.contains("libhugeheap")),
             python: maps.map(|text| is_python(&text)),
             advised_against: details.ok().map(|(details, _)| advised_against(&details)),
+            merge: asked(
+                linux,
+                id,
+                &std::fs::read(knobs.path(&format!("/proc/{id}/environ"))).unwrap_or_default(),
+            ),
         });
     }
+}
+
+/// How a process is known to ask for merging. `environ`: what it was started with.
+fn asked(linux: Linux, id: u32, environ: &[u8]) -> Option<Asked> {
+    let is_set = environ
+        .split(|&byte| byte == 0)
+        .any(|line| line.strip_prefix(MERGE.as_bytes()).is_some_and(|rest| rest == b"=1"));
+    let counts = || {
+        let numbers = numbers::of_process(linux, id, linux.now() + PATIENCE).ok().flatten();
+        numbers.is_some_and(|numbers| numbers.snapshot.fallback(Fallback::NoMerging) > 0)
+    };
+    if is_set { Some(Asked::Environment) } else { counts().then_some(Asked::Counted) }
 }
 
 /// Whether a CPython is mapped: the program, or its library.
