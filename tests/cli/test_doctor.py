@@ -243,6 +243,12 @@ def test_limits_are_those_of_the_process(doctor, host):
     assert "HH-CGROUP-TIGHT" in doctor("--pid", 77, root=host.root), "a limit above holds for it, too"
 
 
+def test_a_limit_on_pages_of_a_gibibyte_is_found(doctor, host):
+    host.pool("1048576kB", total=4, free=2)
+    host.write("sys/fs/cgroup/hugetlb.1GB.max", 2 * GIB)
+    assert "may use 2.0 GiB of the pool's 4.0 GiB" in doctor(root=host.root)["HH-POOL-LIMIT"]["what"]
+
+
 def merging(host, run, **knobs):
     for name, value in {"run": run, "pages_to_scan": 100, "sleep_millisecs": 20, "advisor_mode": "[none] scan-time", **knobs}.items():
         host.write(f"sys/kernel/mm/ksm/{name}", value)

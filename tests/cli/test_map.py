@@ -84,6 +84,61 @@ def test_reasons_and_what_helps_come_first(hugeheap, parts):
     assert max(len(line) for line in lines if "/" not in line and "because" not in line) <= 132
 
 
+# A huge page that is mapped by entries of OS pages, since one of them may be read only; and one of which half was given up by this process and none by its child.
+MAPPED = """
+import ctypes, mmap, os, sys
+unit, libc, kept = 2 << 20, ctypes.CDLL(None), []
+def huge():
+    memory = mmap.mmap(-1, 3 * unit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    kept.append(memory)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    first = -address % unit
+    memory.madvise(14)
+    memory[first : first + unit] = b"\\1" * unit
+    return address + first
+whole, half = huge(), huge()
+assert libc.mprotect(ctypes.c_void_p(whole), 4096, mmap.PROT_READ) == 0
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    os.close(writer); os.read(reader, 1); os._exit(0)
+libc.madvise(ctypes.c_void_p(half), ctypes.c_size_t(unit // 2), 4)
+print(hex(whole), hex(half), flush=True)
+sys.stdin.readline()
+print("{}")
+"""
+
+
+@root
+def test_a_huge_page_of_which_nothing_is_stranded_is_not_called_broken(hugeheap, python):
+    """`hugeheap release` would be the remedy, which has nothing to free there."""
+    with testbed.sparse_stays():
+        process = Target(python, "-c", MAPPED)
+        report = json.loads(hugeheap("map", process.pid, "--json").stdout)
+        plan = json.loads(hugeheap("release", "--dry-run", "--json", process.pid).stdout)["plan"]
+        process.end()
+    assert plan["stranded"] == plan["shared_stranded"] == 0, plan
+    every = {unit["start"]: unit for mapping in report["mappings"] for unit in mapping["units"]}
+    for start in process.first.split():
+        assert every[start]["state"] not in ("broken", "huge"), every[start]
+
+
+@root
+def test_memory_of_a_pool_is_called_so_whatever_it_is_mapped_from(hugeheap, python):
+    code = (
+        "import ctypes, mmap, os, sys\n"
+        "file = os.memfd_create('x', os.MFD_HUGETLB); os.ftruncate(file, 2 << 20)\n"
+        "memory = mmap.mmap(file, 2 << 20); memory[0] = 1\n"
+        "print(hex(ctypes.addressof(ctypes.c_char.from_buffer(memory))), flush=True); sys.stdin.readline(); print('{}')"
+    )
+    with testbed.pool(2):
+        process = Target(python, "-c", code)
+        report = json.loads(hugeheap("map", process.pid, "--json").stdout)
+        process.end()
+    (unit,) = [unit for mapping in report["mappings"] for unit in mapping["units"] if unit["start"] == process.first]
+    assert unit["state"] == "hugetlb", unit
+
+
 @root
 def test_a_broken_huge_page_shows_with_the_right_to_see_it(hugeheap, python):
     with testbed.sparse_stays():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import testbed
+from fakehost import THP, Host
 from targets import Target, drop, ended, kernel_thread
 
 TARGETS = Path(__file__).parent
@@ -199,6 +200,51 @@ def test_another_root_is_read(hugeheap, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert hugeheap("--root", empty, "ps").returncode == 3
+
+
+def test_what_would_take_the_time_of_all_others_is_not_begun(hugeheap, tmp_path):
+    """How long smaps takes shows in the size of the page tables; while the kernel writes it nothing can be stopped."""
+    for pid, tables in ((77, 400 << 10), (78, 8)):
+        directory = tmp_path / f"proc/{pid}"
+        directory.mkdir(parents=True)
+        (directory / "status").write_text(
+            f"Name:\tghost\nState:\tS (sleeping)\nTgid:\t{pid}\nVmRSS:\t  2048 kB\nVmPTE:\t{tables} kB\nHugetlbPages:\t 4096 kB\nTHP_enabled:\t1\n"
+        )
+        (directory / "smaps").write_text("10000000-10400000 rw-p 00000000 00:00 0\nRss: 2048 kB\nAnonHugePages: 0 kB\nVmFlags: rd wr hg\n")
+
+    def lines(budget):
+        result = hugeheap("--root", tmp_path, "ps", "--json", "--budget", budget)
+        return {line["id"]: line for line in json.loads(result.stdout)["processes"]}
+
+    # Four seconds, of which half a second and three may be taken.
+    assert [lines(budget)[77]["unread"] for budget in (1, 6)] == ["budget"] * 2
+    assert lines(1)[78]["unread"] is None and lines(20)[77]["unread"] is None
+    assert lines(1)[78]["resident"] == 6 * MIB, "pages of a pool are not in VmRSS"
+
+
+def test_nobody_has_anything_stranded_where_the_host_has_nothing(hugeheap, tmp_path):
+    """Which every user can see, and costs nothing."""
+    host = Host(tmp_path / "host")
+    host.write("proc/77/status", "Name:\tghost\nState:\tS (sleeping)\nTgid:\t77\nVmRSS:\t  2048 kB\nTHP_enabled:\t1")
+    for count, known in ((2, (None, None)), (0, (0, "host_counter"))):
+        host.write(f"{THP}/hugepages-2048kB/stats/nr_anon_partially_mapped", count)
+        result = hugeheap("--root", host.root, "ps", "--json")
+        (line,) = json.loads(result.stdout)["processes"]
+        assert (line["stranded"], line["stranded_from"]) == known
+        assert ("stranded in a process does not show" in result.stderr) == (count > 0)
+
+
+@root
+def test_what_is_stranded_in_memory_that_a_child_shares_is_counted(hugeheap, python):
+    with testbed.sparse_stays():
+        process = Target(python, TARGETS / "stranded_heap.py", 20, "fork")
+        line = listed(hugeheap, process.pid)[process.pid]
+        plan = json.loads(hugeheap("release", "--dry-run", "--json", process.pid).stdout)["plan"]
+        said = process.end()
+    if said["huge_pages"] < 18:
+        pytest.skip("the host is short of huge pages")
+    assert plan["shared_stranded"] > 30 * MIB
+    assert line["stranded"] == plan["stranded"] + plan["shared_stranded"]
 
 
 def test_nonsense_is_refused(hugeheap):

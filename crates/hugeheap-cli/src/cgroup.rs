@@ -131,6 +131,21 @@ mod tests {
         assert_eq!(Charge::new(limits(CgroupVersion::V2, 20 * MIB), stat, None, 0).stranded, Some(13 * MIB));
     }
 
+    /// Taken for stranded, a pool's pages would be looked for in vain.
+    #[test]
+    fn hugetlb_pages_that_a_group_is_charged_for_are_not_stranded() {
+        let stat = "anon 4194304\nfile 0\nkernel 0\nhugetlb 8388608\n";
+        let charge = Charge::new(limits(CgroupVersion::V2, 12 * MIB), stat, None, 0);
+        assert_eq!((charge.kernel, charge.stranded), (8 * MIB, Some(0)));
+    }
+
+    #[test]
+    fn of_two_limits_the_one_that_kills_is_told() {
+        let both = MemoryLimits { max: Some(20), high: Some(10), ..limits(CgroupVersion::V2, 1) };
+        assert_eq!(Charge::new(both, "", None, 0).limit, Some(20));
+        assert_eq!(Charge::new(MemoryLimits { max: None, ..both }, "", None, 0).limit, Some(10));
+    }
+
     #[test]
     fn what_is_stranded_in_the_root_group_of_v1_is_not_known() {
         let directory = tempfile::tempdir().unwrap();
@@ -146,6 +161,8 @@ mod tests {
         let stat = "anon 4194304\nfile 0\nkernel 0\n";
         let of = |charge| Charge::new(limits(CgroupVersion::V2, charge), stat, None, MIB / 2).stranded;
         assert_eq!((of(4 * MIB + 4096), of(3 * MIB), of(5 * MIB)), (Some(0), Some(0), Some(MIB)));
+        // All that the stocks can hold, and a page more, which they cannot.
+        assert_eq!((of(9 * MIB / 2), of(9 * MIB / 2 + 4096)), (Some(0), Some(MIB / 2 + 4096)));
         assert_eq!(Charge::new(limits(CgroupVersion::V2, MIB), "", None, 0).stranded, None);
         assert!(slack(4096) >= 64 * 4096);
     }

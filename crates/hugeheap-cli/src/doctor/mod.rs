@@ -18,6 +18,8 @@ mod rules_merging;
 mod rules_target;
 mod situation;
 mod target;
+#[cfg(test)]
+mod thresholds;
 
 use crate::output::{bytes, counted};
 use crate::process::{self, Doing, named};

@@ -219,6 +219,14 @@ mod tests {
         let against =
             ProcessFacts { python: Some(false), advised_against: Some(199 * MIB), ..python.clone() };
         assert!(fix(against).starts_with("the program advises 199 MiB against"));
+        let partly = |against| {
+            let advised_against = Some(against * MIB);
+            fix(ProcessFacts { python: Some(false), advised_against, ..python.clone() })
+        };
+        let collapse = "hugeheap collapse 7 now";
+        assert_eq!(partly(100), collapse, "most of what can be had can be had now");
+        let both = partly(160);
+        assert!(both.starts_with(&format!("{collapse}; the program advises 160 MiB against")), "{both}");
         // On hugetlb pages, all of it is huge.
         assert_eq!(found(ProcessFacts { anonymous: MIB, hugetlb: 200 * MIB, ..python }), None);
     }
@@ -261,6 +269,8 @@ mod tests {
             [],
             "before 3.15 the variable means nothing"
         );
+        assert_eq!(codes(python([3, 9, 18], false, false), false), [Code::PythonOld]);
+        assert_eq!(codes(python([3, 10, 0], false, false), false), [], "the oldest that is tested");
         assert_eq!(codes(python([3, 15, 0], false, true), false), [Code::PythonOwnHugePages]);
         assert_eq!(codes(python([3, 15, 0], false, false), true), [Code::PythonOwnHugePages]);
         assert_eq!(codes(python([3, 8, 1], false, false), false), [Code::PythonOld]);

@@ -67,6 +67,29 @@ fn unit(cell: &Cell, os_page: usize) -> Value {
 mod tests {
     use super::super::view::tests::{HUGE, view};
     use super::*;
+    use crate::map::view::State;
+    use hugeheap_os::AddressRange;
+    use hugeheap_os::process::Unit;
+
+    #[test]
+    fn sizes_are_bytes() {
+        let value = data(&view(), false);
+        let of = |name: &str| {
+            let mappings = value["mappings"].as_array().unwrap().iter();
+            mappings.map(|mapping| mapping[name].as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("bytes").iter().sum::<u64>(), 300 * HUGE as u64);
+        // A mapping's sums are of huge pages, too.
+        assert_eq!(value["mappings"][0]["resident"], HUGE as u64 + 4096);
+        assert_eq!(of("resident").iter().sum::<u64>(), value["resident"].as_u64().unwrap());
+        assert_eq!(of("huge").iter().sum::<u64>(), HUGE as u64);
+        let it = Unit { range: AddressRange::new(0, HUGE), small: 1, huge: 0, zero: 2, swapped: 3 };
+        let unit = unit(&Cell { unit: it, state: State::Sparse, why: None }, 4096);
+        assert_eq!(
+            [&unit["resident"], &unit["zero"], &unit["swapped"]],
+            [&Value::from(4096), &Value::from(8192), &Value::from(12288)]
+        );
+    }
 
     #[test]
     fn sums_are_those_of_the_units() {

@@ -154,8 +154,24 @@ fn legend(text: &mut String, view: &View, colours: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::view::tests::view;
+    use super::super::view::tests::{HUGE, mapped, view};
     use super::*;
+
+    /// A heap of one huge page is what a small program has.
+    #[test]
+    fn a_mapping_with_one_huge_page_in_memory_has_its_line_and_a_smaller_one_is_counted() {
+        let one = text(&mapped(HUGE, &[(0, 512)]), false, 8, false);
+        assert!(one.contains("\n  ▒\n") && !one.contains("more with less"), "{one}");
+        let less = text(&mapped(HUGE, &[(0, 511)]), false, 8, false);
+        assert!(less.contains("1 more with less than 2.0 MiB in memory each"), "{less}");
+    }
+
+    #[test]
+    fn a_character_that_is_more_than_a_huge_page_is_said_to_be() {
+        let ends = [(0, 512), (99 * 512, 512)];
+        assert!(text(&mapped(100 * HUGE, &ends), false, 1, false).contains("(a character is 4.0 MiB)"));
+        assert!(!text(&mapped(60 * HUGE, &ends[..1]), false, 1, false).contains("a character is"));
+    }
 
     #[test]
     fn it_reads_from_the_sum_to_the_details() {

@@ -13,7 +13,8 @@
 use super::why::{DENSE, Known, Why, why};
 use core::time::Duration;
 use hugeheap_os::process::{
-    Derivation, MappingDetail, MappingKind, Picture, Process, ProcessMapping, ProcessStatus, Unit,
+    Derivation, MappingDetail, MappingKind, PartialPage, Picture, Process, ProcessMapping, ProcessStatus,
+    Unit,
 };
 use hugeheap_os::{Advice, Result, ThpDisabled, ThpMode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,7 +121,8 @@ impl View {
         } else {
             (Vec::new(), false)
         };
-        let mut broken = BTreeSet::new();
+        // Each with the units in which there is a part of it: one that two mappings share is judged by what both have.
+        let mut partial: BTreeMap<u64, (PartialPage, Vec<usize>)> = BTreeMap::new();
         let mut broken_known = process.derivation() == Derivation::Folios;
         let units = picture.mappings.iter().flat_map(|mapping| &mapping.units);
         for unit in units.filter(|unit| broken_known && !unit.is_huge() && unit.small > 0) {
@@ -128,13 +130,21 @@ impl View {
                 broken_known = false;
                 break;
             }
-            let pages = (picture.unit / picture.os_page) as u32;
-            process.partial_pages(unit.range, &mut |partial| {
-                if partial.mapped.unwrap_or(partial.mapped_here) < pages {
-                    broken.insert(unit.range.start);
-                }
+            process.partial_pages(unit.range, &mut |part| {
+                let (whole, units) = partial
+                    .entry(part.identity)
+                    .or_insert((PartialPage { mapped_here: 0, ..part }, Vec::new()));
+                whole.mapped_here += part.mapped_here;
+                units.push(unit.range.start);
             })?;
         }
+        let pages = (picture.unit / picture.os_page) as u32;
+        let is_broken = |part: &PartialPage| part.mapped.unwrap_or(part.mapped_here) < pages;
+        let broken: BTreeSet<usize> = partial
+            .into_values()
+            .filter(|(whole, _)| is_broken(whole))
+            .flat_map(|(_, units)| units)
+            .collect();
         let switched_off = status.thp_disabled == Some(ThpDisabled::Completely);
         Ok(Self {
             id: process.id(),
@@ -360,6 +370,33 @@ pub(crate) mod tests {
             [(Why::NotAdvised, 2 * HUGE as u64 + 7 * OS as u64), (Why::Broken, OS as u64)]
         );
         assert!(view.missing().is_empty(), "{:?}", view.missing());
+    }
+
+    /// A heap of one mapping, with these OS pages in memory.
+    pub(crate) fn mapped(bytes: usize, resident: &[(usize, usize)]) -> View {
+        let kernel = Kernel::default();
+        let memory = kernel.reserve(bytes.next_multiple_of(HUGE), HUGE).unwrap();
+        // SAFETY: the range was just reserved; nothing is kept in it.
+        unsafe { kernel.map(AddressRange::new(memory.start, bytes), Backing::Plain).unwrap() };
+        for &(page, pages) in resident {
+            kernel.touch(AddressRange::new(memory.start + page * OS, pages * OS)).unwrap();
+        }
+        let process = RemoteProcess::new(&kernel);
+        let status = Process::status(&process).unwrap();
+        View::gather(&process, &status, Some(ThpMode::Madvise), Duration::from_secs(5)).unwrap()
+    }
+
+    /// Neither advice nor a collapse makes it huge.
+    #[test]
+    fn what_is_cut_by_the_end_of_its_mapping_is_told_so_and_is_dense_by_what_there_is_of_it() {
+        let cells = |pages| {
+            let view = mapped(HUGE + 100 * OS, &[(0, 512), (512, pages)]);
+            view.rows[0].cells.iter().map(|cell| (cell.state, cell.why)).collect::<Vec<_>>()
+        };
+        let whole = (State::Dense, Some(Why::NotAdvised));
+        for (pages, state) in [(100, State::Dense), (90, State::Dense), (89, State::Sparse)] {
+            assert_eq!(cells(pages), [whole, (state, Some(Why::Edge))], "{pages} pages of 100");
+        }
     }
 
     #[test]
