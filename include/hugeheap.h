@@ -136,7 +136,8 @@ enum hh_status {
     HH_TOO_MANY = 18,      /* too many pages are protected */
     HH_REFUSED = 19,       /* by the system */
     HH_BAD_LOG = 20,       /* the text is no log, or its file cannot be written; the buffer says which */
-    HH_BAD_FORBID = 21     /* neither HH_GC_FORBID_WRITE nor HH_GC_FORBID_ACCESS */
+    HH_BAD_FORBID = 21,    /* neither HH_GC_FORBID_WRITE nor HH_GC_FORBID_ACCESS */
+    HH_BAD_MERGE = 22      /* neither HH_MERGE nor HH_NO_MERGE */
 };
 
 /* One line for a status, for any number. */
@@ -148,10 +149,13 @@ typedef struct hh_options {
     const char *policy; /* "auto", "thp", "dense", "hugetlb" or "base" */
     uint64_t decay;     /* nanoseconds that freed memory is kept at least */
     uint64_t limit;     /* bytes above which nothing is kept for reuse or rounded up to huge pages; HH_NO_LIMIT: none */
+    uint64_t merge;     /* HH_MERGE: OS pages of idle heaps that have shrunk are made alike, for a host that merges equal ones (KSM); HH_NO_MERGE: not. Older programs end with the limit */
 } hh_options;
 
-#define HH_OPTIONS_INIT { sizeof(hh_options), NULL, 0, 0 }
+#define HH_OPTIONS_INIT { sizeof(hh_options), NULL, 0, 0, 0 }
 #define HH_NO_LIMIT UINT64_MAX
+#define HH_MERGE 1
+#define HH_NO_MERGE 2
 
 /* Changes the settings of the process, at any time. Returns HH_OK, or another hh_status and changes nothing. */
 int hh_configure(const hh_options *options) HH_NOEXCEPT HH_RESULT;

@@ -5,6 +5,7 @@ Bytes are bytes, arenas are counts. The numbers are those of the telemetry schem
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
@@ -126,7 +127,7 @@ def _refuse_kind(name: str, wanted: str, value: object) -> NoReturn:
     raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
 
 
-def _checked(policy: str | None, decay: float | None, limit: int | None) -> _Settings:
+def _checked(policy: str | None, decay: float | None, limit: int | None, merge: bool | None) -> _Settings:
     # First what is no such thing at all: a comparison of text with a number would answer in the interpreter's words.
     if policy is not None and not isinstance(policy, str):
         _refuse_kind("policy", "a name such as 'thp'", policy)
@@ -134,6 +135,8 @@ def _checked(policy: str | None, decay: float | None, limit: int | None) -> _Set
         _refuse_kind("decay", "a number of seconds", decay)
     if limit is not None and (isinstance(limit, bool) or not hasattr(type(limit), "__index__")):
         _refuse_kind("limit", "a whole number of bytes", limit)
+    if merge is not None and not isinstance(merge, bool):
+        _refuse_kind("merge", "True or False", merge)
     if policy is not None and policy not in native.POLICIES:
         raise HugeheapError(
             f"unknown policy {policy!r}", "unknown-policy", f"choose one of {', '.join(native.POLICIES)}"
@@ -159,31 +162,50 @@ def _checked_level(level: str | None) -> str | None:
     return level
 
 
+def _refuse_merging(level: str) -> None:
+    if level == "arenas":
+        raise HugeheapError(
+            "at level 'arenas' nothing can be made alike: pymalloc has the objects", "merge-needs-objects", "give level='objects'"
+        )
+
+
 def enable(
-    *, policy: str | None = None, decay: float | None = None, limit: int | None = None, level: str | None = None
+    *,
+    policy: str | None = None,
+    decay: float | None = None,
+    limit: int | None = None,
+    level: str | None = None,
+    merge: bool | None = None,
 ) -> Status:
     """Put the interpreter's arenas and large blocks on hugeheap from now on, and at level ``objects`` its objects.
 
     ``policy`` is ``auto``, ``thp``, ``dense``, ``hugetlb`` or ``base``; ``decay`` the seconds that memory is kept
     after it was needed; ``limit`` the bytes above which nothing is kept, 0 for none; ``level`` is ``arenas`` or
-    ``objects`` (``malloc`` only where ``hugeheap run`` started the process at it). What is ``None`` comes from the environment (``HUGEHEAP_POLICY`` …) or is the default. A second call
+    ``objects`` (``malloc`` only where ``hugeheap run`` started the process at it); ``merge`` whether OS pages of an idle heap that has shrunk are made alike, for a host that merges
+    equal ones (KSM), which needs level ``objects``. What is ``None`` comes from the environment (``HUGEHEAP_POLICY`` …) or is the default. A second call
     changes the settings, and may raise the level; it cannot lower it. Where nothing can be hooked, the returned status
     says why, and where the level cannot be had, which one is in force; that is no error.
     """
-    settings, level = _checked(policy, decay, limit), _checked_level(level)
+    settings, level = _checked(policy, decay, limit, merge), _checked_level(level)
     now = status()
+    if merge:
+        _refuse_merging(level or (now.level if now.hooked else os.environ.get("HUGEHEAP_LEVEL") or "arenas"))
     if not now.hooked and now.state != "disabled" and (mistake := native.environment_mistake()):
         raise HugeheapError(mistake, "bad-setting", "correct or unset it")
-    native.enable(*settings, level)
+    native.enable(*settings, level, merge)
     return status()
 
 
-def configure(*, policy: str | None = None, decay: float | None = None, limit: int | None = None) -> None:
+def configure(
+    *, policy: str | None = None, decay: float | None = None, limit: int | None = None, merge: bool | None = None
+) -> None:
     """Change the settings of the running heap; what is ``None`` stays. Existing arenas keep their backing."""
-    settings = _checked(policy, decay, limit)
+    settings = _checked(policy, decay, limit, merge)
     if not (now := status()).hooked:
         raise HugeheapError(f"there is no heap to configure ({now.explanation})", "not-enabled", "call enable() first")
-    native.configure(*settings)
+    if merge:
+        _refuse_merging(now.level)
+    native.configure(*settings, merge)
 
 
 def give_back() -> int:

@@ -22,8 +22,12 @@ class Native(Protocol):
 
     def environment_mistake(self) -> str | None: ...
     def bytes_of(self, text: str) -> int: ...
-    def enable(self, policy: str | None, decay: float | None, limit: int | None, level: str | None) -> str: ...
-    def configure(self, policy: str | None, decay: float | None, limit: int | None) -> None: ...
+    def enable(
+        self, policy: str | None, decay: float | None, limit: int | None, level: str | None, merge: bool | None
+    ) -> str: ...
+    def configure(
+        self, policy: str | None, decay: float | None, limit: int | None, merge: bool | None
+    ) -> None: ...
     def give_back(self) -> int: ...
     def stats(self, measure: bool) -> dict[str, Any]: ...
     def status(self) -> dict[str, str]: ...
@@ -70,10 +74,14 @@ class StandIn:
         # Nothing here is limited.
         return 0
 
-    def enable(self, policy: str | None, decay: float | None, limit: int | None, level: str | None) -> str:
+    def enable(
+        self, policy: str | None, decay: float | None, limit: int | None, level: str | None, merge: bool | None
+    ) -> str:
         return self._status["state"]
 
-    def configure(self, policy: str | None, decay: float | None, limit: int | None) -> None:
+    def configure(
+        self, policy: str | None, decay: float | None, limit: int | None, merge: bool | None
+    ) -> None:
         pass
 
     def give_back(self) -> int:

@@ -71,6 +71,25 @@ static void test_process(void) {
         options.policy = bad[n];
         CHECK(hh_configure(&options) == HH_BAD_POLICY);
     }
+    options.policy = NULL;
+    const uint64_t wrong[] = {3, UINT64_MAX};
+    for (unsigned n = 0; n < sizeof wrong / sizeof wrong[0]; n++) {
+        options.merge = wrong[n];
+        CHECK(hh_configure(&options) == HH_BAD_MERGE);
+    }
+    const uint64_t merges[] = {HH_MERGE, HH_NO_MERGE, 0};
+    for (unsigned n = 0; n < sizeof merges / sizeof merges[0]; n++) {
+        options.merge = merges[n];
+        CHECK(hh_configure(&options) == HH_OK);
+    }
+    /* A program that was compiled before there was merging: what lies behind its struct is none of it. */
+    hh_options shorter = HH_OPTIONS_INIT;
+    shorter.size = offsetof(hh_options, merge);
+    shorter.policy = "dense";
+    shorter.merge = UINT64_MAX;
+    CHECK(hh_configure(&shorter) == HH_OK && statistics().policy == 2);
+    shorter.policy = "thp";
+    CHECK(hh_configure(&shorter) == HH_OK && statistics().policy == 1);
     options.policy = "base";
     options.size = 4;
     CHECK(hh_configure(&options) == HH_BAD_SIZE);

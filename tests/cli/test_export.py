@@ -18,6 +18,7 @@ from pathlib import Path
 
 import exposition
 import pytest
+from fakehost import Host, buddyinfo
 from targets import Target, drop, ended, may_read_others
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prometheus"
@@ -610,3 +611,22 @@ def test_a_real_prometheus_takes_metrics_and_alerts(hugeheap):
 def test_a_process_that_is_gone_is_left_out(once):
     gone = ended()
     assert not once("--process", gone).of("hugeheap_process_resident_bytes", pid=str(gone))
+
+
+def test_a_host_that_is_known_is_told_of_in_bytes_and_shares(once, tmp_path):
+    """Names of metrics have their unit; an alert that compares them is silent where one is told in another."""
+    host = Host(tmp_path / "host")
+    # 100 OS pages alone, and ten blocks of a huge page.
+    host.write("proc/buddyinfo", buddyinfo(100, 0, 0, 0, 0, 0, 0, 0, 0, 10))
+    host.write("proc/pressure/memory", "some avg10=12.50 avg60=0.00 avg300=0.00 total=0\nfull avg10=2.50 avg60=0.00 avg300=0.00 total=0")
+    for pid, name, tables, pool, thp in ((77, "large", 4096, 0, 0), (78, "small", 8, 8192, 1)):
+        fields = f"VmRSS:\t 2048 kB\nVmPTE:\t{tables} kB\nHugetlbPages:\t{pool} kB\nTHP_enabled:\t{thp}"
+        host.write(f"proc/{pid}/status", f"Name:\t{name}\nState:\tS (sleeping)\nTgid:\t{pid}\n{fields}")
+    metrics = once("--process", "large", "--process", "small", "--root", host.root)
+
+    assert metrics.one("hugeheap_host_free_bytes", blocks="small") == 100 * 4096
+    assert metrics.one("hugeheap_host_free_bytes", blocks="huge") == 10 * ARENA
+    assert metrics.one("hugeheap_host_memory_pressure_ratio", tasks="some") == 0.125
+    assert metrics.one("hugeheap_host_memory_pressure_ratio", tasks="all") == 0.025
+    assert metrics.one("hugeheap_process_resident_bytes", name="small") == 10 * MIB, "with pages of a pool"
+    assert [metrics.one("hugeheap_process_thp", name=name) for name in ("large", "small")] == [0, 1]

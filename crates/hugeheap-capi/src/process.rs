@@ -15,7 +15,15 @@ pub(crate) struct Options {
     policy: *const c_char,
     decay: u64,
     limit: u64,
+    merge: u64,
 }
+
+/// Size of `hh_options` in their first version, which ended with the limit.
+const FIRST_OPTIONS: usize = core::mem::offset_of!(Options, merge);
+
+/// `HH_MERGE` and `HH_NO_MERGE`.
+const MERGE: u64 = 1;
+const NO_MERGE: u64 = 2;
 
 /// `HH_NO_LIMIT`.
 const NO_LIMIT: u64 = u64::MAX;
@@ -35,14 +43,19 @@ fn start() {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_configure(options: *const Options) -> c_int {
-    // SAFETY: null or a struct of the caller, of the size that it names.
-    let status = match unsafe { options.as_ref() } {
-        None => Status::BadArgument,
-        Some(options) if options.size != size_of::<Options>() => Status::BadSize,
-        // SAFETY: by the header's contract the policy is NULL or a string.
-        Some(options) => unsafe { configure(options) },
-    };
-    status as c_int
+    if options.is_null() {
+        return Status::BadArgument as c_int;
+    }
+    // SAFETY: a struct of the caller, which begins with its size; in older programs it is shorter than here.
+    let size = unsafe { options.cast::<usize>().read() };
+    if size != FIRST_OPTIONS && size != size_of::<Options>() {
+        return Status::BadSize as c_int;
+    }
+    let mut known = Options { size, policy: core::ptr::null(), decay: 0, limit: 0, merge: 0 };
+    // SAFETY: the caller has `size` bytes, which are no more than there are here; any prefix are numbers and a pointer.
+    unsafe { core::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut known).cast(), size) };
+    // SAFETY: by the header's contract the policy is NULL or a string.
+    unsafe { configure(&known) as c_int }
 }
 
 /// # Safety
@@ -60,6 +73,9 @@ unsafe fn configure(options: &Options) -> Status {
     if options.decay != 0 && !DECAY.contains(&options.decay) {
         return Status::BadDecay;
     }
+    if ![0, MERGE, NO_MERGE].contains(&options.merge) {
+        return Status::BadMerge;
+    }
     start();
     runtime().configure(|settings| {
         settings.policy = policy.unwrap_or(settings.policy);
@@ -69,6 +85,7 @@ unsafe fn configure(options: &Options) -> Status {
             NO_LIMIT => None,
             bytes => Some(bytes),
         };
+        settings.merge = if options.merge == 0 { settings.merge } else { options.merge == MERGE };
     });
     Status::Ok
 }

@@ -28,10 +28,11 @@ pub(crate) enum Status {
     Refused = 19,
     BadLog = 20,
     BadForbid = 21,
+    BadMerge = 22,
 }
 
 impl Status {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Ok,
         Self::BadSize,
         Self::BadPolicy,
@@ -54,6 +55,7 @@ impl Status {
         Self::Refused,
         Self::BadLog,
         Self::BadForbid,
+        Self::BadMerge,
     ];
 
     const fn message(self) -> &'static CStr {
@@ -94,6 +96,7 @@ impl Status {
                 c"the text is no log like gc-minor,gc-major,arena:FILE, or its file cannot be written; the buffer says which"
             }
             Self::BadForbid => c"what is forbidden must be HH_GC_FORBID_WRITE or HH_GC_FORBID_ACCESS",
+            Self::BadMerge => c"merge must be HH_MERGE or HH_NO_MERGE; 0 leaves it as it is",
         }
     }
 }

@@ -28,9 +28,14 @@ pub struct Options {
     pub limit: u64,
     /// [`Level`] as a number, for `enable`; anything else: the environment's.
     pub level: u32,
-    /// Nothing yet.
-    pub reserved: u32,
+    /// Whether OS pages are made alike for the host to merge: [`MERGE`] or [`NO_MERGE`]; anything else, as the 0 of older callers: unchanged.
+    pub merge: u32,
 }
+
+/// OS pages of heaps that have shrunk are made alike.
+pub const MERGE: u32 = 1;
+/// They are not.
+pub const NO_MERGE: u32 = 2;
 
 /// Size of [`Options`] in their first version, which ended with the limit.
 const FIRST_OPTIONS: usize = 24;
@@ -43,7 +48,7 @@ impl Options {
         decay: UNCHANGED,
         limit: UNCHANGED,
         level: u32::MAX,
-        reserved: 0,
+        merge: 0,
     };
 
     /// The options of a caller whose version may have fewer fields or more: those that both know; the others change nothing.
@@ -72,6 +77,11 @@ impl Options {
         }
         if self.limit != UNCHANGED {
             settings.limit = (self.limit > 0).then_some(self.limit);
+        }
+        match self.merge {
+            MERGE => settings.merge = true,
+            NO_MERGE => settings.merge = false,
+            _ => {}
         }
     }
 }
@@ -227,5 +237,18 @@ mod tests {
         assert_eq!(read(8), (u32::MAX, UNCHANGED, u32::MAX), "no version is that small");
         // SAFETY: null is allowed.
         assert_eq!(unsafe { Options::read(core::ptr::null()) }.limit, UNCHANGED);
+    }
+
+    /// Older callers have zero where the switch is.
+    #[test]
+    fn who_does_not_know_of_merging_leaves_it_as_it_is() {
+        for before in [false, true] {
+            let of = |merge| {
+                let mut settings = Settings { merge: before, ..Settings::DEFAULT };
+                Options { merge, ..Options::UNCHANGED }.apply(&mut settings);
+                settings.merge
+            };
+            assert_eq!([of(0), of(u32::MAX), of(MERGE), of(NO_MERGE)], [before, before, true, false]);
+        }
     }
 }

@@ -17,7 +17,7 @@ use core::ffi::c_void;
 use hugeheap::arena::Policy;
 use hugeheap::runtime::{SettingError, disabled_by_environment, parse_bytes, settings_from_environment};
 use hugeheap::telemetry::{Fallback, HookState, Level, Snapshot};
-use hugeheap_cpython::interface::{Interface, Options, connect};
+use hugeheap_cpython::interface::{Interface, MERGE, NO_MERGE, Options, connect};
 use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -36,7 +36,12 @@ fn unknown(what: &str, name: &str, known: &[&str]) -> PyErr {
 }
 
 /// Settings from Python: `None` leaves a setting as it is, a limit of 0 lifts it.
-fn options(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<Options> {
+fn options(
+    policy: Option<&str>,
+    decay: Option<f64>,
+    limit: Option<u64>,
+    merge: Option<bool>,
+) -> PyResult<Options> {
     let mut options = Options::UNCHANGED;
     if let Some(name) = policy {
         let policy = Policy::parse(name);
@@ -51,6 +56,9 @@ fn options(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyRe
     }
     if let Some(bytes) = limit {
         options.limit = bytes;
+    }
+    if let Some(is_wanted) = merge {
+        options.merge = if is_wanted { MERGE } else { NO_MERGE };
     }
     Ok(options)
 }
@@ -79,14 +87,15 @@ fn bytes_of(text: &str) -> PyResult<u64> {
 
 /// Installs the hooks, or changes the settings if they are in. Answers the state's name.
 #[pyfunction]
-#[pyo3(signature = (policy=None, decay=None, limit=None, level=None))]
+#[pyo3(signature = (policy=None, decay=None, limit=None, level=None, merge=None))]
 fn enable(
     policy: Option<&str>,
     decay: Option<f64>,
     limit: Option<u64>,
     level: Option<&str>,
+    merge: Option<bool>,
 ) -> PyResult<&'static str> {
-    let mut options = options(policy, decay, limit)?;
+    let mut options = options(policy, decay, limit, merge)?;
     if let Some(name) = level {
         let level = Level::parse(name);
         options.level = level.ok_or_else(|| unknown("level", name, &Level::ALL.map(Level::name)))? as u32;
@@ -101,9 +110,14 @@ fn enable(
 
 /// Changes the settings of the running heap.
 #[pyfunction]
-#[pyo3(signature = (policy=None, decay=None, limit=None))]
-fn configure(policy: Option<&str>, decay: Option<f64>, limit: Option<u64>) -> PyResult<()> {
-    let options = options(policy, decay, limit)?;
+#[pyo3(signature = (policy=None, decay=None, limit=None, merge=None))]
+fn configure(
+    policy: Option<&str>,
+    decay: Option<f64>,
+    limit: Option<u64>,
+    merge: Option<bool>,
+) -> PyResult<()> {
+    let options = options(policy, decay, limit, merge)?;
     // SAFETY: the options live until the call returns.
     unsafe { (interface().configure)(&raw const options) };
     Ok(())
