@@ -108,7 +108,9 @@ def test_a_running_heap_is_found_and_its_numbers_are_right(once, heap, tmp_path)
     target = heap(env={"HUGEHEAP_TELEMETRY": str(tmp_path)})
     # It is read without its doing anything.
     target.process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
     metrics = once()
+    between = time.monotonic()
     record = (tmp_path / f"{target.pid}.hugeheap").read_bytes()
     live = int.from_bytes(record[152:160], sys.byteorder)
     arenas = int.from_bytes(record[80:88], sys.byteorder)
@@ -126,6 +128,9 @@ def test_a_running_heap_is_found_and_its_numbers_are_right(once, heap, tmp_path)
     assert of("info", state="hooked", level="arenas", policy="auto") == 1
     assert of("fallbacks_total", reason="address_space") == 0
     assert 0 <= of("published_age_seconds") < 3600
+    waited = time.monotonic() - between
+    later = once().one("hugeheap_heap_published_age_seconds", pid=str(target.pid))
+    assert waited <= later - of("published_age_seconds") <= time.monotonic() - begin
     share = metrics.of("hugeheap_heap_coverage_ratio", pid=str(target.pid))
     if share:
         assert share == [pytest.approx(of("huge_bytes") / of("resident_bytes"))]

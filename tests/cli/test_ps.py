@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
 from pathlib import Path
@@ -240,9 +241,12 @@ def test_what_is_stranded_in_memory_that_a_child_shares_is_counted(hugeheap, pyt
         process = Target(python, TARGETS / "stranded_heap.py", 20, "fork")
         line = listed(hugeheap, process.pid)[process.pid]
         plan = json.loads(hugeheap("release", "--dry-run", "--json", process.pid).stdout)["plan"]
+        metrics = hugeheap("export", "--once", "--budget", "20", "--process", process.pid).stdout
         said = process.end()
     if said["huge_pages"] < 18:
         pytest.skip("the host is short of huge pages")
+    (exported,) = re.findall(r"^hugeheap_process_stranded_bytes\{.*\} (\S+)$", metrics, re.M)
+    assert float(exported) == line["stranded"]
     assert plan["shared_stranded"] > 30 * MIB
     assert line["stranded"] == plan["stranded"] + plan["shared_stranded"]
 

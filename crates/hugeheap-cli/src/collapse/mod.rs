@@ -276,7 +276,7 @@ mod tests {
         assert_eq!((&value["heap"]["after"], &value["charge"]["after"]), (&Value::Null, &Value::Null));
         let text = text(7, "app", &options, &report);
         assert!(!text.contains("coverage "), "{text}");
-        assert!(text.contains("made         1 huge page in"), "{text}");
+        assert!(text.contains("made         1 huge page in") && text.contains("longest call"), "{text}");
     }
 
     #[test]
@@ -295,6 +295,12 @@ mod tests {
         assert!(
             asked(Some(100)).contains("raise --max-growth") && asked(None).contains("raise --max-growth")
         );
+        // The one sparse 2 MiB that there is, and some that are refused: the remedy is the one that helps most of them.
+        report.plan.skipped = Default::default();
+        report.plan.skipped.sparse = 1;
+        let of = |refused| nothing_to_do(&CollapseReport { refused, ..report.clone() }, &options);
+        assert!(of(0).contains("lower --min-density") && of(1).contains("lower --min-density"));
+        assert!(of(2).contains("MADV_NOHUGEPAGE"));
         let empty = Kernel::default();
         let (text, _) = said(&empty, &CollapseOptions::default());
         assert!(text.contains("nothing to do"), "{text}");

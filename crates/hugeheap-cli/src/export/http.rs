@@ -157,6 +157,7 @@ mod tests {
             "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
         assert_eq!(wanted(prometheus), Format::Openmetrics);
         assert_eq!(wanted("application/openmetrics-text"), Format::Openmetrics);
+        assert_eq!(wanted("text/plain, application/openmetrics-text"), Format::Openmetrics, "both alike");
         for accept in [
             "",
             "*/*",

@@ -107,6 +107,11 @@ mod tests {
         assert_eq!(plan(has, Wish::Free(20), PLENTY).size, 100);
         assert_eq!(plan(has, Wish::Free(25), PLENTY).size, 105);
         assert_eq!(plan(pool(100, 0, 0, 40), Wish::Free(5), PLENTY).size, 105, "surplus pages are in use");
+        assert_eq!(
+            plan(pool(100, 30, 10, 40), Wish::Free(20), PLENTY).size,
+            60,
+            "as many are free: nothing is to be made of the surplus"
+        );
     }
 
     #[test]
@@ -121,6 +126,12 @@ mod tests {
         let kept = (16 << 30) / KEEP_FREE;
         let planned = plan(pool(10, 0, 0, 0), Wish::Size(1000), memory);
         assert_eq!(planned, Plan { wanted: 1000, size: 10 + ((1 << 30) - kept) / PAGE, kept: Some(kept) });
+        // Nothing is kept from who gets all that was wished for.
+        let most = planned.size;
+        assert_eq!(
+            plan(pool(10, 0, 0, 0), Wish::Size(most), memory),
+            Plan { wanted: most, size: most, kept: None }
+        );
         let all = Memory { keep: Some(0), ..memory };
         assert_eq!(plan(pool(10, 0, 0, 0), Wish::Size(1000), all).size, 10 + 512);
         let none = Memory { available: 0, ..memory };

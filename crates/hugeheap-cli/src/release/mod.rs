@@ -224,6 +224,9 @@ mod tests {
         let kernel = kernel();
         let child = kernel.fork();
         let (text, value) = said(&RemoteProcess::new(&child), &ReleaseOptions::default());
+        // Of it, nothing was to be done.
+        assert!(text.starts_with("app (7): 8.0 MiB stranded in 4 huge pages\n"), "{text}");
+        assert!(!text.contains("taken apart") && !text.contains("longest call"), "{text}");
         assert!(text.contains("left alone   4 × another process maps a part of it, too"), "{text}");
         assert_eq!(value["plan"]["shared_huge_pages"], 4);
     }
