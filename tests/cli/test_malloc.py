@@ -13,7 +13,7 @@ import testbed
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TIMEOUT = 100
-SECTIONS = ["sizes", "limited", "little_left", "refusals", "alignments", "foreign", "threads", "endings", "reports"]
+SECTIONS = ["sizes", "limited", "many", "little_left", "refusals", "alignments", "foreign", "threads", "endings", "reports"]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_program_has_nearly_all_of_its_limit(before, steps, hugeheap, limited)
 @pytest.mark.any_host
 @pytest.mark.parametrize("options", [("--hardened",), ("--no-thread",), ("--policy", "base"), ("--decay", "0.001")])
 def test_the_family_does_so_with_each_setting(options, hugeheap, family):
-    for section in ("sizes", "alignments", "threads", "endings"):
+    for section in ("sizes", "alignments", "threads", "endings", "many"):
         result = on_malloc(hugeheap, family, section, options=options)
         assert (result.returncode, result.stderr) == (0, ""), section
 

@@ -8,7 +8,7 @@
 //! switched off, and in a program with a `malloc` of its own, it stays.
 //!
 //! The dynamic linker tells by the return address who opens: the run path of that library is where it looks. A function that *called* `dlopen` would have this library's looked at, so `dlopen` here is a jump: it changes the flags and
-//! goes on in the C library's, with the caller's return address on the stack (`tests/cli/test_malloc.py` has a library with a run path).
+//! goes on in the C library's, with the caller's return address on the stack (`tests/cli/test_deepbind.py` has a library with a run path).
 //!
 //! Not seen: `dlmopen`, whose name space has a C library of its own, and thus a `malloc` of its own.
 

@@ -41,6 +41,10 @@ pub(super) const BYTES_WORD: usize = 1;
 /// The word that is 1 when a guard follows those bytes.
 const GUARD_WORD: usize = 2;
 
+/// Guards at once, at most. Each takes two of a process's mappings, of which Linux allows 65,530 unless configured otherwise (`vm.max_map_count`); half are left for all else. With as many guards as the system allowed
+/// the next arena could not be made writable, nor had the C library a mapping: a program with 33,000 strings of 20,000 bytes had no memory any more.
+pub(super) const GUARDS: usize = 16 << 10;
+
 /// What a hardened heap has besides: in a mapping of its own, because other heaps have no use for its 12 KiB.
 pub(crate) struct Preset {
     /// State of the generator, never 0.
@@ -149,10 +153,26 @@ impl<S: Source> Space<S> {
                 return false;
             }
             page.vacant()[GUARD_WORD].store(0, Ordering::Relaxed);
+            self.registry.guards.fetch_sub(1, Ordering::Relaxed);
         }
         // SAFETY: as above.
         unsafe { (page.address() as *mut u8).write_bytes(0, used) };
         true
+    }
+
+    /// Takes access to a range away, unless there are guards enough or the system refuses.
+    ///
+    /// # Safety
+    /// Nobody uses the range.
+    unsafe fn make_guard(&self, range: AddressRange) -> bool {
+        let guards = &self.registry.guards;
+        // SAFETY: by the contract.
+        let made = guards.fetch_add(1, Ordering::Relaxed) < GUARDS
+            && unsafe { self.source().os().protect(range, Protection::None) }.is_ok();
+        if !made {
+            guards.fetch_sub(1, Ordering::Relaxed);
+        }
+        made
     }
 
     /// Bytes of what the arenas have at `address`, guard included.
@@ -209,7 +229,7 @@ impl<S: Source> Heap<S> {
         let aligned = guard.start % os_page == 0 && guard.len % os_page == 0;
         let divisible = aligned && !space.source().with(|arenas| arenas.is_hugetlb(start));
         // SAFETY: the end of a run that was just taken, and that nobody was told of.
-        let guarded = divisible && unsafe { space.source().os().protect(guard, Protection::None) }.is_ok();
+        let guarded = divisible && unsafe { space.make_guard(guard) };
         page.vacant()[0].store(0, Ordering::Relaxed);
         page.vacant()[BYTES_WORD].store(usable as u64, Ordering::Relaxed);
         page.vacant()[GUARD_WORD].store(u64::from(guarded), Ordering::Relaxed);

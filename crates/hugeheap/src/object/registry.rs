@@ -88,6 +88,8 @@ pub(super) struct Registry {
     asked: AtomicU32,
     /// Bytes of an OS page, once a hardened heap asked for them; 0 before.
     pub(super) os_page: AtomicUsize,
+    /// Guards behind page runs and large blocks of hardened heaps.
+    pub(super) guards: AtomicUsize,
     /// Held while heaps are made: the room that is left in the last mapping.
     making: Lock<(usize, usize)>,
     pub(super) visits: Visits,
@@ -111,6 +113,7 @@ impl Registry {
             late: AtomicUsize::new(0),
             asked: AtomicU32::new(0),
             os_page: AtomicUsize::new(0),
+            guards: AtomicUsize::new(0),
             making: Lock::new((0, 0)),
             visits: Visits::new(),
             closed: AtomicUsize::new(0),

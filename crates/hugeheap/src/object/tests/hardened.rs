@@ -1,7 +1,7 @@
 //! The hardened preset: one test per property, and every check and list as in other heaps.
 
 use super::super::global;
-use super::super::hardened::QUARANTINE;
+use super::super::hardened::{GUARDS, QUARANTINE};
 use super::threads::random;
 use super::*;
 use core::sync::atomic::Ordering;
@@ -261,14 +261,14 @@ fn a_page_stays_while_a_block_of_it_is_in_quarantine() {
     heap.check_empty();
 }
 
-/// Does a deed in a child of this test's binary, with a variable of the environment; says how the child ended.
-fn child(test: &str, (name, value): (&str, &str), deed: impl FnOnce()) -> Output {
-    const DEED: &str = "HUGEHEAP_TEST_HARDENED";
+/// Does a deed of a test of these modules in a child of this test's binary, with a variable of the environment; says how the child ended.
+pub(super) fn child(test: &str, (name, value): (&str, &str), deed: impl FnOnce()) -> Output {
+    const DEED: &str = "HUGEHEAP_TEST_DEED";
     if std::env::var_os(DEED).is_some() {
         deed();
         std::process::exit(0);
     }
-    let test = format!("object::tests::hardened::{test}");
+    let test = format!("object::tests::{test}");
     Command::new(std::env::current_exe().expect("this binary has a path"))
         .args(["--exact", &test, "--nocapture", "--test-threads=1"])
         .env(DEED, &test)
@@ -279,7 +279,7 @@ fn child(test: &str, (name, value): (&str, &str), deed: impl FnOnce()) -> Output
 
 /// The signal by which a child ended that did a deed.
 fn signal_of(test: &str, deed: impl FnOnce()) -> Option<i32> {
-    let output = child(test, ("HUGEHEAP_HARDENED", "0"), deed);
+    let output = child(&format!("hardened::{test}"), ("HUGEHEAP_HARDENED", "0"), deed);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("panicked"), "{said}");
     output.status.signal()
@@ -287,7 +287,7 @@ fn signal_of(test: &str, deed: impl FnOnce()) -> Option<i32> {
 
 #[test]
 fn the_environment_asks_for_hardened_heaps() {
-    let test = "the_environment_asks_for_hardened_heaps";
+    let test = "hardened::the_environment_asks_for_hardened_heaps";
     for (value, hardened) in [("1", true), ("0", false), ("yes", false)] {
         let output = child(test, ("HUGEHEAP_HARDENED", value), || {
             // SAFETY: the only one of this thread in use.
@@ -356,6 +356,29 @@ fn without_a_guard_page_from_the_system_it_is_memory_all_the_same() {
         heap.give(block).expect("live");
         assert_eq!(heap.give(block), Err(Mistake::NotLive { bytes: 0 }));
     }
+    heap.check_empty();
+}
+
+/// Guards took all mappings that the system allows, and then there was no memory at all.
+#[test]
+fn guards_leave_half_of_the_mappings_to_others() {
+    let (space, mut heap) = hardened();
+    let guards = |space: &Space<World>| space.registry.guards.load(Ordering::Relaxed);
+    let first = heap.take(20_000);
+    assert_eq!(guards(space), 1);
+    // As if the others had been taken.
+    space.registry.guards.store(GUARDS - 1, Ordering::Relaxed);
+    let last = heap.take(20_000);
+    let without = heap.take(20_000);
+    assert_eq!(guards(space), GUARDS, "the system is not asked for one more");
+    heap.give(without).expect("live");
+    assert_eq!(guards(space), GUARDS, "it had none");
+    heap.give(first).expect("live");
+    assert_eq!(guards(space), GUARDS - 1);
+    let guarded = heap.take(20_000);
+    assert_eq!(guards(space), GUARDS);
+    heap.give_all([last, guarded]);
+    assert_eq!(guards(space), GUARDS - 2);
     heap.check_empty();
 }
 

@@ -1,9 +1,13 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
+use super::super::class::class_of;
+use super::super::heap::Place;
 use super::super::tag;
+use super::hardened::child;
 use super::*;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::mpsc;
 use std::thread;
 
@@ -27,6 +31,50 @@ unsafe impl Send for Parcel {}
 
 /// Sizes of all kinds: small and medium blocks, page runs, large blocks.
 const SIZES: [usize; 8] = [16, 48, 200, 512, 1000, 5000, 30_000, 2_500_000];
+
+/// The owner frees by a plain store, so neither saw the other. It comes out when the owner takes back what others freed, in the page at hand and in any other.
+#[test]
+fn a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out() {
+    const WHICH: &str = "HUGEHEAP_TEST_BLOCK";
+    let test = "threads::a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out";
+    // Of three pages, the last one at hand.
+    for which in ["3", "998"] {
+        let output = child(test, (WHICH, which), || {
+            let number: usize = std::env::var(WHICH).expect("set").parse().expect("a number");
+            let (space, mut heap) = heap();
+            let mut other = space.acquire().expect("memory");
+            let blocks = heap.take_many(1000, 48);
+            let page = space.page(at(blocks[number])).expect("it has blocks");
+            let place = Place::of(page, class_of(48), at(blocks[number])).expect("a block begins there");
+            heap.give(blocks[number]).expect("live");
+            // The other thread was stopped after it had found the block live.
+            page.remote()[place.window].fetch_or(place.bits, Ordering::SeqCst);
+            other.give(blocks[number - 1]).expect("live");
+            heap.trim();
+        });
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{which}: {said}");
+        assert!(said.contains("size class 48: two threads freed the block"), "{which}: {said}");
+    }
+}
+
+/// It is in no list before, nor is it put into one.
+#[test]
+fn a_full_page_of_which_others_freed_all_blocks_is_spare_and_not_noted_as_full() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let blocks = heap.take_many(1000, 48);
+    let page = space.page(page_of(blocks[0])).expect("it has blocks");
+    assert!(page.mark().is_full());
+    other.give_all(blocks.iter().copied().filter(|&block| page_of(block) == page.address()));
+    // Freed in a page that is pending: all are collected.
+    heap.give(blocks[999]).expect("live");
+    other.give(blocks[998]).expect("live");
+    heap.give(blocks[997]).expect("live");
+    assert_eq!((tag::class(page.tag()), page.mark().is_full()), (tag::SPARE, false));
+    heap.give_all(blocks[..997].iter().copied().filter(|&block| page_of(block) != page.address()));
+    heap.check_empty();
+}
 
 #[test]
 fn heaps_in_use_are_those_that_somebody_owns() {
