@@ -39,7 +39,8 @@ SURVIVORS = {"survive": 134, "survive-row": 205}
 def test_a_survivor_costs_no_more_than_when_it_was_measured(window, kind):
     cost = window.each(kind, 50_000, 250_000)
     print(f"a survivor, {kind}: {cost:.1f} instructions")
-    assert 50 < cost <= SURVIVORS[kind]
+    # To a tenth: between two runs of the same program there are 0.1 of an object, which are the collections' and not its own.
+    assert 50 < round(cost, 1) <= SURVIVORS[kind]
 
 
 # Old objects of two slots, MARKED of the example, each marked and looked into, and their pages swept; what a whole collection does besides is four of it. 109 were counted. In a list whose objects have another child
