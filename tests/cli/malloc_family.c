@@ -55,6 +55,36 @@ static void many(void) {
     CHECK(sink);
 }
 
+static _Atomic int ready;
+
+static void *asks_the_c_library(void *unused) {
+    ready++;
+    while (ready < 2)
+        ;
+    void *block = __libc_malloc(100);
+    CHECK(block);
+    free(block);
+    return unused;
+}
+
+/* The C library initialised its own malloc in both threads at once, where neither it nor hugeheap had served before: nine of ten children ended. */
+static void first(void) {
+    for (int round = 0; round < 20; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            pthread_t threads[2];
+            for (int thread = 0; thread < 2; thread++)
+                CHECK(pthread_create(&threads[thread], NULL, asks_the_c_library, NULL) == 0);
+            for (int thread = 0; thread < 2; thread++)
+                CHECK(pthread_join(threads[thread], NULL) == 0);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
 static void refusals(void) {
     errno = 0;
     CHECK(malloc(most) == NULL && errno == ENOMEM);
@@ -352,7 +382,7 @@ int main(int count, char **words) {
     const struct {
         const char *name;
         void (*run)(void);
-    } all[] = {{"limited", limited}, {"little_left", little_left}, {"many", many}, {"sizes", sizes},     {"refusals", refusals}, {"alignments", alignments}, {"foreign", foreign},
+    } all[] = {{"limited", limited}, {"little_left", little_left}, {"many", many}, {"first", first}, {"sizes", sizes},     {"refusals", refusals}, {"alignments", alignments}, {"foreign", foreign},
                {"threads", threads}, {"endings", endings},   {"reports", reports},       {"twice", twice},
                {"inside", inside},   {"wrong_realloc", wrong_realloc}, {"owner", owner}};
     for (size_t number = 0; count == 2 && number < sizeof all / sizeof *all; number++)

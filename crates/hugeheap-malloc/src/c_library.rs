@@ -58,8 +58,25 @@ fn look() -> bool {
     let understood = disabled_by_environment() == Ok(false) && children_inherit().is_ok() && settings.is_ok();
     let huge = settings.is_ok_and(|(settings, _)| settings.policy != Policy::Base);
     WANTS_HUGE_PAGES.store(huge, Ordering::Relaxed);
+    if understood {
+        initialise();
+    }
     PHASE.store(if understood { SERVES } else { OFF }, Ordering::Relaxed);
     understood
+}
+
+/// Has the C library's `malloc` initialise itself, by a request that it refuses: that takes no memory.
+///
+/// It does so with its first request and without a lock, because elsewhere that comes before a second thread. Here it came whenever hugeheap had no memory for a request: when two threads met there both had the same arena and one was counted, so that their
+/// ends were one too many and the program was ended, and lists that one had filled were emptied by the other.
+fn initialise() {
+    // SAFETY: no preconditions; the location of errno is valid for the life of the calling thread.
+    unsafe {
+        let kept = *libc::__errno_location();
+        let refused = __libc_malloc(usize::MAX);
+        debug_assert!(refused.is_null());
+        *libc::__errno_location() = kept;
+    }
 }
 
 pub(crate) fn malloc(size: usize) -> *mut c_void {
