@@ -54,9 +54,8 @@ impl<S: Source> Heap<S> {
     /// What is in a page that is pending.
     #[inline(never)]
     fn free_pending_or_abort(core: NonNull<Core<S>>, address: NonNull<u8>) {
-        let fits = |_: &Own<S>, way| tag::is_pending(way) && tag::heap(way) != 0 && tag::class(way) < CLASSES;
         // SAFETY: whoever frees gives the block up.
-        match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, fits) } {
+        match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, is_block_elsewhere) } {
             InPending::Freed => {}
             InPending::Announce(tag) => Self::announce_freed(address.as_ptr() as usize, tag, core),
             InPending::Refused => Self::free_elsewhere_or_abort(core, address),

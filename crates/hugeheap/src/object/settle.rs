@@ -54,7 +54,8 @@ impl<S: Source> Own<S> {
         // The count alone would do, as far as anybody knows. But what another uses of a page that is given back is memory that two have.
         debug_assert!(is_vacant(words), "its count says so");
         if is_vacant(words) {
-            let _stays = !self.release(self.base + page * HEAP_PAGE_BYTES, mark, class);
+            // Where it stays, the collection comes back to it.
+            self.release(self.base + page * HEAP_PAGE_BYTES, mark, class);
         }
     }
 
