@@ -6,12 +6,13 @@
 //! ```text
 //!   command ──▶ needed ──▶ check ──▶ the command
 //!                            └─────▶ one line: how many, the limit, who may raise it; status 3
-//!   an error of a call that had none after that (a limit lowered meanwhile) ──▶ explained: the same line of the limit
+//!   an error of a call that had none after that (a limit lowered meanwhile) ──▶ told: the same line of the limit
 //! ```
 
 use crate::cli::Command;
 use crate::output::counted;
-use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::{self, Display};
 use std::fs::File;
 use std::io;
 
@@ -89,15 +90,44 @@ pub(crate) fn short(number: usize, error: &io::Error) -> String {
     format!("this opens {files} at a time, and fewer can be opened: {}", why(error.raw_os_error()))
 }
 
-/// `text` of an error; one that there were too few descriptors says no more than that, and is told with the limit and the way out.
-pub(crate) fn explained(text: &str) -> Cow<'_, str> {
-    let met = [libc::EMFILE, libc::ENFILE]
-        .into_iter()
-        .find(|&code| text.contains(&io::Error::from_raw_os_error(code).to_string()));
-    match met {
-        Some(code) => format!("{text}: {}", why(Some(code))).into(),
-        None => text.into(),
+/// An error as people are told of it: one that there were too few descriptors says no more than that, and is told with the limit and the way out.
+///
+/// Where an error becomes text it is told so. Recognised later, by what the text says, it was taken for one wherever a name said the same, and was none where the C library speaks another language.
+pub(crate) fn told<'a>(error: &'a (dyn Error + 'static)) -> Told<'a> {
+    Told { error, lack: number(error).filter(|code| [libc::EMFILE, libc::ENFILE].contains(code)) }
+}
+
+/// What [`told`] answers, to be shown.
+pub(crate) struct Told<'a> {
+    error: &'a (dyn Error + 'static),
+    lack: Option<i32>,
+}
+
+impl Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lack {
+            Some(code) => write!(f, "{}: {}", self.error, why(Some(code))),
+            None => Display::fmt(self.error, f),
+        }
     }
+}
+
+/// The system's number of an error, or of the one that it came of.
+fn number(error: &(dyn Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let files = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        let calls = || error.downcast_ref::<hugeheap_os::Error>().map(|error| error.code);
+        if let Some(code) = files.or_else(calls) {
+            return Some(code);
+        }
+        next = match error.downcast_ref::<io::Error>() {
+            // The source of one that wraps another is that one's source.
+            Some(wrapping) => wrapping.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+            None => error.source(),
+        };
+    }
+    None
 }
 
 /// Why there are too few, and what to do.
@@ -146,13 +176,22 @@ mod tests {
 
     #[test]
     fn an_error_that_says_no_more_than_too_many_open_files_is_explained() {
-        let bare = hugeheap_os::Error::new("read(/proc/PID/maps)", libc::EMFILE).to_string();
-        let said = explained(&bare);
-        assert!(said.starts_with(&bare) && said.contains("(ulimit -n)"), "{said}");
-        let hosts = explained("a.json could not be written: Too many open files in system (os error 23)")
-            .into_owned();
+        let bare = hugeheap_os::Error::new("read(/proc/PID/maps)", libc::EMFILE);
+        let said = told(&bare).to_string();
+        assert!(said.starts_with(&bare.to_string()) && said.contains("(ulimit -n)"), "{said}");
+        let hosts = told(&io::Error::from_raw_os_error(libc::ENFILE)).to_string();
         assert!(hosts.contains("fs.file-max") && !hosts.contains("ulimit"), "{hosts}");
-        assert_eq!(explained("a.json could not be written: No space left on device (os error 28)").len(), 66);
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert_eq!(told(&full).to_string(), full.to_string());
+    }
+
+    #[test]
+    fn a_lack_is_recognised_by_its_number_through_what_wraps_it_and_not_by_what_a_text_says() {
+        let bare = io::Error::from_raw_os_error(libc::EMFILE);
+        let says_so = io::Error::other(format!("no file called '{bare}'"));
+        assert_eq!(told(&says_so).to_string(), says_so.to_string());
+        let wrapped = io::Error::other(io::Error::other(hugeheap_os::Error::new("open(2)", libc::EMFILE)));
+        assert!(told(&wrapped).to_string().contains("(ulimit -n)"));
     }
 
     #[test]

@@ -48,7 +48,12 @@ pub(crate) fn refused(error: &io::Error) -> u8 {
 /// A file of its owner's alone, taken away when it is dropped. Opened here, an error is the system's: tempfile's own tells of the name, which says nothing to the reader, and has no number, so that too many open
 /// files, or a disk that fails, was an "uncategorized error".
 pub(crate) fn new_in(directory: &Path) -> io::Result<NamedTempFile> {
-    tempfile::Builder::new().make_in(directory, |path| {
+    named_in(directory, ".tmp")
+}
+
+/// The same, with the first letters of its name.
+pub(crate) fn named_in(directory: &Path, prefix: &str) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new().prefix(prefix).make_in(directory, |path| {
         OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
     })
 }

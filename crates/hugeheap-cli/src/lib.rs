@@ -61,6 +61,7 @@ mod top;
 mod typed;
 mod watch;
 
+use crate::descriptors::told;
 use hugeheap_os::linux::Linux;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -109,7 +110,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         None => Linux::new(),
         Some(Ok(facts)) => facts,
         Some(Err(error)) => {
-            out.error(&format!("--root: {error}"));
+            out.error(&format!("--root: {error}", error = told(&error)));
             return exit::USAGE;
         }
     };

@@ -4,6 +4,7 @@
 //! title) is one with its lines as they are. The generator would fill them into one paragraph.
 
 use crate::cli::Cli;
+use crate::descriptors::told;
 use crate::file::{refused, replace};
 use crate::{Context, exit};
 use clap::{Args, Command, CommandFactory};
@@ -39,13 +40,13 @@ pub(crate) fn man(context: &Context, arguments: &ManArguments, json: bool) -> u8
     let all = pages();
     if let Some(directory) = &arguments.out {
         if let Err(error) = std::fs::create_dir_all(directory) {
-            out.error(&format!("{}: {error}", directory.display()));
+            out.error(&format!("{}: {error}", directory.display(), error = told(&error)));
             return refused(&error);
         }
         for page in &all {
             let file = directory.join(format!("{}.1", page.name));
             if let Err(error) = replace(&file, &page.text) {
-                out.error(&format!("{}: {error}", file.display()));
+                out.error(&format!("{}: {error}", file.display(), error = told(&error)));
                 return refused(&error);
             }
             out.detail(&format!("{} written", file.display()));

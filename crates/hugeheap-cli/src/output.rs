@@ -3,7 +3,7 @@
 //! Nothing here panics when the reader is gone: a closed pipe silences a message, and `run` must still pass its
 //! command's status on.
 
-use crate::descriptors::explained;
+use crate::descriptors::told;
 use crate::exit;
 use std::borrow::Cow;
 use std::fs::File;
@@ -124,12 +124,14 @@ impl Output {
     /// The exit code of a command that ended with `code`: data that could not be written is told, and no success.
     pub fn finish(&self, code: u8) -> u8 {
         let Some(error) = self.lost.get() else { return code };
-        self.error(&format!("standard output could not be written: {error}; what there is of it is not all"));
+        self.error(&format!(
+            "standard output could not be written: {error}; what there is of it is not all",
+            error = told(error)
+        ));
         if code == exit::OK { exit::UNSUPPORTED } else { code }
     }
 
     fn line(&self, colour: &str, kind: &str, text: &str) {
-        let text = &explained(text);
         let text = &printable(text);
         let mut stderr = std::io::stderr().lock();
         let _ = if self.colour {

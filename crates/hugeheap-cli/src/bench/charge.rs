@@ -3,6 +3,7 @@
 //! RSS does not show the memory of a huge page of which only a part is still mapped; the charge does. It belongs to a group
 //! of processes, so one is made for the process that is looked at, where that is permitted.
 
+use crate::descriptors::told;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -53,8 +54,8 @@ impl Group {
     /// # Errors
     /// One line with the reason.
     pub fn create() -> Result<Self, String> {
-        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
-        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| told(&error).to_string())?;
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| told(&error).to_string())?;
         Self::below(&mounts, &groups, |directory| fs::create_dir(directory))
     }
 
@@ -71,7 +72,11 @@ impl Group {
             let directory = match numbered(&parent, &make) {
                 Ok(directory) => directory,
                 Err(error) => {
-                    refusal = format!("not permitted to make a cgroup in {}: {error}", parent.display());
+                    refusal = format!(
+                        "not permitted to make a cgroup in {}: {error}",
+                        parent.display(),
+                        error = told(&error)
+                    );
                     continue;
                 }
             };
@@ -89,8 +94,9 @@ impl Group {
     /// # Errors
     /// One line with the reason.
     pub(crate) fn of(pid: u32) -> Result<Shared, String> {
-        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|error| error.to_string())?;
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| told(&error).to_string())?;
+        let groups =
+            fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|error| told(&error).to_string())?;
         Shared::of(&mounts, &groups)
     }
 

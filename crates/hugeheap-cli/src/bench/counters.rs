@@ -5,6 +5,7 @@
 //! all it starts: no race with its start, and no stop of it. The kernel lets counters take turns when there are more than
 //! the CPU has; the counts are then scaled by the time each was running.
 
+use crate::descriptors::told;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware};
 use perf_event::{Builder, Counter, ReadFormat};
 use std::io;
@@ -69,7 +70,7 @@ impl Counters {
                 "not supported: this machine offers no hardware counters (usual in a virtual machine)"
                     .to_owned()
             }
-            Some(error) => format!("not supported: {error}"),
+            Some(error) => format!("not supported: {error}", error = told(&error)),
             None => "not supported".to_owned(),
         })
     }

@@ -11,6 +11,7 @@
 
 use super::charge::Group;
 use super::interrupt::Measured;
+use crate::descriptors::told;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -37,7 +38,8 @@ impl Forked {
         group: Option<&Group>,
         work: impl FnOnce(&mut File) -> Result<T, String>,
     ) -> Result<Self, String> {
-        let (reader, mut writer) = pipe().map_err(|error| format!("no pipe: {error}"))?;
+        let (reader, mut writer) =
+            pipe().map_err(|error| format!("no pipe: {error}", error = told(&error)))?;
         // SAFETY: the child runs code of this process on its only thread and ends without returning.
         let pid = unsafe { libc::fork() };
         if pid < 0 {
@@ -57,7 +59,7 @@ impl Forked {
         let result = catch_unwind(AssertUnwindSafe(|| {
             group
                 .map_or(Ok(()), Group::enter)
-                .map_err(|error| format!("could not enter its cgroup: {error}"))?;
+                .map_err(|error| format!("could not enter its cgroup: {error}", error = told(&error)))?;
             work(&mut writer)
         }))
         .unwrap_or_else(|_| Err("ended by a mistake of its own".to_owned()));

@@ -5,6 +5,7 @@
 use super::counters::{Counters, NAMES};
 use super::process;
 use super::subject::{Subject, on_path};
+use crate::descriptors::told;
 use serde_json::{Value, json};
 use std::process::Stdio;
 
@@ -85,7 +86,9 @@ impl Counting {
             Self::Callgrind => {
                 let starter = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"];
                 let output = subject.behind(&starter, words).stdin(Stdio::null()).output();
-                let output = output.map_err(|error| format!("valgrind could not be started: {error}"))?;
+                let output = output.map_err(|error| {
+                    format!("valgrind could not be started: {error}", error = told(&error))
+                })?;
                 let said = String::from_utf8_lossy(&output.stderr);
                 let count = collected(&said).filter(|_| output.status.success());
                 let last = || said.lines().last().unwrap_or("no message").to_owned();

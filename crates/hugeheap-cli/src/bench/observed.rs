@@ -2,6 +2,7 @@
 
 use super::charge::Group;
 use super::variant::{Kind, Variant};
+use crate::descriptors::told;
 use crate::run::{TELEMETRY, records::Records};
 use hugeheap::telemetry::Snapshot;
 use std::process::Command;
@@ -20,10 +21,12 @@ impl Observed {
     pub(crate) fn prepare(variant: &Variant, command: &mut Command) -> Result<Self, String> {
         let group = Group::create().ok();
         if let Some(group) = &group {
-            group.adopt(command).map_err(|error| format!("could not enter its cgroup: {error}"))?;
+            group
+                .adopt(command)
+                .map_err(|error| format!("could not enter its cgroup: {error}", error = told(&error)))?;
         }
         let records = match variant.kind {
-            Kind::Hugeheap => Some(Records::new().map_err(|error| error.to_string())?),
+            Kind::Hugeheap => Some(Records::new().map_err(|error| told(&error).to_string())?),
             _ => None,
         };
         if let Some(records) = &records {

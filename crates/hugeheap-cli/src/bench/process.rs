@@ -2,12 +2,15 @@
 
 use super::counters::{Counters, Counts};
 use super::interrupt;
+use crate::descriptors::told;
+use crate::file;
 use serde::Deserialize;
 use std::io::{self, Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use tempfile::NamedTempFile;
 
 /// What was measured from outside.
 #[derive(Debug)]
@@ -51,11 +54,14 @@ pub(crate) fn watched<T: Send>(
     watcher: impl FnOnce(u32, &AtomicBool) -> T + Send,
 ) -> Result<(Measured, T), String> {
     // To a file: a pipe would have to be read at the same time as the other.
-    let mut complaints = tempfile::tempfile().map_err(|error| format!("no temporary file: {error}"))?;
+    let mut complaints = file::new_in(&std::env::temp_dir())
+        .map(NamedTempFile::into_file)
+        .map_err(|error| format!("no temporary file: {error}", error = told(&error)))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    command.stderr(complaints.try_clone().map_err(|error| error.to_string())?);
+    command.stderr(complaints.try_clone().map_err(|error| told(&error).to_string())?);
     let start = Instant::now();
-    let mut child = command.spawn().map_err(|error| format!("could not be started: {error}"))?;
+    let mut child =
+        command.spawn().map_err(|error| format!("could not be started: {error}", error = told(&error)))?;
     let mut stdout = String::new();
     let ended = AtomicBool::new(false);
     let pid = child.id();
@@ -67,9 +73,10 @@ pub(crate) fn watched<T: Send>(
         (read, watcher.join())
     });
     drop(passed);
-    let (status, usage) = wait(pid as libc::pid_t).map_err(|error| format!("was lost: {error}"))?;
+    let (status, usage) =
+        wait(pid as libc::pid_t).map_err(|error| format!("was lost: {error}", error = told(&error)))?;
     let wall = start.elapsed().as_secs_f64();
-    read.map_err(|error| format!("its output could not be read: {error}"))?;
+    read.map_err(|error| format!("its output could not be read: {error}", error = told(&error)))?;
     if !status.success() {
         return Err(failure(status, &mut complaints));
     }

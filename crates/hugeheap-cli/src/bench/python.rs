@@ -3,6 +3,7 @@
 //! `python3` in PATH is often not an interpreter: pyenv and others put a shell script there, whose start would be measured too.
 //! So each candidate is asked what it really runs, and that is used.
 
+use crate::descriptors::told;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +38,9 @@ impl Script {
             std::fs::write(&path, text)?;
             Ok(Self { _directory: directory, path })
         };
-        write().map_err(|error: std::io::Error| format!("no temporary directory: {error} (set TMPDIR)"))
+        write().map_err(|error: std::io::Error| {
+            format!("no temporary directory: {error} (set TMPDIR)", error = told(&error))
+        })
     }
 }
 
@@ -91,7 +94,7 @@ impl Python {
             .args(["-c", QUESTION])
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| told(&error).to_string())?;
         let facts: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             format!("does not answer as Python does ({})", said.lines().next().unwrap_or("no message"))

@@ -1,5 +1,6 @@
 //! Memory of a measured process: one range of whole huge pages with one backing, and what the process says about itself.
 
+use crate::descriptors::told;
 use hugeheap_os::linux::Linux;
 use hugeheap_os::{AddressRange, Backing, Facts, Pages, Residency};
 use serde::{Deserialize, Serialize};
@@ -80,7 +81,7 @@ impl Region {
 
     /// What backs it.
     pub(crate) fn residency(&self) -> Result<Residency, String> {
-        self.os.residency(self.range).map_err(|error| error.to_string())
+        self.os.residency(self.range).map_err(|error| told(&error).to_string())
     }
 }
 

@@ -7,6 +7,7 @@ use super::series::{self, Experiment, Series};
 use super::variant::{Refusal, Variant};
 use super::{interrupt, touch};
 use crate::cli::{ReportArguments, Touch};
+use crate::descriptors::told;
 use crate::figure::{self, Figure};
 use crate::output::{Output, seconds};
 use crate::statistics::Estimate;
@@ -180,19 +181,22 @@ fn prepare(context: &Context, arguments: &ReportArguments) -> u64 {
 /// Fails before minutes are spent on a report that cannot be written.
 pub(crate) fn writable<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(), Refusal> {
     for file in files {
-        std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)
-            .map_err(|error| Refusal::Usage(format!("{} cannot be written: {error}", file.display())))?;
+        std::fs::OpenOptions::new().create(true).append(true).open(file).map_err(|error| {
+            Refusal::Usage(format!("{} cannot be written: {error}", file.display(), error = told(&error)))
+        })?;
     }
     Ok(())
 }
 
 /// Writes a file of the report.
 pub(crate) fn write(file: &Path, text: &str) -> Result<(), Refusal> {
-    files::replace(file, text)
-        .map_err(|error| Refusal::Unsupported(format!("{} could not be written: {error}", file.display())))
+    files::replace(file, text).map_err(|error| {
+        Refusal::Unsupported(format!(
+            "{} could not be written: {error}",
+            file.display(),
+            error = told(&error)
+        ))
+    })
 }
 
 /// Hands tables and JSON out as asked for. `shown`: the tables as standard output gets them, where that differs (colours). They

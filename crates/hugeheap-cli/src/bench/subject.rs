@@ -10,6 +10,7 @@
 //! `bench worker`: a process of its own like the others, that callgrind can run too.
 
 use super::python::{Python, clean};
+use crate::descriptors::told;
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -54,8 +55,8 @@ impl Subject {
     /// # Errors
     /// One line when the program cannot be found.
     pub(crate) fn own(work: &str) -> Result<Self, String> {
-        let program =
-            std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
+        let program = std::env::current_exe()
+            .map_err(|error| format!("this program has no path: {error}", error = told(&error)))?;
         let words = [program.as_os_str(), "bench".as_ref(), "worker".as_ref(), work.as_ref()];
         Ok(Self::new("hugeheap", env!("CARGO_PKG_VERSION"), &words, true))
     }
@@ -177,15 +178,17 @@ impl Workshop {
     /// One line that says what to do.
     pub(crate) fn new() -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("hugeheap-bench-").tempdir();
-        let directory = directory.map_err(|error| format!("no temporary directory: {error} (set TMPDIR)"))?;
+        let directory = directory
+            .map_err(|error| format!("no temporary directory: {error} (set TMPDIR)", error = told(&error)))?;
         Ok(Self { directory })
     }
 
     /// Writes a source.
     fn file(&self, name: &str, text: &str) -> Result<PathBuf, String> {
         let path = self.directory.path().join(name);
-        std::fs::write(&path, text)
-            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        std::fs::write(&path, text).map_err(|error| {
+            format!("{} cannot be written: {error}", path.display(), error = told(&error))
+        })?;
         Ok(path)
     }
 
@@ -285,7 +288,9 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 /// Runs a compiler; the reason and its first complaint when it fails.
 fn built(compiler: &Path, words: &[&OsStr], why: &str) -> Result<(), String> {
     let output = Command::new(compiler).args(words).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{} could not be started: {error}", compiler.display()))?;
+    let output = output.map_err(|error| {
+        format!("{} could not be started: {error}", compiler.display(), error = told(&error))
+    })?;
     if output.status.success() {
         return Ok(());
     }

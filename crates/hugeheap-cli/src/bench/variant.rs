@@ -6,6 +6,7 @@
 use crate::bench::peers::PEERS;
 use crate::bench::python::{self, Python};
 use crate::cli::VariantArguments;
+use crate::descriptors::told;
 use crate::run::{LEVEL, POLICY, PRELOAD, TELEMETRY, records};
 use crate::{Context, run};
 use hugeheap::arena::Policy;
@@ -96,7 +97,7 @@ impl Variant {
             .args(["-c", program])
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| told(&error).to_string())?;
         let said = String::from_utf8_lossy(&output.stderr);
         // A library the loader cannot load is a complaint, not a failure.
         if !output.status.success() || said.contains("cannot be preloaded") {
@@ -274,7 +275,7 @@ pub(crate) fn described(variants: &[Variant]) -> String {
 
 /// Fails with the reason when the hook is not installed.
 fn hooked(variant: &Variant) -> Result<(), String> {
-    let records = records::Records::new().map_err(|error| error.to_string())?;
+    let records = records::Records::new().map_err(|error| told(&error).to_string())?;
     let variant = variant.clone().with(TELEMETRY, records.path());
     variant.answer("pass")?;
     let found = records.read();

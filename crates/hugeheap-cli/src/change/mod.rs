@@ -12,6 +12,7 @@
 
 pub(crate) mod persist;
 
+use crate::descriptors::told;
 use crate::exit;
 use hugeheap_os::linux::{Knob, Knobs};
 use hugeheap_os::{Error, ErrorKind, Result};
@@ -155,7 +156,7 @@ pub(crate) fn refusal(file: &str, error: Error) -> String {
         libc::ENOENT => "is not possible: this kernel does not have it",
         libc::EXDEV => "is refused: the file's path leads out of --root",
         libc::EBADMSG => "is not possible: the file does not say what a kernel says there",
-        _ => return format!("failed: {} ({file})", std::io::Error::from_raw_os_error(error.code)),
+        _ => return format!("failed: {} ({file})", told(&std::io::Error::from_raw_os_error(error.code))),
     };
     format!("{why} ({file})")
 }

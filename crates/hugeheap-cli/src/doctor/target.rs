@@ -3,6 +3,8 @@
 //! The command is not run. An interpreter is asked for its version, because nothing in its file tells reliably: it runs one line of ours,
 //! isolated (`-I -S`, `--disable-all`), without the user's code.
 
+use crate::descriptors::told;
+use crate::file;
 use crate::run::elf;
 use crate::run::target::{NoTarget, Target};
 use serde_json::Value;
@@ -11,6 +13,7 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
 
 /// What a Python is asked.
 const QUESTION: &str = "import sys, sysconfig, json; print(json.dumps([sys.executable, sys.implementation.name, \
@@ -113,10 +116,11 @@ fn answer(program: &Path, arguments: &[&str]) -> Result<String, String> {
     for variable in ["PYTHONMALLOC", "PYTHONHOME", "PYTHONPATH", "RUBYOPT", "RUBYLIB", crate::run::PRELOAD] {
         command.env_remove(variable);
     }
-    let failed = |error: io::Error| error.to_string();
+    let failed = |error: io::Error| told(&error).to_string();
     // A file and not a pipe: a pipe fills up, and a child that outlives its parent holds it open.
-    let mut said = tempfile::tempfile()
-        .map_err(|error| format!("no temporary file for its answer: {error} (set TMPDIR)"))?;
+    let mut said = file::new_in(&std::env::temp_dir()).map(NamedTempFile::into_file).map_err(|error| {
+        format!("no temporary file for its answer: {error} (set TMPDIR)", error = told(&error))
+    })?;
     let output = said.try_clone().map_err(failed)?;
     command.args(arguments).stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
     let mut child = command.spawn().map_err(failed)?;

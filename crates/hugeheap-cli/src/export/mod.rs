@@ -22,6 +22,7 @@ mod text;
 mod textfile;
 
 use crate::descriptors;
+use crate::descriptors::told;
 use crate::output::printable;
 use crate::process::{HIDDEN, proc_hides};
 use crate::{Context, exit};
@@ -126,5 +127,5 @@ fn why(error: Error) -> String {
         let error = std::io::Error::from_raw_os_error(error.code);
         return format!("nothing was read: {}", descriptors::short(descriptors::LOOK, &error));
     }
-    format!("there is no list of processes: {error}")
+    format!("there is no list of processes: {error}", error = told(&error))
 }

@@ -14,6 +14,7 @@ use super::arguments::{ExportArguments, Format};
 use super::client::Client;
 use super::http::Answer;
 use super::metric::Found;
+use crate::descriptors::told;
 use crate::descriptors::{self, LOOK};
 use crate::{Context, exit};
 use core::time::Duration;
@@ -56,7 +57,7 @@ pub(super) fn export(context: &Context, arguments: &ExportArguments, address: &s
     let (bell, ear) = match ends {
         Ok(ends) => ends,
         Err(error) => {
-            out.error(&format!("cannot serve at {address}: {error}"));
+            out.error(&format!("cannot serve at {address}: {error}", error = told(&error)));
             return exit::UNSUPPORTED;
         }
     };
@@ -133,7 +134,7 @@ fn refused(error: &io::Error) -> (String, u8) {
         ErrorKind::PermissionDenied => {
             ("ports below 1024 need CAP_NET_BIND_SERVICE: name a higher one".to_owned(), exit::PERMISSION)
         }
-        _ => (error.to_string(), exit::USAGE),
+        _ => (told(error).to_string(), exit::USAGE),
     }
 }
 
@@ -245,7 +246,8 @@ impl Server<'_> {
                     if !self.complained {
                         self.complained = true;
                         let text = format!(
-                            "no connection can be accepted now: {error}; it is tried again and again"
+                            "no connection can be accepted now: {error}; it is tried again and again",
+                            error = told(&error)
                         );
                         self.context.out.warning(&text);
                     }

@@ -4,6 +4,8 @@
 //! or the new one. A name that does not end in `.prom` is not read by the collector.
 
 use super::arguments::{ExportArguments, Format};
+use crate::descriptors::told;
+use crate::file;
 use crate::{Context, exit};
 use core::time::Duration;
 use std::io::{ErrorKind, Write};
@@ -52,7 +54,7 @@ fn once(context: &Context, arguments: &ExportArguments, directory: &Path) -> Res
             ErrorKind::ReadOnlyFilesystem => {
                 (format!("{place} is on a read-only file system"), exit::PERMISSION)
             }
-            _ => (format!("{place} cannot be written: {error}"), exit::UNSUPPORTED),
+            _ => (format!("{place} cannot be written: {error}", error = told(&error)), exit::UNSUPPORTED),
         };
         context.out.error(&why);
         code
@@ -61,7 +63,7 @@ fn once(context: &Context, arguments: &ExportArguments, directory: &Path) -> Res
 
 fn write(directory: &Path, text: &str) -> io::Result<()> {
     // Removed again on every way out but the last.
-    let mut file = tempfile::Builder::new().prefix(".hugeheap-").tempfile_in(directory)?;
+    let mut file = file::named_in(directory, ".hugeheap-")?;
     file.write_all(text.as_bytes())?;
     file.as_file().set_permissions(fs::Permissions::from_mode(MODE))?;
     file.as_file().sync_all()?;

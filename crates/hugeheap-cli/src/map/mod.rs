@@ -12,6 +12,7 @@ pub(crate) mod text;
 pub(crate) mod view;
 pub(crate) mod why;
 
+use crate::descriptors::told;
 use crate::figure::svg;
 use crate::file;
 use crate::process::{self, Doing};
@@ -35,7 +36,7 @@ pub(crate) fn map(context: &Context, arguments: &MapArguments, json: bool) -> u8
     };
     if let Some(path) = &arguments.svg {
         if let Err(error) = file::replace(path, &svg::document(&[picture::figure(&view, arguments.all)])) {
-            out.error(&format!("{} cannot be written: {error}", path.display()));
+            out.error(&format!("{} cannot be written: {error}", path.display(), error = told(&error)));
             return file::refused(&error);
         }
         out.detail(&format!("{} written", path.display()));

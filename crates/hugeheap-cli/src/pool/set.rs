@@ -8,6 +8,7 @@ use super::facts;
 use super::plan::{Memory, Plan, Pool, Wish, plan};
 use crate::change::persist::{Edit, Form};
 use crate::change::{self, Change, Report, Writes};
+use crate::descriptors::told;
 use crate::output::{bytes, counted, grouped};
 use crate::thp::catalogue::short_size;
 use crate::{Context, exit};
@@ -73,8 +74,9 @@ fn carried_out(context: &Context, request: &Request<'_>) -> Result<Done, Refused
         Asked::Nothing => Wish::Nothing,
         Asked::Same => Wish::Size(before.size()),
     };
-    let unreadable =
-        |error: Error| (format!("memory of the host is not known: {error}"), change::exit_code(error));
+    let unreadable = |error: Error| {
+        (format!("memory of the host is not known: {error}", error = told(&error)), change::exit_code(error))
+    };
     let memory = Memory {
         total: context.facts.total_memory().map_err(unreadable)?,
         available: context.facts.available_memory().map_err(unreadable)?,

@@ -5,6 +5,7 @@
 //! be looked at, by its user or by capability: what is refused after that is the change.
 
 use super::{HEADLESS, Opened, named};
+use crate::descriptors::told;
 use crate::output::Output;
 use crate::{Context, exit};
 use hugeheap_os::linux::{LinuxProcess, ProcFs};
@@ -143,7 +144,7 @@ fn explained(
             "this kernel has no transparent huge pages, so there is nothing to collapse or split".to_owned(),
             exit::UNSUPPORTED,
         ),
-        _ => (format!("{who}: {error}"), exit::UNSUPPORTED),
+        _ => (format!("{who}: {error}", error = told(&error)), exit::UNSUPPORTED),
     }
 }
 

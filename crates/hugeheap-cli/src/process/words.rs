@@ -1,5 +1,6 @@
 //! Words for what came of calls, the same in all commands that look at processes.
 
+use crate::descriptors::told;
 use crate::output::{bytes, counted};
 use hugeheap_os::process::{Stop, Tally};
 use serde_json::{Map, Value};
@@ -82,7 +83,7 @@ pub(crate) fn stopped(stop: Stop) -> String {
         Stop::MainThreadEnded => {
             "its main thread has ended, others run: the kernel changes no memory of such a process for another".to_owned()
         }
-        Stop::Refused(error) => error.to_string(),
+        Stop::Refused(error) => told(&error).to_string(),
     }
 }
 

@@ -5,6 +5,7 @@ use super::arguments::{PsArguments, Sort};
 use super::gather::{missing, statuses};
 use crate::cgroup::{Charge, DERIVATION, slack};
 use crate::columns::{Align, columns};
+use crate::descriptors::told;
 use crate::output::{bytes, counted, shown};
 use crate::{Context, exit};
 use hugeheap_os::linux::LinuxProcess;
@@ -42,7 +43,7 @@ pub(super) fn groups(context: &Context, arguments: &PsArguments, json: bool) -> 
     let mut groups = match gather(context, &arguments.processes) {
         Ok(groups) => groups,
         Err(error) => {
-            out.error(&format!("there is no list of processes: {error}"));
+            out.error(&format!("there is no list of processes: {error}", error = told(&error)));
             return exit::UNSUPPORTED;
         }
     };

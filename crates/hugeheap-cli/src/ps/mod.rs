@@ -12,6 +12,7 @@ mod groups;
 pub(crate) mod row;
 
 use crate::columns::{Align, columns};
+use crate::descriptors::told;
 use crate::output::{bytes, counted, seconds, shown};
 use crate::process::{Doing, HIDDEN, REFUSED, proc_hides, status, words};
 use crate::{Context, exit};
@@ -34,7 +35,7 @@ pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
     let mut list = match gather::gather(context.facts, &arguments.processes, budget, !context.root) {
         Ok(list) => list,
         Err(error) => {
-            out.error(&format!("there is no list of processes: {error}"));
+            out.error(&format!("there is no list of processes: {error}", error = told(&error)));
             return exit::UNSUPPORTED;
         }
     };

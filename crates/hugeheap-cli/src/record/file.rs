@@ -5,6 +5,7 @@
 //! each time the recording has become twice as long. So the last one that found room stays.
 
 use super::data::Recording;
+use crate::descriptors::told;
 use crate::file::{refused, replace};
 use crate::watch::Sample;
 use std::fmt::Write as _;
@@ -51,7 +52,10 @@ impl Files {
         let mut files = Self { rows: Vec::new(), documents: Vec::new(), next: FIRST, failures: Vec::new() };
         for path in paths {
             let refused = |error: io::Error| {
-                (format!("{} cannot be written: {error}", path.display()), refused(&error))
+                (
+                    format!("{} cannot be written: {error}", path.display(), error = told(&error)),
+                    refused(&error),
+                )
             };
             let file = if is_document(path) {
                 File::options().create(true).append(true).open(path)
@@ -85,7 +89,8 @@ impl Files {
                 failures.push(format!(
                     "{} could not be written any more: {error}; what was recorded in the first {:.1} s is in it",
                     rows.path.display(),
-                    sample.time as f64 / 1e9
+                    sample.time as f64 / 1e9,
+                    error = told(&error)
                 ));
                 false
             }
@@ -128,7 +133,7 @@ impl Rows {
 /// Why, without the temporary file it was about: that says nothing to the reader.
 fn cause(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(code) => io::Error::from_raw_os_error(code).to_string(),
+        Some(code) => told(&io::Error::from_raw_os_error(code)).to_string(),
         None => error.kind().to_string(),
     }
 }

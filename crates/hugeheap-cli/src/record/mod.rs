@@ -19,6 +19,7 @@ pub(crate) use data::SCHEMA;
 
 use crate::bench::charge::Group;
 use crate::bench::interrupt;
+use crate::descriptors::told;
 use crate::output::{Output, bytes, counted, seconds};
 use crate::process::{self, Doing};
 use crate::run::supervise::{self, Ended};
@@ -96,7 +97,10 @@ fn started(context: &Context, arguments: &RecordArguments) -> u8 {
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
     if let Some(Err(error)) = group.as_ref().map(|group| group.adopt(&mut command)) {
-        out.warning(&format!("the command could not enter a control group of its own: {error}"));
+        out.warning(&format!(
+            "the command could not enter a control group of its own: {error}",
+            error = told(&error)
+        ));
     }
     let charge =
         group.as_ref().map(|it| Charge { file: it.usage_file(), counts_hugetlb: it.counts_hugetlb() });
@@ -121,7 +125,7 @@ fn started(context: &Context, arguments: &RecordArguments) -> u8 {
     let ended = match ended {
         Ok(ended) => ended,
         Err(error) => {
-            out.error(&format!("{line} could not be started: {error}"));
+            out.error(&format!("{line} could not be started: {error}", error = told(&error)));
             return if error.kind() == io::ErrorKind::NotFound {
                 exit::NOT_FOUND
             } else {

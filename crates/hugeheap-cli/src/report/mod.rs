@@ -12,6 +12,7 @@ mod read;
 mod recordings;
 mod section;
 
+use crate::descriptors::told;
 use crate::figure::{Content, svg};
 use crate::output::counted;
 use crate::{Context, exit, file, reproduce};
@@ -48,7 +49,10 @@ fn made(arguments: &ReportArguments) -> Result<(Vec<Section>, u64), (String, u8)
     let sections = section::sections(&inputs.map_err(unread)?).map_err(unread)?;
     let page = page::page(&arguments.title, &sections, &reproduce::command());
     let failed = |path: &Path, error: io::Error| {
-        (format!("{} could not be written: {error}", path.display()), file::refused(&error))
+        (
+            format!("{} could not be written: {error}", path.display(), error = told(&error)),
+            file::refused(&error),
+        )
     };
     let mut written = 0;
     if let Some(directory) = &arguments.plots {

@@ -1,5 +1,6 @@
 //! Files of measurements: what they are, told by their schema or by their first line.
 
+use crate::descriptors::told;
 use crate::record;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,7 +24,8 @@ impl Input {
 /// One line.
 pub(super) fn read(path: &Path) -> Result<Input, String> {
     let shown = path.display();
-    let text = std::fs::read(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    let text = std::fs::read(path)
+        .map_err(|error| format!("{shown} cannot be read: {error}", error = told(&error)))?;
     let text = String::from_utf8(text).map_err(|_| format!("{shown} is no text"))?;
     let file = path.file_name().map_or_else(|| shown.to_string(), |name| name.to_string_lossy().into_owned());
     if text.trim().is_empty() {

@@ -25,6 +25,7 @@ pub(crate) mod supervise;
 pub(crate) mod target;
 
 use crate::cli::RunArguments;
+use crate::descriptors::told;
 use crate::file::{can_replace, replace};
 use crate::{Context, exit};
 use environment::Environment;
@@ -85,7 +86,7 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
             return exit::UNSUPPORTED;
         }
         Err(error) => {
-            out.error(&format!("{} cannot be read: {error}", library.display()));
+            out.error(&format!("{} cannot be read: {error}", library.display(), error = told(&error)));
             return exit::UNSUPPORTED;
         }
     };
@@ -156,7 +157,8 @@ pub(crate) fn run(context: &Context, arguments: &RunArguments) -> u8 {
         if let Err(error) = can_replace(file) {
             out.warning(&format!(
                 "the summary cannot be written to {} as it is now: {error}; the command runs all the same",
-                file.display()
+                file.display(),
+                error = told(&error)
             ));
         }
     }
@@ -231,7 +233,8 @@ impl Plan<'_> {
         let records = Records::new();
         if let Err(error) = &records {
             out.warning(&format!(
-                "no temporary directory for the summary: {error}; it will lack what the processes tell (set TMPDIR)"
+                "no temporary directory for the summary: {error}; it will lack what the processes tell (set TMPDIR)",
+                error = told(error)
             ));
         }
         if records.is_ok() && std::env::var_os(TELEMETRY).is_some() {
@@ -272,7 +275,11 @@ impl Plan<'_> {
         let out = &self.context.out;
         if let Some(file) = &self.arguments.summary_file {
             if let Err(error) = replace(file, &crate::output::json(&summary.json())) {
-                out.error(&format!("the summary could not be written to {}: {error}", file.display()));
+                out.error(&format!(
+                    "the summary could not be written to {}: {error}",
+                    file.display(),
+                    error = told(&error)
+                ));
             }
         }
         if self.arguments.summary {
@@ -286,7 +293,7 @@ impl Plan<'_> {
 
     fn not_started(&self, error: &io::Error) -> u8 {
         let path = self.target.path.display();
-        self.context.out.error(&format!("{path} could not be executed: {error}"));
+        self.context.out.error(&format!("{path} could not be executed: {error}", error = told(error)));
         if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE }
     }
 }

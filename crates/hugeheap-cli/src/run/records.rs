@@ -3,6 +3,7 @@
 //! Each process that loaded the library maps a file `DIR/PID.hugeheap`, and one more, `DIR/PID-2.hugeheap` and so on, for each further
 //! runtime that it contains. They are read when the command has ended; records of killed processes too, and those of daemons that go on.
 
+use crate::descriptors::told;
 use hugeheap::telemetry::Snapshot;
 use hugeheap::telemetry::publish::{DIRECTORY_NAME_MAX, ReadError, Record};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -87,12 +88,12 @@ pub(crate) fn read(path: &Path) -> Result<Snapshot, String> {
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)
-        .map_err(|error| error.to_string())?;
-    let kind = file.metadata().map_err(|error| error.to_string())?;
+        .map_err(|error| told(&error).to_string())?;
+    let kind = file.metadata().map_err(|error| told(&error).to_string())?;
     if !kind.is_file() || kind.len() < size_of::<Record>() as u64 {
         return Err("not a record".to_owned());
     }
-    let mapped = Mapped::new(&file).map_err(|error| error.to_string())?;
+    let mapped = Mapped::new(&file).map_err(|error| told(&error).to_string())?;
     mapped.record().read().map_err(|error| match error {
         ReadError::Foreign => "made by another version of hugeheap, or never filled".to_owned(),
         ReadError::Torn => "its process was killed while it wrote the record".to_owned(),

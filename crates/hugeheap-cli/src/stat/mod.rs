@@ -19,6 +19,7 @@ mod text;
 use crate::bench::charge::Group;
 use crate::bench::counters::Counters;
 use crate::bench::{interrupt, touch};
+use crate::descriptors::told;
 use crate::output::Output;
 use crate::watch::adopt_orphans;
 use crate::{Context, exit, file, host, reproduce};
@@ -151,7 +152,10 @@ fn subjects(arguments: &StatArguments) -> Result<Vec<Subject>, String> {
 /// Fails before minutes are spent on what cannot be written.
 fn writable(json: Option<&Path>, pyperf: Option<&Path>) -> Result<(), (String, u8)> {
     let refused = |path: &Path, error: io::Error| {
-        (format!("{} cannot be written: {error}", path.display()), file::refused(&error))
+        (
+            format!("{} cannot be written: {error}", path.display(), error = told(&error)),
+            file::refused(&error),
+        )
     };
     if let Some(path) = json {
         let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
@@ -227,7 +231,7 @@ fn prepared(subject: &Subject) -> Result<(), Failure> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::Failed(format!("--prepare '{prepare}': {status}"))),
-        Err(error) => Err(Failure::Failed(format!("--prepare '{prepare}': {error}"))),
+        Err(error) => Err(Failure::Failed(format!("--prepare '{prepare}': {error}", error = told(&error)))),
     }
 }
 
@@ -260,7 +264,10 @@ fn deliver(
 ) -> Result<(), (String, u8)> {
     let write = |path: &Path, value: &Value| {
         file::replace(path, &format!("{value:#}\n")).map_err(|error| {
-            (format!("{} could not be written: {error}", path.display()), file::refused(&error))
+            (
+                format!("{} could not be written: {error}", path.display(), error = told(&error)),
+                file::refused(&error),
+            )
         })
     };
     match json {

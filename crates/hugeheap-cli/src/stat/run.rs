@@ -11,6 +11,7 @@
 use crate::bench::charge::Group;
 use crate::bench::counters::{Counters, Counts};
 use crate::bench::interrupt;
+use crate::descriptors::told;
 use crate::watch::{Charge, Sample, Tree, Watch, children};
 use hugeheap_os::linux::Linux;
 use std::collections::VecDeque;
@@ -69,7 +70,7 @@ pub(crate) struct How {
 /// A run and how many processes it left behind.
 pub(crate) fn run(words: &[std::ffi::OsString], how: How) -> Result<(Run, usize), Failure> {
     let not_started = |error: &io::Error| Failure::NotStarted {
-        why: format!("could not be started: {error}"),
+        why: format!("could not be started: {error}", error = told(error)),
         is_missing: error.kind() == io::ErrorKind::NotFound,
     };
     let mut command = Command::new(&words[0]);
@@ -98,7 +99,8 @@ pub(crate) fn run(words: &[std::ffi::OsString], how: How) -> Result<(Run, usize)
         over.store(true, Ordering::Relaxed);
         (waited, wall, looks.join().unwrap_or_default(), tail.join().unwrap_or_default())
     });
-    let (status, usage) = waited.map_err(|error| Failure::Failed(format!("was lost: {error}")))?;
+    let (status, usage) =
+        waited.map_err(|error| Failure::Failed(format!("was lost: {error}", error = told(&error))))?;
     if !status.success() && (!how.ignore_failure || interrupt::noted().is_some()) {
         return Err(Failure::Failed(described(status, &tail)));
     }

@@ -5,6 +5,7 @@
 
 use super::arguments::{SetArguments, Switch};
 use crate::change::quoted;
+use crate::descriptors::told;
 use crate::{Context, exit};
 use hugeheap_os::{Facts, ThpDisabled};
 use std::io::ErrorKind;
@@ -75,6 +76,6 @@ pub(super) fn start(context: &Context, arguments: &SetArguments, switch: Switch)
         return exit::UNSUPPORTED;
     }
     let error = Command::new(name).args(rest).exec();
-    out.error(&format!("{} could not be started: {error}", name.to_string_lossy()));
+    out.error(&format!("{} could not be started: {error}", name.to_string_lossy(), error = told(&error)));
     if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE }
 }

@@ -12,6 +12,7 @@ mod model;
 
 use crate::bench::interrupt;
 use crate::columns::{Align, columns};
+use crate::descriptors::told;
 use crate::figure::{self, Content, Figure, Table};
 use crate::output::{Output, change, grouped};
 use crate::run::target::Target;
@@ -85,7 +86,7 @@ pub(crate) fn tlb(context: &Context, arguments: &TlbArguments, json: bool) -> u8
             // The table first: it is there also when the file cannot be written, after minutes of work.
             out.data(&text(&cpu, counts));
             if let Err(error) = files::replace(file, &crate::output::json(&value)) {
-                out.error(&format!("{} could not be written: {error}", file.display()));
+                out.error(&format!("{} could not be written: {error}", file.display(), error = told(&error)));
                 return files::refused(&error);
             }
         }
@@ -133,7 +134,7 @@ fn refused(context: &Context, error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound {
         context.out.error("valgrind was not found, whose cache model this needs: apt install valgrind");
     } else {
-        context.out.error(&error.to_string());
+        context.out.error(&told(error).to_string());
     }
     exit::UNSUPPORTED
 }

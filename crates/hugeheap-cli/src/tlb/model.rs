@@ -2,6 +2,7 @@
 
 use super::geometry::{Level, Levels};
 use crate::bench::interrupt;
+use crate::descriptors::told;
 use crate::watch::children;
 use std::ffi::OsString;
 use std::io;
@@ -67,8 +68,9 @@ pub(crate) fn compute(
     shown: bool,
 ) -> Result<Option<Computed>, io::Error> {
     // Not the kernel's "not found", which is what is said of valgrind.
-    let directory = tempfile::tempdir()
-        .map_err(|error| io::Error::other(format!("no temporary directory: {error} (set TMPDIR)")))?;
+    let directory = tempfile::tempdir().map_err(|error| {
+        io::Error::other(format!("no temporary directory: {error} (set TMPDIR)", error = told(&error)))
+    })?;
     let mut valgrind = Command::new("valgrind");
     let size = |Level { entries, ways }: Level| format!("{},{ways},{page}", u64::from(entries) * page);
     valgrind

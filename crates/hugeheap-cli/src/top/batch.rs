@@ -5,6 +5,7 @@ use super::look::Look;
 use super::sampler::Sampler;
 use super::state::State;
 use crate::columns::{Align, columns};
+use crate::descriptors::told;
 use crate::output::Output;
 use crate::ps;
 use crate::{Context, exit};
@@ -28,7 +29,7 @@ pub(crate) fn run(
     while left != Some(0) {
         let begin = Instant::now();
         if let Err(error) = sampler.cheap() {
-            out.error(&format!("there is no list of processes: {error}"));
+            out.error(&format!("there is no list of processes: {error}", error = told(&error)));
             return exit::UNSUPPORTED;
         }
         sampler.deep();

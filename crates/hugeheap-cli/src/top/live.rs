@@ -15,6 +15,7 @@ use super::look::Look;
 use super::sampler::{Sample, Sampler};
 use super::screen::Screen;
 use super::state::{Action, State};
+use crate::descriptors::told;
 use core::time::Duration;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
@@ -158,9 +159,9 @@ fn keys(to: &Sender<Message>, over: &AtomicBool) {
             Ok(false) => continue,
             Ok(true) => match event::read() {
                 Ok(event) => Message::Event(event),
-                Err(error) => Message::Failed(format!("the terminal is gone: {error}")),
+                Err(error) => Message::Failed(format!("the terminal is gone: {error}", error = told(&error))),
             },
-            Err(error) => Message::Failed(format!("the terminal is gone: {error}")),
+            Err(error) => Message::Failed(format!("the terminal is gone: {error}", error = told(&error))),
         };
         let failed = matches!(message, Message::Failed(_));
         if to.send(message).is_err() || failed {
@@ -199,7 +200,10 @@ fn read(mut sampler: Sampler, interval: Duration, requests: &Receiver<Request>, 
             Err(RecvTimeoutError::Timeout) => {
                 let begin = Instant::now();
                 if let Err(error) = sampler.cheap() {
-                    let _ = to.send(Message::Failed(format!("there is no list of processes: {error}")));
+                    let _ = to.send(Message::Failed(format!(
+                        "there is no list of processes: {error}",
+                        error = told(&error)
+                    )));
                     return;
                 }
                 // What is cheap is on the screen before the rest is read for the first time.

@@ -25,6 +25,7 @@ mod schedule;
 mod screen;
 mod state;
 
+use crate::descriptors::told;
 use crate::process::{self, Doing};
 use crate::{Context, exit};
 use arguments::TopArguments;
@@ -88,7 +89,7 @@ pub(crate) fn top(context: &Context, arguments: &TopArguments, json: bool) -> u8
             exit::UNSUPPORTED
         }
         Err(error) => {
-            out.error(&format!("the terminal cannot be drawn on: {error}"));
+            out.error(&format!("the terminal cannot be drawn on: {error}", error = told(&error)));
             exit::UNSUPPORTED
         }
     }

@@ -11,6 +11,7 @@
 use super::heap::Heap;
 use super::host::Host;
 use super::schedule::{Credit, Due, Turn, order};
+use crate::descriptors::told;
 use crate::map::view::View;
 use crate::process::{FOREIGN, HEADLESS, REFUSED, may_look_at_others, named, proc_is_foreign};
 use crate::ps::gather;
@@ -338,7 +339,7 @@ fn why(id: u32, status: &ProcessStatus, error: hugeheap_os::Error) -> String {
         }
         _ if error.code == libc::ESRCH && proc_is_foreign() => format!("{who}: {FOREIGN}"),
         _ if error.code == libc::ESRCH => format!("{who} has ended"),
-        _ => format!("{who}: {error}"),
+        _ => format!("{who}: {error}", error = told(&error)),
     }
 }
 

@@ -16,6 +16,7 @@ use super::report::write;
 use super::table::{self, titled};
 use super::variant::Refusal;
 use crate::cli::{Cli, Command};
+use crate::descriptors::told;
 use crate::output::seconds;
 use crate::{Context, exit, report, reproduce};
 use arguments::AllArguments;
@@ -45,8 +46,9 @@ fn run(context: &Context, arguments: &AllArguments) -> Result<u8, Refusal> {
     let out = &context.out;
     let chosen = chosen(&arguments.only)?;
     let directory = &arguments.output;
-    std::fs::create_dir_all(directory)
-        .map_err(|error| Refusal::Usage(format!("{} cannot be made: {error}", directory.display())))?;
+    std::fs::create_dir_all(directory).map_err(|error| {
+        Refusal::Usage(format!("{} cannot be made: {error}", directory.display(), error = told(&error)))
+    })?;
     let start = Instant::now();
     let mut ended: Vec<Ended> = Vec::new();
     for (place, listed) in chosen.iter().enumerate() {

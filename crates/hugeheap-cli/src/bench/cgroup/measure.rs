@@ -8,6 +8,7 @@
 use super::program::{self, BUILT, Memory, ROUND, Shape};
 use crate::bench::charge::Group;
 use crate::bench::forked::{Forked, pipe};
+use crate::descriptors::told;
 use serde::Serialize;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -72,7 +73,8 @@ pub(crate) fn measure(
 ) -> Result<Run, String> {
     let group = Group::create()?;
     group.without_swap();
-    let (mut orders, mut order) = pipe().map_err(|error| format!("no pipe: {error}"))?;
+    let (mut orders, mut order) =
+        pipe().map_err(|error| format!("no pipe: {error}", error = told(&error)))?;
     let mut child = Forked::start(Some(&group), |told| {
         // A copy of the writing end would keep the orders open after their end.
         // SAFETY: the child's descriptor; the parent's is its own.
@@ -131,7 +133,9 @@ fn squeeze(group: &Group, limit: u64) -> Result<bool, String> {
         match group.limit(limit) {
             Ok(()) => return Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
-            Err(error) => return Err(format!("the limit could not be set to {limit}: {error}")),
+            Err(error) => {
+                return Err(format!("the limit could not be set to {limit}: {error}", error = told(&error)));
+            }
         }
     }
     Ok(false)

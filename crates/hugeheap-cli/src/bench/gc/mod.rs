@@ -33,6 +33,7 @@ use super::trials::{self, Trial};
 use super::variant::Refusal;
 use super::{requirements, touch};
 use crate::Context;
+use crate::descriptors::told;
 use crate::output::bytes;
 use crate::statistics::{half_spread, median, ratio_of_medians};
 use arguments::GcArguments;
@@ -205,7 +206,9 @@ fn run_once(subject: &Subject, task: Task, idle: Option<u32>) -> Result<Told, St
     }
     let mut command = subject.command(words);
     if let Some(group) = &group {
-        group.adopt(&mut command).map_err(|error| format!("could not enter its cgroup: {error}"))?;
+        group
+            .adopt(&mut command)
+            .map_err(|error| format!("could not enter its cgroup: {error}", error = told(&error)))?;
     }
     let mut told: Told = process::measure(&mut command, None)?.told()?;
     told.peak_charge = group.as_ref().and_then(Group::peak);

@@ -3,6 +3,8 @@
 use crate::bench::peers::PEERS;
 use crate::bench::process;
 use crate::bench::sample;
+use crate::descriptors::told;
+use crate::file;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -87,18 +89,20 @@ impl Ruby {
         let tried = Command::new(&path)
             .args(["-rrdoc", "-rjson", "-rfiddle", "-e", "print RUBY_ENGINE"])
             .output()
-            .map_err(|error| format!("{}: {error}; install Ruby: apt install ruby", path.display()))?;
+            .map_err(|error| {
+                format!("{}: {error}; install Ruby: apt install ruby", path.display(), error = told(&error))
+            })?;
         if !tried.status.success() {
             let said = String::from_utf8_lossy(&tried.stderr);
             let line = said.lines().next().unwrap_or("it failed").to_owned();
             return Err(format!("{} has no RDoc: {line}; apt install ruby", path.display()));
         }
         let file = |text: &str| {
-            let mut file = tempfile::NamedTempFile::new()?;
+            let mut file = file::new_in(&std::env::temp_dir())?;
             file.write_all(text.as_bytes())?;
             Ok(file)
         };
-        let refused = |error: std::io::Error| format!("no temporary file: {error}");
+        let refused = |error: std::io::Error| format!("no temporary file: {error}", error = told(&error));
         Ok(Self { path, document: file(DOCUMENT).map_err(refused)?, probe: file(PROBE).map_err(refused)? })
     }
 

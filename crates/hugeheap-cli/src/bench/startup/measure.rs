@@ -8,6 +8,7 @@
 //! A stall is a read of a huge page's worth that took longer than usual; the longest is told. Looks at the kernel are not in it.
 
 use crate::bench::region::Region;
+use crate::descriptors::told;
 use hugeheap_os::linux::{Linux, LinuxProcess};
 use hugeheap_os::process::{CollapseOptions, collapse};
 use hugeheap_os::{Advice, Backing, Pages};
@@ -90,8 +91,8 @@ pub(crate) fn measure(by: By, size: u64, deadline: Duration) -> Result<Run, Stri
             scope.spawn(move || {
                 let options =
                     CollapseOptions { budget: deadline, max_growth: Some(0), ..CollapseOptions::default() };
-                let own = LinuxProcess::own().map_err(|error| error.to_string())?;
-                collapse(&own, &options, &mut |_| {}).map_err(|error| error.to_string())
+                let own = LinuxProcess::own().map_err(|error| told(&error).to_string())?;
+                collapse(&own, &options, &mut |_| {}).map_err(|error| told(&error).to_string())
             })
         });
         let read = read(&region, start, deadline);
