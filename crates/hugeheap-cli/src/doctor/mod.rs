@@ -15,7 +15,9 @@ mod explanations;
 mod limits;
 mod rules;
 mod rules_merging;
+mod rules_pools;
 mod rules_target;
+mod rules_thp;
 mod situation;
 mod target;
 #[cfg(test)]

@@ -1,25 +1,22 @@
 //! The findings about a host: facts in, findings out. Pure.
 //!
-//! A rule fires on what is known for certain, and names a fix that can be typed.
+//! A rule fires on what is known for certain, and names a fix that can be typed. Here are those about what a host is and has; those about what is set there are beside: of transparent huge pages ([`rules_thp`]), of
+//! pools ([`rules_pools`]), of merging ([`rules_merging`]); and those about a process or a command ([`rules_target`]).
 
 use super::codes::{Code, Finding};
 use super::situation::Situation;
-use super::{rules_merging, rules_target};
-use crate::output::{bytes, counted, percent};
-use crate::pool::plan::Pool;
+use super::{rules_merging, rules_pools, rules_target, rules_thp};
+use crate::output::{bytes, percent};
 use crate::status::facts;
-use crate::thp::catalogue::short_size;
-use hugeheap_os::{ErrorKind, ThpDefrag, ThpDisabled, ThpMode};
+use hugeheap_os::ThpDisabled;
 
 /// A share of memory that is little: a twentieth, what `hugeheap pool` leaves the host, too.
-const LITTLE: u64 = 20;
+pub(super) const LITTLE: u64 = 20;
 /// Free memory, in huge pages, from which on fragmentation can be told: less is free on any busy host, in small pieces.
 const ENOUGH_FREE: u64 = 64;
 /// Share of free memory in one piece below which a huge page is hard to find. Fresh hosts have 90 %, and a long-running one that finds
 /// pages without compaction more than 20 %.
 const FRAGMENTED: f64 = 0.1;
-/// khugepaged should look at all memory within a day: what starts in the morning is huge before the next.
-const SCAN_SECONDS: f64 = 86_400.0;
 /// A memory limit leaves room for this many huge pages, or the next ones are refused (EBUSY of a collapse, fallback of a fault).
 const ROOM: u64 = 16;
 
@@ -33,9 +30,9 @@ const PARANOID: i64 = 2;
 /// All findings, worst first, each level in the order of the codes.
 pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
     let mut found = Vec::new();
-    thp(situation, &mut found);
+    rules_thp::thp(situation, &mut found);
     kernel(situation, &mut found);
-    pools(situation, &mut found);
+    rules_pools::pools(situation, &mut found);
     memory(situation, &mut found);
     container(situation, &mut found);
     machine(situation, &mut found);
@@ -48,128 +45,6 @@ pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
 
 pub(super) fn add(found: &mut Vec<Finding>, code: Code, what: impl Into<String>, fix: impl Into<String>) {
     found.push(Finding { code, what: what.into(), fix: fix.into() });
-}
-
-fn thp(situation: &Situation, found: &mut Vec<Finding>) {
-    let thp = match &situation.thp {
-        Ok(thp) => thp,
-        Err(error) if error.kind() == ErrorKind::Missing => {
-            return add(
-                found,
-                Code::ThpMissing,
-                "this kernel has no transparent huge pages, or a container hides /sys",
-                "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE, or mount /sys in the container",
-            );
-        }
-        Err(error) => {
-            return add(
-                found,
-                Code::ThpClosed,
-                format!("the knobs of transparent huge pages cannot be read: {error}"),
-                "run hugeheap doctor on the host, or as root",
-            );
-        }
-    };
-    let huge = situation.huge_page.unwrap_or(2 << 20);
-    let own = situation.sizes.iter().find(|(size, _)| *size == huge).map(|(_, word)| word.as_str());
-    let mode = situation.mode.as_deref();
-    if thp.mode == ThpMode::Never {
-        if own == Some("never") && mode.is_some_and(|mode| mode != "never") {
-            let size = short_size(huge);
-            add(
-                found,
-                Code::ThpSizeNever,
-                format!("pages of {size} are off by a knob of their own, whatever the mode says"),
-                format!("hugeheap thp set size.{size}=inherit --persist"),
-            );
-        } else {
-            add(
-                found,
-                Code::ThpNever,
-                "transparent huge pages are off on this host (mode never): only an explicit collapse makes some",
-                "hugeheap thp set mode=madvise --persist",
-            );
-        }
-    }
-    if thp.mode == ThpMode::Always {
-        add(
-            found,
-            Code::ThpAlways,
-            "every program gets huge pages, asked or not (mode always): sparse memory grows",
-            "hugeheap thp set mode=madvise --persist",
-        );
-    }
-    match thp.defrag {
-        ThpDefrag::Always => add(
-            found,
-            Code::DefragAlways,
-            "every page fault may compact memory and wait for it (defrag always)",
-            "hugeheap thp set defrag=madvise --persist",
-        ),
-        ThpDefrag::Never | ThpDefrag::Defer => add(
-            found,
-            Code::DefragNone,
-            "a page fault takes only what huge pages are free (defrag never or defer): on a fragmented host, none",
-            "hugeheap thp set defrag=defer+madvise --persist",
-        ),
-        ThpDefrag::Madvise | ThpDefrag::DeferMadvise => {}
-    }
-    if let Some(daemon) = thp.khugepaged {
-        let pause = daemon.scan_sleep.as_secs_f64();
-        let rate = daemon.pages_to_scan as f64 * situation.os_page as f64 / pause.max(0.001);
-        if let Some(total) = situation.total.filter(|&total| total as f64 / rate > SCAN_SECONDS) {
-            add(
-                found,
-                Code::KhugepagedSlow,
-                format!(
-                    "khugepaged looks at {}/s: {:.0} hours for the {} of this host",
-                    bytes(rate as u64),
-                    total as f64 / rate / 3600.0,
-                    bytes(total)
-                ),
-                format!("hugeheap thp set khugepaged.pages_to_scan={}", daemon.pages_to_scan * 8),
-            );
-        }
-        if !daemon.defrag {
-            add(
-                found,
-                Code::KhugepagedNoDefrag,
-                "khugepaged may not compact memory: on a fragmented host it makes no huge pages",
-                "hugeheap thp set khugepaged.defrag=1 --persist",
-            );
-        }
-        if daemon.max_ptes_none + 1 >= huge / situation.os_page {
-            add(
-                found,
-                Code::KhugepagedFills,
-                format!(
-                    "khugepaged makes memory huge of which one OS page of {} is used: it grows",
-                    huge / situation.os_page
-                ),
-                format!("hugeheap thp set khugepaged.max_ptes_none={}", huge / situation.os_page / 8),
-            );
-        }
-    }
-    let smaller: Vec<_> = situation
-        .sizes
-        .iter()
-        .filter(|(size, word)| {
-            *size < huge && (word != "never") && !(word == "inherit" && mode == Some("never"))
-        })
-        .map(|(size, _)| short_size(*size))
-        .collect();
-    if !smaller.is_empty() {
-        let knobs: Vec<_> = smaller.iter().map(|size| format!("size.{size}=never")).collect();
-        add(
-            found,
-            Code::MthpOn,
-            format!(
-                "smaller sizes are on ({}): what they give does not show in AnonHugePages",
-                smaller.join(", ")
-            ),
-            format!("nothing, if that is meant; else hugeheap thp set {}", knobs.join(" ")),
-        );
-    }
 }
 
 fn kernel(situation: &Situation, found: &mut Vec<Finding>) {
@@ -187,84 +62,6 @@ fn kernel(situation: &Situation, found: &mut Vec<Finding>) {
     if !calls.pagemap_scan {
         let what = "which memory is huge is read from smaps, slowly (no PAGEMAP_SCAN)";
         add(found, Code::KernelNoScan, what, upgrade("6.7"));
-    }
-}
-
-fn pools(situation: &Situation, found: &mut Vec<Finding>) {
-    for pool in &situation.pools {
-        let size = short_size(pool.page);
-        let option =
-            if Some(pool.page) == situation.huge_page { String::new() } else { format!(" --size {size}") };
-        let overcommit = pool.overcommit.unwrap_or(0);
-        let memory = pool.total * pool.page;
-        if pool.total > 0 && pool.free() == 0 && overcommit <= pool.surplus {
-            add(
-                found,
-                Code::PoolUsedUp,
-                format!(
-                    "the pool of {size} pages is used up ({} in all): policy hugetlb goes on as thp",
-                    pool.total
-                ),
-                format!("hugeheap pool ensure{option} 64"),
-            );
-        }
-        let idle = pool.free() * pool.page;
-        if situation.total.is_some_and(|total| idle >= total / LITTLE) {
-            add(
-                found,
-                Code::PoolIdle,
-                format!(
-                    "{} of {size} pages lie unused in their pool: nobody else can have that memory",
-                    bytes(idle)
-                ),
-                format!("hugeheap pool release{option}"),
-            );
-        }
-        for limit in situation.pool_limits.iter().filter(|limit| limit.page == pool.page) {
-            if memory > limit.bytes {
-                let (kind, then) = match limit.of_reservations {
-                    true => ("reserve", "mmap fails above it"),
-                    false => ("use", "a touch above it kills the program (SIGBUS)"),
-                };
-                add(
-                    found,
-                    Code::PoolLimit,
-                    format!(
-                        "this control group may {kind} {} of the pool's {}: {then}",
-                        bytes(limit.bytes),
-                        bytes(memory)
-                    ),
-                    format!(
-                        "raise hugetlb.*.{}max of the group (pod: limits: hugepages-{size}i)",
-                        if limit.of_reservations { "rsvd." } else { "" }
-                    ),
-                );
-            }
-        }
-        let nodes: Vec<&Pool> = situation.node_pools.iter().filter(|node| node.page == pool.page).collect();
-        let most = nodes.iter().map(|node| node.total).max().unwrap_or(0);
-        if let Some(least) = nodes.iter().filter(|node| node.total < most / 2).min_by_key(|node| node.total) {
-            let node = least.node.unwrap_or(0);
-            add(
-                found,
-                Code::PoolUneven,
-                format!(
-                    "NUMA node {node} has {} of {size}, another {most}",
-                    counted(least.total, "page", "pages")
-                ),
-                format!("hugeheap pool set{option} --node {node} {most}"),
-            );
-        }
-        if pool.total > 0 || overcommit > 0 {
-            add(
-                found,
-                Code::PoolFork,
-                format!(
-                    "a forked child that writes to {size} pages of the pool dies (SIGBUS) when the pool is empty"
-                ),
-                "policy thp or auto for servers that fork; hugeheap's own arenas are guarded",
-            );
-        }
     }
 }
 
@@ -419,7 +216,7 @@ fn machine(situation: &Situation, found: &mut Vec<Finding>) {
 pub(super) mod tests {
     use super::*;
     use hugeheap_os::MemoryLevel;
-    use hugeheap_os::{Capabilities, Khugepaged, Thp};
+    use hugeheap_os::{Capabilities, Khugepaged, Thp, ThpDefrag, ThpMode};
     use std::time::Duration;
 
     /// A host on which nothing is found.
