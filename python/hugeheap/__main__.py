@@ -24,7 +24,7 @@ import hugeheap
 from ._native import native
 
 USAGE = """\
-usage: python -m hugeheap [--level L] [--policy P] [--decay S] [--limit BYTES] [--summary]
+usage: python -m hugeheap [--level L] [--policy P] [--decay S] [--limit BYTES] [--merge] [--summary]
                           (SCRIPT | -m MODULE | -c CODE) [ARG ...]
 
 Run a Python program with its objects on huge pages.
@@ -33,6 +33,8 @@ Run a Python program with its objects on huge pages.
   --policy P       auto, thp, dense, hugetlb or base
   --decay S        seconds that memory is kept after it was needed
   --limit BYTES    above which nothing is kept for reuse; with K, M, G or T, as in 1.5G
+  --merge          make OS pages alike of which little is used, for a host that merges equal
+                   pages (KSM); needs level objects
   --summary        say at exit, on stderr, what happened
 
 To start any command on hugeheap, not only Python: hugeheap run -- COMMAND
@@ -47,6 +49,8 @@ class Given:
     policy: str | None = None
     decay: float | None = None
     limit: int | None = None
+    #: ``None``: as the environment says.
+    merge: bool | None = None
     summary: bool = False
     #: ``m``, ``c``, or empty for a script.
     kind: str = ""
@@ -99,6 +103,8 @@ def _parse(words: list[str]) -> Given:
             sys.exit(0)
         elif word == "--summary":
             given.summary = True
+        elif word == "--merge":
+            given.merge = True
         elif name == "--level":
             given.level = value(name, attached)
         elif name == "--policy":
@@ -223,11 +229,22 @@ def _is_archive(path: str) -> bool:
     return os.path.isfile(path) and zipfile.is_zipfile(path)
 
 
+def _is_merging() -> bool:
+    """Whether the host merges equal pages. What is wrong there, and what to do, ``hugeheap doctor`` tells at length."""
+    try:
+        with open("/sys/kernel/mm/ksm/run") as file:
+            return file.read().strip() == "1"
+    except OSError:
+        return False
+
+
 def main(words: list[str]) -> None:
     """Enable, then become the program."""
     given = _parse(words)
     try:
-        status = hugeheap.enable(policy=given.policy, decay=given.decay, limit=given.limit, level=given.level)
+        status = hugeheap.enable(
+            policy=given.policy, decay=given.decay, limit=given.limit, level=given.level, merge=given.merge
+        )
     except hugeheap.HugeheapError as error:
         _refuse(str(error))
     if given.summary:
@@ -240,6 +257,8 @@ def main(words: list[str]) -> None:
         _tell(
             "hugeheap: level arenas is in force: another allocator wraps the interpreter's (PYTHONMALLOC, -X dev, tracemalloc)"
         )
+    if given.merge and status.hooked and not _is_merging():
+        _tell("hugeheap: this host does not merge equal pages: nothing is made alike until it does (hugeheap doctor says more)")
     if given.kind == "m":
         sys.argv = [given.target, *given.arguments]
         _set_first_path(os.getcwd())

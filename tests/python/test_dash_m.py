@@ -1,5 +1,6 @@
 """`python -m hugeheap`: the program is on hugeheap, and sees what it would see from the interpreter itself."""
 
+import re
 import zipfile
 
 import pytest
@@ -209,6 +210,50 @@ def test_a_wrong_command_line_is_a_usage_error_and_help_names_every_option(inter
     assert (result.returncode, result.stderr) == (0, "")
     for option in "--level", "--policy", "--decay", "--limit", "--summary", "-m MODULE", "-c CODE":
         assert option in result.stdout
+
+
+# Options of `hugeheap run` that `python -m hugeheap` cannot have, each with the reason. Who adds one to `run` adds it there, or here.
+ONLY_RUN = {
+    "--hardened": "heaps are hardened from their first block on, which the interpreter has taken by then",
+    "--no-thread": "as HUGEHEAP_THREAD=0, which is read when the heap begins",
+    "--no-children": "a process that the program starts anew is never on hugeheap",
+    "--require": "the program runs in this interpreter, whatever it is",
+    "--summary-file": "numbers of a running interpreter are hugeheap.stats()",
+    "--json": "numbers of a running interpreter are hugeheap.stats()",
+    "--root": "of all commands, for hosts that are looked at from elsewhere",
+    "--no-color": "of all commands; nothing here has colours",
+    "--quiet": "of all commands",
+    "--verbose": "of all commands",
+}
+
+
+def test_options_are_those_of_run_and_of_enable(interpreter, variables, ask):
+    """`--merge` was an option of `hugeheap run`, and a keyword of `enable`, and not known here."""
+    option = re.compile(r"^ +(?:-\w, )?(--[a-z-]+)", re.M)
+    run = set(option.findall(testbed.run([testbed.find_command(), "run", "--help"], env=variables()).stdout))
+    ours = testbed.run([interpreter, "-m", "hugeheap", "--help"], env=variables()).stdout
+    usage, _, listed = ours.partition("\n\n")
+    listed = set(option.findall(listed))
+    assert listed and listed == set(re.findall(r"--[a-z-]+", usage))
+    assert not ONLY_RUN.keys() & listed and listed | ONLY_RUN.keys() == run - {"--help"}
+    keywords = ask("import hugeheap, inspect, json; print(json.dumps([*inspect.signature(hugeheap.enable).parameters]))")
+    assert {f"--{keyword}" for keyword in keywords} == listed - {"--summary"}
+
+
+def test_merging_is_asked_for_and_told_where_the_host_does_not(interpreter, variables):
+    def run(*words, **settings):
+        program = ["-c", "import hugeheap; print(hugeheap.status().level)"]
+        return testbed.run([interpreter, "-m", "hugeheap", *words, *program], env=variables(**settings))
+
+    refused = run("--merge")
+    assert (refused.returncode, refused.stdout) == (2, "") and "level 'arenas' nothing can be made alike" in refused.stderr
+    with testbed.knob("/sys/kernel/mm/ksm/run", 0):
+        told = run("--merge", "--level", "objects")
+    assert (told.returncode, told.stdout) == (0, "objects\n")
+    assert told.stderr.startswith("hugeheap: this host does not merge equal pages") and len(told.stderr.splitlines()) == 1
+    with testbed.knob("/sys/kernel/mm/ksm/run", 1):
+        merges = run("--merge", HUGEHEAP_LEVEL="objects")
+    assert (merges.returncode, merges.stdout, merges.stderr) == (0, "objects\n", "")
 
 
 def test_sizes_are_written_as_for_run_and_the_environment(ask):
