@@ -3,7 +3,9 @@
 `Host(directory)` is a healthy host with 16 GiB, mode madvise, no pools, one node. A test changes what it is about with `write`.
 """
 
+import resource
 import shutil
+import signal
 from pathlib import Path
 
 THP = "sys/kernel/mm/transparent_hugepage"
@@ -21,6 +23,12 @@ COUNTERS = {
     "nr_anon": 12,
     "nr_anon_partially_mapped": 2,
 }
+
+
+def no_room_for_more():
+    """For `preexec_fn`: knobs can be written, and a file of more than two lines cannot, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (48, 48))
 
 
 def meminfo(total=16 * GIB, available=12 * GIB, free=10 * GIB, huge=24 << 20):

@@ -60,6 +60,7 @@ def test_version_2(hugeheap, host, groups):
         count * MIB for count in (14, 4, 2, 8)
     )
     assert groups("--sort", "stranded", "-n", "1")[0]["path"] == "/web"
+    assert groups("--sort", "huge", "-n", "1")[0]["path"] == "/web"
     assert [group["processes"] for group in groups("8")] == [1]
     result = hugeheap("--root", host.root, "ps", "--cgroups")
     heads, *lines = result.stdout.splitlines()

@@ -105,6 +105,38 @@ def test_a_number_that_is_none_is_told_what_it_should_be(hugeheap, words, said):
     assert ran.returncode == 2 and said in ran.stderr and "tip:" not in ran.stderr, ran.stderr
 
 
+@pytest.mark.parametrize(
+    "words", ["status", "ps", "top --batch 1", "map 1", "doctor", "export --once", "pool list", "pool set 1", "thp get", "thp set mode=never", "run -- true"]
+)
+def test_a_root_that_is_none_is_not_told_as_a_kernel_without_huge_pages(hugeheap, tmp_path, words):
+    """A mistyped --root was: "this kernel has no pools of huge pages", or "there is no list of processes", with status 3."""
+    (tmp_path / "file").touch()
+    for name, why in (("roto", "No such file or directory"), ("file", "not a directory")):
+        ran = hugeheap("--root", tmp_path / name, *words.split())
+        assert (ran.returncode, ran.stdout) == (2, ""), ran
+        assert f"--root {tmp_path / name}: {why}" in ran.stderr and len(ran.stderr.splitlines()) == 1, ran
+
+
+def test_a_control_group_whose_name_is_no_text_has_a_charge(hugeheap, tmp_path):
+    """`no charge is recorded: stream did not contain valid UTF-8`: of a process in it, and of commands that are started from there."""
+    with testbed.memory_group(os.fsdecode(b"\xff[31m")) as group:
+        process = subprocess.Popen(["sleep", "600"], preexec_fn=group.enter)
+        try:
+            attached, started = tmp_path / "attached.json", tmp_path / "started.json"
+            ran = [
+                hugeheap("record", "-o", attached, "--pid", process.pid, "--duration", "0.2"),
+                hugeheap("record", "-o", started, "--", "sleep", "0.2", preexec_fn=group.enter),
+            ]
+            assert all(one.returncode == 0 and "charge" not in one.stderr for one in ran), ran
+            recordings = [json.loads(file.read_text()) for file in (attached, started)]
+            assert all(recording["maximum"]["charge"] > 0 for recording in recordings)
+            assert "/hugeheap-\ufffd[31m-" in recordings[0]["charge_of"] and recordings[1]["charge_of"] == "own"
+            assert "/hugeheap-\ufffd[31m-" in hugeheap("ps", "--cgroups", process.pid).stdout
+        finally:
+            process.kill()
+            process.wait()
+
+
 def closed(*numbers):
     def close():
         for number in numbers:

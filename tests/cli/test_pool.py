@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import testbed
-from fakehost import GIB, NODE_POOLS, POOLS, Host, meminfo
+from fakehost import GIB, NODE_POOLS, POOLS, Host, meminfo, no_room_for_more
 
 POOL = f"{POOLS}/hugepages-2048kB/nr_hugepages"
 LARGE = f"{POOLS}/hugepages-1048576kB/nr_hugepages"
@@ -155,6 +155,8 @@ def test_other_pools_are_kept_by_tmpfiles(pool, host, program):
     assert line.format(1) in host.read(TMPFILES).splitlines()
     undo(program, first)
     assert not host.path(TMPFILES).exists()
+    assert pool("set", "--size", "1G", "--overcommit", "4", "--persist").returncode == 0
+    assert host.read(TMPFILES).splitlines()[1:] == [line.replace("nr_hugepages", "nr_overcommit_hugepages").format(4)]
 
 
 def test_what_cannot_be_persisted_is_not_done(pool, host):
@@ -162,6 +164,16 @@ def test_what_cannot_be_persisted_is_not_done(pool, host):
     result = pool("set", "20", "--overcommit", "4", "--persist")
     assert result.returncode != 0 and "--persist failed: Not a directory" in result.stderr
     assert (host.read(POOL), host.read(OVERCOMMIT)) == ("0", "0")
+
+
+def test_when_its_file_cannot_be_written_size_and_overcommit_are_put_back(pool, host):
+    """What is known before anything is written is another case: where nothing was put back after it, no test failed."""
+    host.pool("2048kB", total=5)
+    result = pool("set", "20", "--overcommit", "4", "--persist", preexec_fn=no_room_for_more)
+    assert result.returncode == 3 and "--persist failed: File too large" in result.stderr, result.stderr
+    assert result.stderr.endswith("; nothing is changed\n")
+    assert (host.read(POOL), host.read(OVERCOMMIT)) == ("5", "0")
+    assert not host.path(SYSCTL).exists()
 
 
 # --- ensure and release ---

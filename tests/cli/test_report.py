@@ -105,6 +105,18 @@ def test_what_cannot_be_written_is_told(hugeheap, files):
     assert result.returncode == 2 and "/no/such/file cannot be read" in result.stderr
 
 
+def test_a_file_that_may_not_be_read_is_no_mistyped_one(hugeheap, files):
+    """It was status 2, as for a name that is not there."""
+    files[0].chmod(0)
+    nobody = (lambda: os.setresuid(65534, 65534, 65534)) if os.geteuid() == 0 else None
+    for folder in files[0].parents:
+        if nobody and not folder.stat().st_mode & 1:
+            folder.chmod(folder.stat().st_mode | 0o11)
+            break
+    result = hugeheap("report", files[0], "-o", "/dev/null", preexec_fn=nobody)
+    assert result.returncode == 4 and f"{files[0]} cannot be read: Permission denied" in result.stderr, result
+
+
 def test_numbers_and_titles_that_no_measurement_has_are_drawn_all_the_same(hugeheap, tmp_path):
     """A value with hundreds of digits left no room for its bars, ends of an axis were no numbers, a title was too long for a file: a panic."""
     bars = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import testbed
-from fakehost import THP, Host
+from fakehost import THP, Host, no_room_for_more
 
 FILE = "etc/tmpfiles.d/hugeheap-thp.conf"
 
@@ -140,6 +140,17 @@ def test_when_it_cannot_be_persisted_the_knob_is_put_back(thp, host):
     assert result.returncode != 0
     assert "--persist" in result.stderr
     assert host.read(f"{THP}/enabled") == "always [madvise] never"
+
+
+def test_when_its_file_cannot_be_written_the_knobs_are_put_back(thp, host):
+    """What is known before the first knob is set is another case: where nothing was put back after it, no test failed."""
+    knobs = [f"{THP}/enabled", f"{THP}/khugepaged/pages_to_scan"]
+    before = [host.read(knob) for knob in knobs]
+    result = thp("set", "mode=never", "khugepaged.pages_to_scan=8", "--persist", preexec_fn=no_room_for_more)
+    assert result.returncode == 3 and "--persist failed: File too large" in result.stderr, result.stderr
+    assert result.stderr.endswith("; nothing is changed\n")
+    assert [host.read(knob) for knob in knobs] == before
+    assert not host.path(FILE).exists()
 
 
 @pytest.mark.parametrize(

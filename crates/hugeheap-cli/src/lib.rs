@@ -82,6 +82,16 @@ struct Context {
     library: Option<PathBuf>,
 }
 
+/// Why `--root` names no directory, and the exit code, if it does not. Where nothing is there, every file is missing: a mistyped name was told as a kernel without huge pages.
+fn no_root(directory: &Path) -> Option<(String, u8)> {
+    let named = |why: String, code| Some((format!("--root {}: {why}", directory.display()), code));
+    match std::fs::metadata(directory) {
+        Ok(about) if about.is_dir() => None,
+        Ok(_) => named("not a directory".to_owned(), exit::USAGE),
+        Err(error) => named(told(&error).to_string(), file::refused(&error)),
+    }
+}
+
 /// Runs the command line `args` (with the program's name first) and returns the exit code.
 /// `library` is the preload library a Python wheel carries, `None` for the program itself.
 ///
@@ -106,6 +116,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>, library: Option<&Path>) ->
         }
     };
     let out = Output::new(cli.global.quiet, cli.global.verbose, cli.global.no_color);
+    if let Some((why, code)) = cli.global.root.as_deref().and_then(no_root) {
+        out.error(&why);
+        return code;
+    }
     let facts = match cli.global.root.as_deref().map(Linux::with_root) {
         None => Linux::new(),
         Some(Ok(facts)) => facts,

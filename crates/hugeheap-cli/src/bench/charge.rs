@@ -4,8 +4,10 @@
 //! of processes, so one is made for the process that is looked at, where that is permitted.
 
 use crate::descriptors::told;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +38,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The group that `groups` (`/proc/PID/cgroup`) tells.
-    fn of(mounts: &str, groups: &str) -> Result<Self, String> {
+    fn of(mounts: &[u8], groups: &[u8]) -> Result<Self, String> {
         let place = places(mounts, groups).into_iter().next();
         let (directory, usage) = place.ok_or("no memory cgroup is mounted here")?;
         let usage = directory.join(usage);
@@ -54,14 +56,14 @@ impl Group {
     /// # Errors
     /// One line with the reason.
     pub fn create() -> Result<Self, String> {
-        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| told(&error).to_string())?;
-        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| told(&error).to_string())?;
+        let mounts = fs::read("/proc/self/mounts").map_err(|error| told(&error).to_string())?;
+        let groups = fs::read("/proc/self/cgroup").map_err(|error| told(&error).to_string())?;
         Self::below(&mounts, &groups, |directory| fs::create_dir(directory))
     }
 
     /// Makes a group in the best of the places that `mounts` and `groups` (`/proc/self/cgroup`) tell. `make` makes its directory,
     /// which the kernel fills with files.
-    fn below(mounts: &str, groups: &str, make: impl Fn(&Path) -> io::Result<()>) -> Result<Self, String> {
+    fn below(mounts: &[u8], groups: &[u8], make: impl Fn(&Path) -> io::Result<()>) -> Result<Self, String> {
         let places = places(mounts, groups);
         if places.is_empty() {
             return Err("no memory cgroup is mounted here".to_owned());
@@ -94,9 +96,8 @@ impl Group {
     /// # Errors
     /// One line with the reason.
     pub(crate) fn of(pid: u32) -> Result<Shared, String> {
-        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| told(&error).to_string())?;
-        let groups =
-            fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|error| told(&error).to_string())?;
+        let mounts = fs::read("/proc/self/mounts").map_err(|error| told(&error).to_string())?;
+        let groups = fs::read(format!("/proc/{pid}/cgroup")).map_err(|error| told(&error).to_string())?;
         Shared::of(&mounts, &groups)
     }
 
@@ -177,44 +178,50 @@ fn is_removed(directory: &Path) -> bool {
     fs::remove_dir(directory).is_ok() || !directory.exists()
 }
 
+/// The parts of what the kernel wrote, between `separator`s. Bytes: names of groups and of mounts may be any, and one that is no text, of whomever, left all without a charge.
+fn parts(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    text.split(move |&byte| byte == separator)
+}
+
 /// Whether version 2 was mounted so that pages of hugetlb pools are charged (since Linux 6.7).
-fn counts_hugetlb(mounts: &str) -> bool {
-    mounts.lines().any(|line| {
-        let words: Vec<_> = line.split(' ').collect();
-        matches!(words[..], [_, _, "cgroup2", options, ..]
-            if options.split(',').any(|word| word == "memory_hugetlb_accounting"))
+fn counts_hugetlb(mounts: &[u8]) -> bool {
+    parts(mounts, b'\n').any(|line| {
+        let words: Vec<_> = parts(line, b' ').collect();
+        matches!(words[..], [_, _, b"cgroup2", options, ..]
+            if parts(options, b',').any(|word| word == b"memory_hugetlb_accounting"))
     })
 }
 
 /// Where a group can be made, best first, and how its charge is called there.
-fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, &'static str)> {
-    let mount = |kind: &str, option: Option<&str>| {
-        mounts.lines().find_map(|line| {
-            let mut words = line.split(' ');
+fn places(mounts: &[u8], groups: &[u8]) -> Vec<(PathBuf, &'static str)> {
+    let mount = |kind: &[u8], option: Option<&[u8]>| {
+        parts(mounts, b'\n').find_map(|line| {
+            let mut words = parts(line, b' ');
             let (_, point, found, options) = (words.next()?, words.next()?, words.next()?, words.next()?);
             let fits =
-                found == kind && option.is_none_or(|option| options.split(',').any(|word| word == option));
-            fits.then(|| PathBuf::from(point))
+                found == kind && option.is_none_or(|option| parts(options, b',').any(|word| word == option));
+            fits.then(|| PathBuf::from(OsStr::from_bytes(point)))
         })
     };
     // `4:memory:/path` with v1 controllers, `0::/path` for v2.
-    let path = |controller: &str| {
-        groups.lines().find_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            let (controllers, path) = rest.split_once(':')?;
-            let fits = controllers.split(',').any(|word| word == controller);
-            fits.then(|| path.trim_start_matches('/').to_owned())
+    let path = |controller: &[u8]| {
+        parts(groups, b'\n').find_map(|line| {
+            let mut words = line.splitn(3, |&byte| byte == b':');
+            let (_, controllers, path) = (words.next()?, words.next()?, words.next()?);
+            let fits = parts(controllers, b',').any(|word| word == controller);
+            let below = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+            fits.then(|| PathBuf::from(OsStr::from_bytes(&path[below..])))
         })
     };
     // In a container the path may be that of the host, which is not visible: then the mount is the group.
-    let visible = |mount: PathBuf, path: &str| {
+    let visible = |mount: PathBuf, path: &Path| {
         let group = mount.join(path);
         if group.is_dir() { group } else { mount }
     };
     let mut places = Vec::new();
-    if let (Some(mount), Some(path)) = (mount("cgroup", Some("memory")), path("memory")) {
+    if let (Some(mount), Some(path)) = (mount(b"cgroup", Some(b"memory")), path(b"memory")) {
         places.push((visible(mount, &path), "memory.usage_in_bytes"));
-    } else if let (Some(mount), Some(path)) = (mount("cgroup2", None), path("")) {
+    } else if let (Some(mount), Some(path)) = (mount(b"cgroup2", None), path(b"")) {
         let own = visible(mount.clone(), &path);
         // A group with processes of its own cannot have children with controllers: beside it, then.
         let beside = own.parent().filter(|parent| parent.starts_with(&mount)).map(Path::to_path_buf);
@@ -257,9 +264,9 @@ mod tests {
 
     #[test]
     fn version_1_is_found_by_its_controller() {
-        let mounts = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
+        let mounts = b"cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
                       cgroup /no/such/memory cgroup rw,nosuid,memory 0 0\n";
-        let groups = "4:cpu,memory:/a/b\n0::/\n";
+        let groups = b"4:cpu,memory:/a/b\n0::/\n";
         assert_eq!(places(mounts, groups), [("/no/such/memory".into(), "memory.usage_in_bytes")]);
     }
 
@@ -268,9 +275,23 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("slice/unit")).unwrap();
         let mounts = format!("cgroup2 {} cgroup2 rw 0 0\n", root.path().display());
-        let found = places(&mounts, "0::/slice/unit\n");
+        let found = places(mounts.as_bytes(), b"0::/slice/unit\n");
         let expected = [root.path().join("slice/unit"), root.path().join("slice")];
         assert_eq!(found, expected.map(|path| (path, "memory.current")));
+    }
+
+    #[test]
+    fn names_that_are_no_text_leave_nobody_without_a_charge() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join(OsStr::from_bytes(b"a:b\xff"));
+        fs::create_dir(&group).unwrap();
+        let mounts = [
+            b"dev /mnt/\xfe ext4 rw 0 0\ncgroup2 ",
+            root.path().as_os_str().as_bytes(),
+            b" cgroup2 rw 0 0\n",
+        ];
+        let found = places(&mounts.concat(), b"1:name=x\xff:/\xff\n0::/a:b\xff\n");
+        assert_eq!(found[0], (group, "memory.current"));
     }
 
     /// A tree of version 2 as systemd makes it: the memory controller is enabled for what is below a slice, not for what is
@@ -288,8 +309,9 @@ mod tests {
             tree
         }
 
-        fn mounts(&self, options: &str) -> String {
+        fn mounts(&self, options: &str) -> Vec<u8> {
             format!("proc /proc proc rw 0 0\ncgroup2 {} cgroup2 {options} 0 0\n", self.0.path().display())
+                .into()
         }
 
         /// What the kernel does when a directory is made: its files, as far as the controllers are enabled above.
@@ -311,7 +333,7 @@ mod tests {
         }
     }
 
-    const UNIT: &str = "0::/web.slice/web.service\n";
+    const UNIT: &[u8] = b"0::/web.slice/web.service\n";
 
     #[test]
     fn a_group_of_version_2_is_made_where_the_controller_is_enabled() {
@@ -369,23 +391,23 @@ mod tests {
         assert_eq!(fs::read_to_string(&shared.usage).unwrap(), "629145600\n");
         assert!(shared.counts_hugetlb && shared.path.ends_with("web.slice/web.service"));
         // The root has no charge of its own.
-        let why = Shared::of(&tree.mounts("rw"), "0::/\n").unwrap_err();
+        let why = Shared::of(&tree.mounts("rw"), b"0::/\n").unwrap_err();
         assert!(why.ends_with("tells no charge"), "{why}");
     }
 
     #[test]
     fn pools_are_charged_where_the_mount_says_so() {
         assert!(counts_hugetlb(
-            "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate,memory_hugetlb_accounting 0 0\n"
+            b"cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate,memory_hugetlb_accounting 0 0\n"
         ));
         assert!(!counts_hugetlb(
-            "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\ncgroup /m cgroup rw,memory 0 0\n"
+            b"cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\ncgroup /m cgroup rw,memory 0 0\n"
         ));
     }
 
     #[test]
     fn without_a_mount_there_is_no_place() {
-        assert!(places("proc /proc proc rw 0 0\n", "0::/\n").is_empty());
+        assert!(places(b"proc /proc proc rw 0 0\n", b"0::/\n").is_empty());
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) fn report(context: &Context, arguments: &ReportArguments) -> u8 {
 fn made(arguments: &ReportArguments) -> Result<(Vec<Section>, u64), (String, u8)> {
     let unread = |why| (why, exit::USAGE);
     let inputs = arguments.files.iter().map(|file| read::read(file)).collect::<Result<Vec<_>, _>>();
-    let sections = section::sections(&inputs.map_err(unread)?).map_err(unread)?;
+    let sections = section::sections(&inputs?).map_err(unread)?;
     let page = page::page(&arguments.title, &sections, &reproduce::command());
     let failed = |path: &Path, error: io::Error| {
         (

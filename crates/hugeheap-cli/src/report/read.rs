@@ -1,8 +1,9 @@
 //! Files of measurements: what they are, told by their schema or by their first line.
 
 use crate::descriptors::told;
-use crate::record;
+use crate::{exit, record};
 use serde_json::{Value, json};
+use std::io::ErrorKind::PermissionDenied;
 use std::path::Path;
 
 /// A file that was understood.
@@ -21,11 +22,18 @@ impl Input {
 /// Reads a file.
 ///
 /// # Errors
-/// One line.
-pub(super) fn read(path: &Path) -> Result<Input, String> {
+/// One line, and the exit code: a file that may not be read is none that is mistyped.
+pub(super) fn read(path: &Path) -> Result<Input, (String, u8)> {
     let shown = path.display();
-    let text = std::fs::read(path)
-        .map_err(|error| format!("{shown} cannot be read: {error}", error = told(&error)))?;
+    let text = std::fs::read(path).map_err(|error| {
+        let code = if error.kind() == PermissionDenied { exit::PERMISSION } else { exit::USAGE };
+        (format!("{shown} cannot be read: {error}", error = told(&error)), code)
+    })?;
+    understood(path, text).map_err(|why| (why, exit::USAGE))
+}
+
+fn understood(path: &Path, text: Vec<u8>) -> Result<Input, String> {
+    let shown = path.display();
     let text = String::from_utf8(text).map_err(|_| format!("{shown} is no text"))?;
     let file = path.file_name().map_or_else(|| shown.to_string(), |name| name.to_string_lossy().into_owned());
     if text.trim().is_empty() {
