@@ -65,7 +65,10 @@ def test_version_2(hugeheap, host, groups):
     result = hugeheap("--root", host.root, "ps", "--cgroups")
     heads, *lines = result.stdout.splitlines()
     assert heads.split() == HEADS
-    assert lines[1].split()[-3:] == ["580", "MiB", "/web"]
+    assert lines[1].split() == "2 600 MiB 1.0 GiB 14.0 MiB 8.0 MiB 4.0 MiB 2.0 MiB 580 MiB /web".split()
+    # The lower limit is where the group is slowed down; the one it is ended at is told where both are there.
+    host.write("sys/fs/cgroup/web/memory.high", 1 << 29)
+    assert groups("7")[0]["limit"] == 1 << 30
 
 
 def test_version_1(host, groups):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import exposition
 import pytest
+import testbed
 from fakehost import Host, buddyinfo
 from targets import Target, drop, ended, may_read_others
 
@@ -174,6 +175,28 @@ def test_a_program_under_limits_runs_unseen_or_seen_but_runs(heap, limit):
     assert target.end() == {}
 
 
+def test_the_time_of_a_look_is_told_in_seconds(once):
+    begin = time.monotonic()
+    metrics = once()
+    assert 0 < metrics.one("hugeheap_scrape_seconds") < time.monotonic() - begin
+    assert metrics.one("hugeheap_scrape_budget_seconds") == 30
+
+
+@root
+def test_what_page_tables_alone_tell_is_no_number_for_an_alert(once, python):
+    """It is the most that can be stranded: all of a sparse heap on OS pages."""
+    with testbed.sparse_stays():
+        target = Target(python, Path(__file__).with_name("stranded_heap.py"), 20)
+        seen = once("--process", target.pid)
+        blind = once("--process", target.pid, preexec_fn=drop(SYS_ADMIN))
+        said = target.end()
+    if said["huge_pages"] < 18:
+        pytest.skip("the host is short of huge pages")
+    assert 35 * MIB < seen.one("hugeheap_process_stranded_bytes", pid=str(target.pid)) <= 40 * MIB
+    assert not blind.of("hugeheap_process_stranded_bytes", pid=str(target.pid))
+    assert [skipped(metrics, "stranded", "permission") for metrics in (seen, blind)] == [0, 1]
+
+
 @root
 def test_what_is_not_allowed_is_counted(once, heap):
     def blind():
@@ -314,6 +337,24 @@ def test_the_file_is_written_again_and_again(start, tmp_path):
         if place.exists():
             exposition.read(place.read_text())
             seen.add(place.stat().st_ino)
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def test_a_file_that_could_not_be_written_once_is_written_when_it_can_be_again(start, tmp_path):
+    """It is a full disk, mostly, which somebody empties."""
+    directory, away = tmp_path / "metrics", tmp_path / "away"
+    directory.mkdir()
+    process = start("export", "--textfile", directory, "--every", "0.05")
+    until = time.monotonic() + 60
+    while not (directory / "hugeheap.prom").exists():
+        assert process.poll() is None and time.monotonic() < until
+    directory.rename(away)
+    assert f"{directory} is not there" in process.stderr.readline()
+    directory.mkdir()
+    while not (directory / "hugeheap.prom").exists():
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.01)
     process.terminate()
     assert process.wait(60) == 0
 
@@ -627,10 +668,17 @@ def test_a_host_that_is_known_is_told_of_in_bytes_and_shares(once, tmp_path):
     for pid, name, tables, pool, thp in ((77, "large", 4096, 0, 0), (78, "small", 8, 8192, 1)):
         fields = f"VmRSS:\t 2048 kB\nVmPTE:\t{tables} kB\nHugetlbPages:\t{pool} kB\nTHP_enabled:\t{thp}"
         host.write(f"proc/{pid}/status", f"Name:\t{name}\nState:\tS (sleeping)\nTgid:\t{pid}\n{fields}")
+    host.pool("2048kB", total=10, free=4, reserved=1)
     metrics = once("--process", "large", "--process", "small", "--root", host.root)
 
     assert metrics.one("hugeheap_host_free_bytes", blocks="small") == 100 * 4096
     assert metrics.one("hugeheap_host_free_bytes", blocks="huge") == 10 * ARENA
+    assert metrics.one("hugeheap_host_memory_bytes") == 16 << 30
+    assert metrics.one("hugeheap_host_memory_available_bytes") == 12 << 30
+    pool = [metrics.one("hugeheap_pool_pages", size=str(ARENA), state=state) for state in ("total", "free", "reserved", "surplus")]
+    assert pool == [10, 3, 1, 0], "of the four that nobody has, one is promised"
+    faults = [metrics.one("hugeheap_host_huge_page_faults_total", size=str(ARENA), result=result) for result in ("huge", "fallback")]
+    assert faults == [1000, 10]
     assert metrics.one("hugeheap_host_memory_pressure_ratio", tasks="some") == 0.125
     assert metrics.one("hugeheap_host_memory_pressure_ratio", tasks="all") == 0.025
     assert metrics.one("hugeheap_process_resident_bytes", name="small") == 10 * MIB, "with pages of a pool"

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -64,9 +65,19 @@ def test_what_is_known_is_shown(hugeheap, parts):
     assert units(report, against) == {("dense", "advised_against")}
     assert units(report, advised) <= {("huge", None), ("dense", "waiting")}
     assert units(report, sparse) == {("sparse", "not_advised")}
+    maps = [line.split()[:2] for line in Path(f"/proc/{parts.pid}/maps").read_text().splitlines()]
+    writable = {int(range.split("-")[0], 16): "w" in access for range, access in maps}
+    told = {int(mapping["start"], 16): mapping["writable"] for mapping in report["mappings"]}
+    assert told.items() <= writable.items() and {True, False} <= set(told.values())
     status = Path(f"/proc/{parts.pid}/status").read_text()
     resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) * 1024
     assert abs(report["resident"] - resident) < 0.05 * resident
+
+
+def test_the_time_that_it_took_is_told_in_seconds(hugeheap, parts):
+    begin = time.monotonic()
+    report = json.loads(hugeheap("map", parts.pid, "--json").stdout)
+    assert 0 < report["elapsed_seconds"] < time.monotonic() - begin
 
 
 @madvise

@@ -77,6 +77,25 @@ def test_a_map_is_drawn_in_squares(hugeheap, tmp_path):
     assert text.count("% in memory") >= sum("kind" in square for row in squares["rows"] for square in row["squares"])
 
 
+def test_what_should_be_known_before_a_measurement_is_believed_is_on_the_page(hugeheap, files, tmp_path):
+    value = json.loads(files[2].read_text())
+    commands = [{"name": "slow", "failure": "exit status: 3"}, {"name": "quick", "failure": None}]
+    remarks = {"quick": True, "interrupted_by_signal": 2, "counters_unavailable": "none here", "commands": commands}
+    files[2].write_text(json.dumps({**value, **remarks}))
+    going_on = tmp_path / "going-on.json"
+    going_on.write_text(json.dumps({**recording("glibc", 1 << 21), "ended": None}))
+    page = tmp_path / "report.html"
+    assert hugeheap("report", files[2], going_on, "-o", page).returncode == 0
+    said = re.findall(r"<li>([^<]*)</li>", page.read_text())
+    assert said == [
+        "hardware counters: none here",
+        "a first look (--quick): too few runs for conclusions",
+        "interrupted by signal 2: less than was planned",
+        "slow failed: exit status: 3",
+        "going-on.json: the recording was not ended; this is what there was until then",
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

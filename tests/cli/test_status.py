@@ -1,6 +1,7 @@
 """`hugeheap status`: of a directory that plays a host, line by line, and of this host, against the kernel's files."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,32 @@ def test_stranded_memory_is_the_most_it_can_be(lines, data, host):
     for size in (64, 2048):
         host.remove(f"{THP}/hugepages-{size}kB/stats")
     assert "stranded" not in lines() and data()["stranded_at_most"] is None, "a kernel that does not count says nothing"
+
+
+def test_each_number_of_the_json_is_the_kernels_of_that_name(data, lines, host):
+    """Neighbours have the same number on a host where little has happened: where one was told as the other, no test failed."""
+    sizes = {"PageTables": 7 << 20, "AnonPages": 1 << 30, "AnonHugePages": 24 << 20, "ShmemHugePages": 6 << 20, "FileHugePages": 4 << 20, "Hugetlb": 2 << 20}
+    names = "|".join(sizes)
+    others = re.sub(rf"^({names}):.*\n", "", meminfo(), flags=re.M)
+    host.write("proc/meminfo", others + "".join(f"{name}: {size >> 10} kB\n" for name, size in sizes.items()))
+    events = {"thp_fault_alloc": 300, "thp_fault_fallback": 100, "thp_collapse_alloc": 7, "thp_split_page": 5, "compact_stall": 3}
+    host.write("proc/vmstat", "".join(f"{name} {count}\n" for name, count in events.items()))
+    averages = "{} avg10={} avg60=0.00 avg300=0.00 total=0\n"
+    host.write("proc/pressure/memory", averages.format("some", 12.5) + averages.format("full", 2.5))
+    host.write("sys/fs/cgroup/memory.max", 3 * GIB)
+    host.write("sys/fs/cgroup/memory.high", 2 * GIB)
+    told = data()
+    assert told["memory"] == {"total": 16 * GIB, "available": 12 * GIB, "page_tables": 7 << 20}
+    assert told["pressure"] == {"some_avg10": 12.5, "full_avg10": 2.5}
+    assert told["on_huge_pages"] == {
+        "anonymous": 24 << 20, "anonymous_of": 1 << 30, "shared": 6 << 20, "files": 4 << 20, "hugetlb": 2 << 20,
+    }  # fmt: skip
+    assert told["since_boot"] == {name.removeprefix("thp_"): count for name, count in events.items()}
+    assert (told["cgroup"]["max"], told["cgroup"]["high"], told["cgroup"]["charge"]) == (3 * GIB, 2 * GIB, GIB)
+    said = lines()
+    assert "(100 faults found none, 25.0 %), 7 collapsed, 5 split" in said["since boot"]
+    assert said["on huge pages"].endswith(", 6.0 MiB shared, 4.0 MiB of files, 2.0 MiB in pools")
+    assert said["memory"].endswith("; 12.5 % of the time somebody waits for memory")
 
 
 def test_limits_of_the_cgroup(lines, host):

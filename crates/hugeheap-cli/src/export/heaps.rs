@@ -192,3 +192,40 @@ fn measure(
     }
     Ok((resident, process.tells_huge().then_some(huge)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments::Format;
+    use super::super::processes::tests::row;
+    use super::*;
+
+    #[test]
+    fn arenas_without_live_runs_are_mapped_and_not_active_and_times_are_seconds() {
+        let snapshot = Snapshot {
+            arenas: 6,
+            arenas_full: 1,
+            arenas_partial: 3,
+            arenas_empty: 2,
+            metadata: 7,
+            longest_pass: 2_500_000,
+            ..Snapshot::EMPTY
+        };
+        let now = Duration::from_secs(9);
+        let numbers = Numbers { snapshot, written_at: 7_500_000_000, ..Numbers::EMPTY };
+        let mut found = Found::new();
+        add(&row(7), &numbers, now, &mut found);
+        let text = super::super::text::write(found.into(), Format::Prometheus);
+        let labels = "pid=\"7\",name=\"app\",cgroup=\"\"";
+        for line in [
+            format!("hugeheap_heap_active_bytes{{{labels}}} {}", 4 * ARENA_BYTES),
+            format!("hugeheap_heap_mapped_bytes{{{labels}}} {}", 6 * ARENA_BYTES + 7),
+            format!("hugeheap_heap_longest_pass_seconds{{{labels}}} 0.0025"),
+            format!("hugeheap_heap_published_age_seconds{{{labels}}} 1.5"),
+            format!("hugeheap_heap_arenas{{{labels},state=\"full\"}} 1"),
+            format!("hugeheap_heap_arenas{{{labels},state=\"partial\"}} 3"),
+            format!("hugeheap_heap_arenas{{{labels},state=\"empty\"}} 2"),
+        ] {
+            assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+        }
+    }
+}

@@ -135,3 +135,29 @@ fn stranded(linux: Linux, chosen: &[&Row], real: bool, budget: &mut Budget, foun
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::arguments::Format;
+    use super::*;
+    use core::time::Duration;
+
+    pub(in super::super) fn row(id: u32) -> Row {
+        let status = crate::ps::row::tests::status("app", 4096, 1, Some(ThpDisabled::No));
+        Row { id, status, group: None }
+    }
+
+    #[test]
+    fn without_time_what_is_cheap_is_told_and_the_rest_is_counted() {
+        let linux = Linux::new();
+        let mut budget = Budget::new(linux, Duration::ZERO);
+        let mut found = Found::new();
+        let id = std::process::id();
+        gather(linux, &[row(id), row(1)], &[Choice::Id(id)], true, &mut budget, &mut found);
+        budget.report(&mut found);
+        let text = super::super::text::write(found.into(), Format::Prometheus);
+        assert!(text.contains("hugeheap_scrape_skipped{what=\"process\",why=\"budget\"} 1\n"), "{text}");
+        assert_eq!(text.matches("\nhugeheap_process_resident_bytes{").count(), 1, "{text}");
+        assert!(!text.contains("hugeheap_process_huge_bytes{"), "{text}");
+    }
+}

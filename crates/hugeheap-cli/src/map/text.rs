@@ -163,7 +163,9 @@ mod tests {
         let one = text(&mapped(HUGE, &[(0, 512)]), false, 8, false);
         assert!(one.contains("\n  ▒\n") && !one.contains("more with less"), "{one}");
         let less = text(&mapped(HUGE, &[(0, 511)]), false, 8, false);
-        assert!(less.contains("1 more with less than 2.0 MiB in memory each"), "{less}");
+        assert!(less.contains("1 more with less than 2.0 MiB in memory each: 2.0 MiB together"), "{less}");
+        let little = text(&mapped(HUGE, &[(0, 3)]), false, 8, false);
+        assert!(little.contains("in memory each: 12.0 KiB together"), "{little}");
     }
 
     #[test]

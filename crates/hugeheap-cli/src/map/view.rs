@@ -399,6 +399,25 @@ pub(crate) mod tests {
         }
     }
 
+    /// Of each 2 MiB the physical pages are read, which takes a hundred times as long as its page table; without an end to it the budget meant nothing for a large heap.
+    #[test]
+    fn broken_huge_pages_are_looked_for_while_there_is_time_and_no_longer() {
+        let kernel = Kernel::default();
+        let memory = kernel.reserve(10 * HUGE, HUGE).unwrap();
+        // SAFETY: the range was just reserved; nothing is kept in it.
+        unsafe { kernel.map(memory, Backing::Plain).unwrap() };
+        kernel.touch(memory).unwrap();
+        let looked = |seconds| {
+            let process = RemoteProcess::new(&kernel).looked_at_for(Duration::from_secs(1));
+            let status = Process::status(&process).unwrap();
+            let begin = process.now();
+            let view = View::gather(&process, &status, None, Duration::from_secs(seconds)).unwrap();
+            (view.broken_known, process.now() - begin, view.missing().len())
+        };
+        assert_eq!(looked(20), (true, Duration::from_secs(10), 0));
+        assert_eq!(looked(3), (false, Duration::from_secs(3), 1));
+    }
+
     #[test]
     fn without_time_it_is_said_what_is_missing() {
         let kernel = Kernel::default();

@@ -275,6 +275,12 @@ pub(crate) mod tests {
         assert_eq!(order(&rows), [1, 2, 3]);
         sort(&mut rows, Sort::Name);
         assert_eq!(order(&rows), [3, 1, 2]);
+        // Each by its own number: here the largest of one is the smallest of the other.
+        let mut two = [row(1, 4 * MIB, Some(MIB), None), row(2, 4 * MIB, Some(3 * MIB), None)];
+        for (by, wanted) in [(Sort::Eligible, [1, 2]), (Sort::Huge, [2, 1]), (Sort::Coverage, [2, 1])] {
+            sort(&mut two, by);
+            assert_eq!(order(&two), wanted, "{by:?}");
+        }
         rows[2].thp = Thp::OffByItself;
         sort(&mut rows, Sort::Thp);
         assert_eq!(order(&rows), [2, 3, 1]);

@@ -27,6 +27,7 @@ pub struct RemoteProcess<'a> {
     stays: bool,
     lives_on: bool,
     turns_back: Duration,
+    looks_for: Duration,
     running: Box<dyn Fn(&Kernel) + 'a>,
     /// Whether somebody has it for changes: of this process alone, or of those that were made alike.
     taken: Rc<Cell<bool>>,
@@ -44,6 +45,7 @@ impl<'a> RemoteProcess<'a> {
             stays: false,
             lives_on: false,
             turns_back: Duration::ZERO,
+            looks_for: Duration::ZERO,
             running: Box::new(|_| {}),
             taken: Rc::default(),
         }
@@ -103,6 +105,12 @@ impl<'a> RemoteProcess<'a> {
     #[must_use]
     pub fn turning_back(self, time: Duration) -> Self {
         Self { turns_back: time, ..self }
+    }
+
+    /// To look at the physical pages of a huge page's address space takes as long.
+    #[must_use]
+    pub fn looked_at_for(self, time: Duration) -> Self {
+        Self { looks_for: time, ..self }
     }
 
     fn alive(&self, call: &'static str) -> Result<()> {
@@ -275,6 +283,7 @@ impl Process for RemoteProcess<'_> {
 
     fn partial_pages(&self, unit: AddressRange, visit: &mut dyn FnMut(PartialPage)) -> Result<()> {
         self.has_tables("read(/proc/PID/pagemap)")?;
+        self.kernel.advance(self.looks_for);
         let mut parts: BTreeMap<u64, (usize, u32)> = BTreeMap::new();
         let folios = self.derivation == Derivation::Folios;
         self.entries(unit, |address, folio, _, huge| {
