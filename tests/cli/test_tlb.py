@@ -44,6 +44,16 @@ def test_a_walk_misses_on_small_pages_and_not_on_huge_ones(hugeheap, compiled, t
 
 
 @needs_valgrind
+def test_each_level_has_the_entries_that_were_given(hugeheap, compiled):
+    """All that is touched has room in the second level, and in the first next to nothing."""
+    walk = compiled("walk", source=WALK)
+    report = json.loads(hugeheap("--json", "tlb", "--cpu", "16:16,8192:8", "--", walk, timeout=300).stdout)
+    small = report["pages"][0]
+    assert small["first_level_misses"] >= 40_960 > 3 * small["second_level_misses"] > 0, small
+    assert [level["entries"] for level in small["levels"]] == [16, 8192] and report["children"] is False
+
+
+@needs_valgrind
 def test_the_status_of_a_command_that_fails_passes_through(hugeheap, compiled):
     walk = compiled("walk", source=WALK)
     result = hugeheap("tlb", "--cpu", "64:4,2048:16", "--", walk, "7", timeout=300)

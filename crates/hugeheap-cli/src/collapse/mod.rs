@@ -37,13 +37,7 @@ pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: b
         ));
         return exit::UNSUPPORTED;
     }
-    let options = CollapseOptions {
-        min_density: arguments.min_density,
-        max_growth: arguments.max_growth,
-        budget: Duration::from_secs_f64(arguments.budget),
-        latency: Duration::from_millis(arguments.max_latency.into()),
-        dry_run: arguments.dry_run,
-    };
+    let options = options(arguments);
     let mut progress = |share: f64| out.progress(&format!("collapse: {:.0} %", share * 100.0), false);
     let result = hugeheap_os::process::collapse(&opened.process, &options, &mut progress);
     out.progress_end();
@@ -54,6 +48,17 @@ pub(crate) fn collapse(context: &Context, arguments: &CollapseArguments, json: b
     let name = &opened.status.name;
     out.data(&if json { data(id, name, &options, &report) } else { text(id, name, &options, &report) });
     process::ended(out, id, &opened, doing, report.stop, report.left)
+}
+
+/// What was asked for.
+fn options(arguments: &CollapseArguments) -> CollapseOptions {
+    CollapseOptions {
+        min_density: arguments.min_density,
+        max_growth: arguments.max_growth,
+        budget: Duration::from_secs_f64(arguments.budget),
+        latency: Duration::from_millis(arguments.max_latency.into()),
+        dry_run: arguments.dry_run,
+    }
 }
 
 /// Lines of what is left alone, each with its reason.
@@ -215,6 +220,22 @@ mod tests {
     use hugeheap_os::{AddressRange, Backing, Pages};
 
     const HUGE: usize = 2 << 20;
+
+    #[test]
+    fn the_budget_is_seconds_and_the_latency_milliseconds() {
+        use crate::cli::{Cli, Command};
+        use clap::Parser;
+        let line = ["hugeheap", "collapse", "7", "--budget", "2.5", "--max-latency", "40"];
+        let Command::Collapse(arguments) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("not collapse")
+        };
+        let options = options(&arguments);
+        assert_eq!(
+            (options.budget, options.latency),
+            (Duration::from_millis(2500), Duration::from_millis(40))
+        );
+        assert!(!options.dry_run);
+    }
 
     fn kernel() -> Kernel {
         let kernel = Kernel::default();

@@ -97,17 +97,21 @@ mod tests {
         };
         let mut found = Found::new();
         add(&mut found, "/app", 2, &group("anon 100\nfile 60\nkernel 40\nanon_thp 30\n"));
-        add(&mut found, "/web", 1, &group("file 600\n"));
+        let web = group("file 600\n");
+        let limits = MemoryLimits { high: Some(900), ..web.limits };
+        add(&mut found, "/web", 1, &Group { limits, ..web });
         let text = super::super::text::write(found.into(), Format::Prometheus);
         for line in [
             "hugeheap_cgroup_stranded_bytes{cgroup=\"/app\"} 400",
             "hugeheap_cgroup_huge_bytes{cgroup=\"/app\",kind=\"anonymous\"} 30",
             "hugeheap_cgroup_limit_bytes{cgroup=\"/app\",limit=\"max\"} 1000",
+            "hugeheap_cgroup_limit_bytes{cgroup=\"/web\",limit=\"max\"} 1000",
+            "hugeheap_cgroup_limit_bytes{cgroup=\"/web\",limit=\"high\"} 900",
             "hugeheap_cgroup_processes{cgroup=\"/app\"} 2",
         ] {
             assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
         }
-        assert!(!text.contains("limit=\"high\""));
+        assert!(!text.contains("{cgroup=\"/app\",limit=\"high\"}"));
         assert!(!text.contains("stranded_bytes{cgroup=\"/web\"}"), "not known without statistics: {text}");
     }
 }

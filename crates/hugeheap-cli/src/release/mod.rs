@@ -27,11 +27,7 @@ pub(crate) fn release(context: &Context, arguments: &ReleaseArguments, json: boo
     if !arguments.dry_run {
         opened.process = process::until_a_signal(opened.process);
     }
-    let options = ReleaseOptions {
-        budget: Duration::from_secs_f64(arguments.budget),
-        latency: Duration::from_millis(arguments.max_latency.into()),
-        dry_run: arguments.dry_run,
-    };
+    let options = options(arguments);
     let mut progress = |share: f64| out.progress(&format!("release: {:.0} %", share * 100.0), false);
     let result = hugeheap_os::process::release(&opened.process, &options, &mut progress);
     out.progress_end();
@@ -46,6 +42,15 @@ pub(crate) fn release(context: &Context, arguments: &ReleaseArguments, json: boo
         text(id, name, &options, &report, context.root)
     });
     process::ended(out, id, &opened, doing, report.stop, report.left)
+}
+
+/// What was asked for.
+fn options(arguments: &ReleaseArguments) -> ReleaseOptions {
+    ReleaseOptions {
+        budget: Duration::from_secs_f64(arguments.budget),
+        latency: Duration::from_millis(arguments.max_latency.into()),
+        dry_run: arguments.dry_run,
+    }
 }
 
 /// How the figures were come by.
@@ -173,6 +178,22 @@ mod tests {
     use serde_json::Value;
 
     const HUGE: usize = 2 << 20;
+
+    #[test]
+    fn the_budget_is_seconds_and_the_latency_milliseconds() {
+        use crate::cli::{Cli, Command};
+        use clap::Parser;
+        let line = ["hugeheap", "release", "7", "--budget", "2.5", "--max-latency", "40"];
+        let Command::Release(arguments) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("not release")
+        };
+        let options = options(&arguments);
+        assert_eq!(
+            (options.budget, options.latency),
+            (Duration::from_millis(2500), Duration::from_millis(40))
+        );
+        assert!(!options.dry_run);
+    }
 
     fn kernel() -> Kernel {
         let kernel = Kernel::default();

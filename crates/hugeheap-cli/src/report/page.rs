@@ -235,6 +235,18 @@ mod tests {
         assert!(page.contains("prefers-color-scheme: dark") && page.contains("@media print"));
     }
 
+    /// What another host measured is no comparison; with one line for both it passed for one.
+    #[test]
+    fn a_host_is_told_once_for_all_or_with_each_measurement() {
+        let told = |kernel: &str| {
+            let mut other = section();
+            other.host["kernel"] = kernel.into();
+            let page = page("T", &[section(), other], "x");
+            (page.matches("Linux 6.1,").count(), page.matches("Linux 6.2,").count())
+        };
+        assert_eq!((told("6.1"), told("6.2")), ((1, 0), (1, 1)));
+    }
+
     #[test]
     fn nothing_that_was_measured_is_read_as_markup() {
         let page = page("<T>", &[section()], "x");

@@ -228,3 +228,24 @@ fn value(cpu: &Cpu, arguments: &TlbArguments, counts: [Counts; 2], status: ExitS
         figure::KEY: [Figure::new(title, note, Content::Table(table))],
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_are_told_of_a_thousand_accesses_and_with_their_change() {
+        let cpu = geometry::parse("64:4,2048:16").unwrap();
+        let counts = |first, second| Counts { accesses: 2000, first, second };
+        let rows = rows(&cpu, [counts(50, 25), counts(10, 0)]);
+        assert_eq!(rows[3], ["misses of the first level", "50", "10", "−80.0 %"]);
+        assert_eq!(rows[4], ["misses of the second level", "25", "0", "−100.0 %"]);
+        assert_eq!(rows[5][1..], ["12.500", "0.000"]);
+    }
+
+    #[test]
+    fn a_command_that_was_killed_has_the_status_that_shells_give_it() {
+        assert_eq!(passed_through(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(passed_through(ExitStatus::from_raw(libc::SIGKILL)), 128 + 9);
+    }
+}

@@ -146,6 +146,19 @@ mod tests {
                 "pools 10 × 2M, 3 free"
             ]
         );
-        assert_eq!(host.json()["stranded_at_most"], 4 << 20);
+        let host = Host { total: Some(16), available: Some(12), free_huge: Some(10), ..host };
+        assert_eq!(
+            host.json(),
+            json!({
+                "thp_mode": "madvise",
+                "thp_defrag": "defer+madvise",
+                "memory": {"total": 16, "available": 12},
+                "anonymous": 4 << 20,
+                "anonymous_huge": 1 << 20,
+                "stranded_at_most": 4 << 20,
+                "free_in_huge_pages": 10,
+                "pools": [{"page_size": 2 << 20, "total": 10, "free": 4, "reserved": 1}],
+            })
+        );
     }
 }
