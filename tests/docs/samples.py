@@ -1,10 +1,10 @@
-"""The samples in README.md and docs/: finding them, and what surrounds them.
+"""The samples in README.md, docs/ and other documents: finding them, and what surrounds them.
 
 A sample is a fenced block. Its language says what is done with it; see "Samples" in CONTRIBUTING.md. HTML comments
 directly above the fence change that:
 
     <!-- not run: REASON -->      not executed; what can be checked without running it is
-    <!-- needs: NAME -->          executed where NAME (hugetlb, huge-pages, mapping-names, other-processes, ruby) is there, else checked like the above
+    <!-- needs: NAME -->          executed where NAME (hugetlb, huge-pages, mapping-names, other-processes, ruby, php) is there, else checked like the above
     <!-- numbers: vary -->        each number of the expected output stands for any number, each unit for any unit
 """
 
@@ -43,8 +43,8 @@ class Sample:
 
 
 def documents():
-    """README.md, the other documents at the top, everything below docs/, and what examples of several files say of themselves."""
-    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/lisp/README.md")]
+    """README.md, the other documents at the top, everything below docs/, and what `bench/` and examples of several files say of themselves."""
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md", "examples/lisp/README.md")]
     return top + sorted((ROOT / "docs").rglob("*.md"))
 
 
@@ -139,7 +139,8 @@ def matches(expected, actual, vary=False):
     return fits and matches(expected[1:], actual[1:], vary)
 
 
-HUGEHEAP = re.compile(r"(?:^|[\s;&|=\"'\[,])(?:[\w./]*/)?hugeheap (?P<rest>(?:run|bench|thp|pool|status|doctor|explain|collapse|release|map|ps)\b.*)$")
+COMMANDS = ("run", "bench", "stat", "record", "report", "collapse", "release", "map", "ps", "top", "thp", "tlb", "pool", "export", "status", "doctor", "explain", "completions", "man")  # fmt: skip
+HUGEHEAP = re.compile(rf"(?:^|[\s;&|=\"'\[,(])(?:[\w./]*/)?hugeheap (?P<rest>(?:-q )?(?:{'|'.join(COMMANDS)})\b.*)$")
 
 
 def hugeheap_commands(text):
@@ -152,5 +153,6 @@ def hugeheap_commands(text):
         match = HUGEHEAP.search(line)
         if match:
             rest = re.split(r"\s--(?:\s|$)", match["rest"])[0]
-            found.append(re.split(r"\s[#>|;&]", rest)[0].strip())
+            # Up to what is the shell's, but for what stands in quotes.
+            found.append(re.match(r"""(?:'[^']*'|"[^"]*"|\S|\s(?![#>|;&]))*""", rest)[0].strip())
     return found

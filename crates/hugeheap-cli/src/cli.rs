@@ -83,7 +83,7 @@ pub(crate) enum Command {
     Man(crate::man::ManArguments),
 }
 
-/// Start any command with its Python objects on huge pages.
+/// Start any command with its Python objects, or all that it allocates, on huge pages.
 ///
 /// The command replaces hugeheap (no process in between) unless a summary is asked for. Its children are on hugeheap
 /// too. A program that cannot be hooked runs as it is, and one line says why.
@@ -120,7 +120,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) merge: bool,
     /// Heaps that make mistakes harder to use: freed blocks are cleared and wait, blocks are handed out at random, large ones have guards.
-    /// Costs time; only with level objects.
+    /// Costs time. Only with level objects or malloc.
     #[arg(long)]
     pub(crate) hardened: bool,
     /// When the command has ended, print what happened on standard error.
@@ -278,7 +278,7 @@ pub(crate) struct VariantArguments {
 /// How an experiment measures and reports.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// Timed runs of each workload on each variant. Default: 10, with --quick 3.
+    /// Timed runs of each workload on each variant. Default: 10, with --quick 3, unless said below.
     #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u32>(1..=10_000))]
     pub(crate) runs: Option<u32>,
     /// A first look, smaller and with fewer runs, and less memory touched beforehand. Not for conclusions.

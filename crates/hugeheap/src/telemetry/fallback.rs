@@ -17,7 +17,7 @@ pub enum Fallback {
     PoolRefused = 4,
     /// The process forks, and every page from the pool would be copied each time: no more are taken.
     PoolForks = 5,
-    /// The cgroup's limit is near: memory is not rounded up to huge pages.
+    /// The memory limit is near, the cgroup's or `HUGEHEAP_LIMIT`: memory is not rounded up to huge pages.
     MemoryLimit = 6,
     /// A collapse found no free huge page.
     CollapseNoPage = 7,

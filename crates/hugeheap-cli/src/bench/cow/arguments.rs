@@ -13,7 +13,9 @@ use std::path::PathBuf;
 Examples:
   hugeheap bench cow
   hugeheap bench cow --quick --against cpython
-  hugeheap bench cow --size 1G --json cow.json --check")]
+  hugeheap bench cow --size 1G --json cow.json --check
+
+--runs is 5 here unless given, with --quick 1.")]
 pub(crate) struct CowArguments {
     /// Programs to measure beside: cpython, cpython-objects, ruby, all or none. Default: all that are found.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]

@@ -13,7 +13,9 @@ Examples:
   hugeheap bench gc
   hugeheap bench gc --quick --workloads binary-trees,gcbench
   hugeheap bench gc --workloads churn,evacuation --size 4G --against none
-  hugeheap bench gc --json gc.json -o gc.txt --check")]
+  hugeheap bench gc --json gc.json -o gc.txt --check
+
+--runs is 5 here unless given, with --quick 3.")]
 pub(crate) struct GcArguments {
     /// Workloads to run: binary-trees, gcbench, churn, lru, pinned, wide-arrays, evacuation. Default: all.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]

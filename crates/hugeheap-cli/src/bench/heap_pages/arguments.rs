@@ -16,7 +16,7 @@ Examples:
   hugeheap bench heap-pages --runs 50 --json heap-pages.json     as many runs as the reference
 
 Needs Ruby with RDoc (Debian: apt install ruby). Without it only the heap pages of other sizes are measured.
---runs is 6 here unless given: RDoc reads all of the library each time.")]
+--runs is 6 here unless given, with --quick 3: RDoc reads all of the library each time.")]
 pub(crate) struct HeapPagesArguments {
     /// The Ruby to run. Default: the first in PATH.
     #[arg(long, value_name = "PATH")]
