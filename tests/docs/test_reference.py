@@ -280,6 +280,17 @@ def test_every_field_of_the_json_is_documented(words, pages, command, environmen
     assert keys <= documented, sorted(keys - documented)
 
 
+def test_every_metric_is_documented_in_its_order(command, environment):
+    said = subprocess.run([command, "export", "--once", "-q"], capture_output=True, text=True, env=environment, check=True).stdout
+    helped = [(name, text.rstrip(".")) for name, text in re.findall(r"^# HELP (\w+) (.+)$", said, re.M)]
+    rows = re.findall(r"^\| `(hugeheap_\w+)` \| (.*?) \| (.+?) \|$", read("docs/reference/export.md"), re.M)
+    assert [(name, meaning) for name, _, meaning in rows] == helped
+    labels = {name: set(re.findall(r"`(\w+)`", names)) for name, names, _ in rows}
+    for name, given in re.findall(r"^(\w+)\{(.*)\} ", said, re.M):
+        name = re.sub(r"_(?:bucket|sum|count)$", "", name) if name not in labels else name
+        assert set(re.findall(r"(\w+)=\"", given)) <= labels[name], name
+
+
 # What is for the headers' own use.
 INTERNAL = re.compile(r"hh_(?:bin_of_|layout_|gc_layout_)|hh_gc_(?:bytes_with|compared|has_room|header_of|not_closed|not_open|pop_frame_|refill_open|round|take|take_items)$")
 
@@ -435,6 +446,21 @@ def test_documents_speak_of_the_project_alone():
         text = document.read_text()
         for word in ("/work/", "/root/", "TODO", "FIXME"):
             assert word not in text, f"{document}: {word}"
+
+
+def test_files_and_tests_that_documents_name_exist():
+    sources = [*CRATES.rglob("*.rs"), *(ROOT / "bench").glob("*/src/*.rs"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "tests").rglob("*.c")]
+    known = {word for path in sources for word in re.findall(r"\w+", path.read_text())}
+    for document in documents():
+        prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.M | re.S)
+        for path in re.findall(r"`((?:crates|tests|docs|bench|fuzz|examples|include|python)/[\w./{},-]+)`", prose):
+            before, _, rest = path.partition("{")
+            names, _, after = rest.partition("}")
+            for name in names.split(","):
+                assert (ROOT / (before + name + after)).exists() or path.startswith("bench/target/"), (document.name, path)
+        # Names of four words and more, but those of metrics, are of tests and functions.
+        for name in re.findall(r"`([a-z]+(?:_[a-z0-9]+){3,})`", prose):
+            assert name in known or name.startswith(("hugeheap_", "node_", "sched_")), (document.name, name)
 
 
 def test_directories_of_the_layout_exist():

@@ -17,7 +17,7 @@
 //! references to anywhere; when the minor collection marked these as well, pauses in a table of 120 MB were 60 to 190 ms, and when marking did,
 //! it could not keep up.
 //!
-//! Which words have dirty cards stands in the page's mark, of which there are eight to a cache line, because the barrier has to know it at once: whether the
+//! Which words have dirty cards stands in the page's mark, which has a cache line, because the barrier has to know it at once: whether the
 //! page was dirty before is a branch that nobody foresees. It stood beside the cards first, a cache miss for each write at a random place.
 //!
 //! Bit 0 of `remote[0]` and `vacant[0]` of the first page say whether the object is marked and lives (`large`): the first two granules of an

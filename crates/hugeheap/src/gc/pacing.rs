@@ -155,7 +155,7 @@ impl Pacing {
     ///
     /// The cost follows at once when it rises in a collection that takes some time, and slowly when it falls: one collection that is longer than it should be is one too many. What
     /// does not depend on survivors, with a million roots 3 ms, is no reason for a smaller part, after which it comes again the sooner: twenty million
-    /// dead objects took 13 s that way, in 4,882 collections, and take 0.3.
+    /// dead objects took 13 s that way, in 4,882 collections, of which there are 156 now.
     pub(crate) fn minor(&mut self, survived: usize, took: Duration) -> Duration {
         if survived < MANY {
             self.fixed = took;
