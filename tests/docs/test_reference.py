@@ -187,6 +187,18 @@ def test_command_lines_in_the_text_are_understood(document, command):
         assert option in helped.stdout, f"`{code}`: there is no {option}"
 
 
+def test_peers_and_its_workloads_are_documented():
+    """By its source: the tests never build it."""
+    text = read("bench/README.md")
+    arguments = read("bench/peers/src/arguments.rs")
+    arguments = arguments[arguments.index("pub(crate) struct Arguments {") :]
+    found = re.findall(r"#\[arg\(([^\n]*\blong\b[^\n]*)\)\]\n    pub\(crate\) (\w+):", arguments[: arguments.index("\n}\n")])
+    options = {(re.search(r'long = "(\w+)"', given) or [None, name.replace("_", "-")])[1] for given, name in found}
+    documented = set(re.findall(r"`--([a-z-]+)", "".join(re.findall(r"^\| `-.*?\|", text, re.M))))
+    assert len(options) > 15 and options == documented
+    assert re.findall(r'^        name: "([a-z-]+)",$', read("bench/workloads/src/catalogue.rs"), re.M) == re.findall(r"^\| `([a-z-]+)` \| (?:any|one)", text, re.M)
+
+
 def test_the_number_of_runs_is_what_the_code_takes(command):
     """Of `gc`, `cow` and `heap-pages` the help and the reference said 10, and with --quick 3."""
     row = re.search(r"^\| `--runs N` \| timed runs .*$", read("docs/reference/bench.md"), re.M)[0]
@@ -461,6 +473,19 @@ def test_files_and_tests_that_documents_name_exist():
         # Names of four words and more, but those of metrics, are of tests and functions.
         for name in re.findall(r"`([a-z]+(?:_[a-z0-9]+){3,})`", prose):
             assert name in known or name.startswith(("hugeheap_", "node_", "sched_")), (document.name, name)
+
+
+def test_the_table_of_a_module_has_its_files():
+    tables = 0
+    for source in [*CRATES.rglob("mod.rs"), *CRATES.rglob("lib.rs")]:
+        text = source.read_text()
+        if "//! | file | concept |" not in text:
+            continue
+        files = set(re.findall(r"^(?:pub(?:\([^)]*\))? )?mod (\w+);", text, re.M)) - {"tests"}
+        rows = {name for row in re.findall(r"^//! \| (.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
+        assert files == rows, (source, sorted(files ^ rows))
+        tables += 1
+    assert tables > 3
 
 
 def test_directories_of_the_layout_exist():

@@ -16,7 +16,7 @@
 //! | `refusals` | when refused address space is asked for again |
 //! | `cut` | giving address space back, where the program limits itself |
 //! | `exact` | what another allocator serves better where address space is limited |
-//! | `ahead` | the same before an allocation asks for it, while the heap grows quickly |
+//! | `ahead` | obtaining memory before an allocation asks for it, while the heap grows quickly |
 //! | `maintenance` | giving back, breaking, collapsing: chosen and accounted for under the lock |
 //! | `sweep` | the search for arenas to collapse |
 //! | `tails` | what is resident behind the end of a large block |

@@ -17,7 +17,7 @@
 //! | `window` | where the next objects go |
 //! | `nursery`, `nursery_size` | where objects begin, gaps between objects that stay; how large it is |
 //! | `old`, `bins`, `lists`, `large`, `sweep` | where objects end: blocks, where the next one is, lists of pages, large objects, what becomes free |
-//! | `roots`, `globals` | what is alive without being referred to; handles that outlive scopes |
+//! | `roots`, `globals`, `addresses` | what is alive without being referred to; handles that outlive scopes; addresses with a count, for pins |
 //! | `barrier`, `cards` | what a minor collection looks into besides roots; which slots of a large object were written |
 //! | `minor`, `dirty`, `survivor`, `latest`, `noted`, `lost` | what a minor collection looks into; dirty cards; moving survivors; copies that wait; weak slots and finalizers meanwhile; when nobody knows what was written |
 //! | `mark`, `stack`, `marks`, `prefetch`, `cycle` | marking in steps: what is to be looked into, where marks are, what the cache is asked for; a major collection from step to step |
@@ -28,7 +28,7 @@
 //! | `evacuate`, `depart` | moving what lives out of sparse arenas: at once, in steps |
 //! | `metadata` | giving back what nobody needs beside the pages |
 //! | `pacing` | when, and how much at a time |
-//! | `heap`, `allocate` | one heap: settings, collections; allocation beyond the window |
+//! | `heap`, `allocate`, `process` | one heap: settings, collections; allocation beyond the window; heaps over the process's runtime |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
 //! | `verify` | finding mistakes |
 //! | `scan` | words that may be addresses |
