@@ -493,3 +493,6 @@ def test_directories_of_the_layout_exist():
     text = read("CONTRIBUTING.md")
     for path in re.findall(r"`((?:crates|tests|docs|python|fuzz|bench)/[\w./-]*)`", text):
         assert pathlib.Path(ROOT / path).exists(), path
+    # Directories with tests or crates, each with a row.
+    for path in (*CRATES.iterdir(), *(path.parent for path in (ROOT / "tests").glob("*/test_*.py"))):
+        assert f"`{path.relative_to(ROOT)}/`" in text, path
