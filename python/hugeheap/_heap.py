@@ -182,7 +182,7 @@ def enable(
     ``policy`` is ``auto``, ``thp``, ``dense``, ``hugetlb`` or ``base``; ``decay`` the seconds that memory is kept
     after it was needed; ``limit`` the bytes above which nothing is kept, 0 for none; ``level`` is ``arenas`` or
     ``objects`` (``malloc`` only where ``hugeheap run`` started the process at it); ``merge`` whether OS pages of an idle heap that has shrunk are made alike, for a host that merges
-    equal ones (KSM), which needs level ``objects``. What is ``None`` comes from the environment (``HUGEHEAP_POLICY`` …) or is the default. A second call
+    equal ones (KSM), which needs level ``objects`` or ``malloc``. What is ``None`` comes from the environment (``HUGEHEAP_POLICY`` …) or is the default. A second call
     changes the settings, and may raise the level; it cannot lower it. Where nothing can be hooked, the returned status
     says why, and where the level cannot be had, which one is in force; that is no error.
     """
