@@ -171,6 +171,21 @@ def test_every_option_of_the_reference_exists(command):
                     assert option in read("python/hugeheap/__main__.py"), option
 
 
+def test_defaults_of_options_are_documented(command):
+    compared = 0
+    for words in (*((name,) for name in COMMANDS if name not in ("bench", "thp", "pool")), *(("bench", name) for name in EXPERIMENTS)):
+        page = {"explain": "doctor", "man": "completions"}.get(words[0], words[0])
+        rows = [row for row in read(f"docs/reference/{page}.md").splitlines() if row.startswith("|")]
+        helped = subprocess.run([command, *words, "--help"], capture_output=True, text=True, check=True).stdout
+        for option in re.split(r"\n\s+(?=(?:-\w, )?--[a-z])", helped)[1:]:
+            name, default = re.match(r"(?:-\w, )?(--[a-z-]+)", option)[1], re.search(r"\[default: ([^\]]+)\]", option)
+            if default:
+                said = re.compile(rf"(?<![\w.]){re.escape(default[1])}(?!\w)")
+                assert any(said.search(row) for row in rows if f"`{name}" in row), f"{name} of {' '.join(words)}: {default[1]}"
+                compared += 1
+    assert compared > 15
+
+
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_command_lines_in_the_text_are_understood(document, command):
     """`hugeheap stat A ::: B` stood in README.md, which takes A for an option's value. What is typed in the text is understood, as samples are."""
