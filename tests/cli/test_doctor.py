@@ -517,3 +517,35 @@ def test_explanations_have_their_parts(hugeheap):
 def test_an_unknown_code_is_refused(hugeheap):
     result = hugeheap("explain", "HH-NOTHING")
     assert result.returncode == 2 and "hugeheap explain lists all" in result.stderr
+
+
+def test_what_is_huge_of_a_process_is_what_the_kernel_says(hugeheap, python):
+    process = subprocess.Popen([python, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        told = json.loads(hugeheap("doctor", "--json", "--pid", process.pid).stdout)["process"]
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    finally:
+        process.kill()
+        process.communicate()
+    kernel = {name: int(re.search(rf"^{name}: +(\d+)", rollup, re.M)[1]) << 10 for name in ("AnonHugePages", "Anonymous")}
+    assert (told["huge"], told["anonymous"]) == (kernel["AnonHugePages"], pytest.approx(kernel["Anonymous"], abs=1 << 20))
+    assert told["huge"] < told["anonymous"] and told["pid"] == process.pid and told["thp_off"] is False
+
+
+def test_findings_are_counted_by_their_level(hugeheap, tmp_path):
+    host = Host(tmp_path / "host")
+    host.write(f"{THP}/enabled", "always madvise [never]")
+    host.write(f"{THP}/hugepages-64kB/enabled", "[always] inherit madvise never")
+    host.write("proc/cpuinfo", "processor : 0\nmodel name : Test CPU\nflags : fpu hypervisor")
+    document = json.loads(hugeheap("--root", host.root, "doctor", "--json").stdout)
+    levels = [finding["level"] for finding in document["findings"]]
+    counts = [document[many] for many in ("errors", "warnings", "notices")]
+    assert counts == [levels.count(level) for level in ("error", "warning", "notice")]
+    assert len(set(counts)) == 3, "with the same number of two one could be told as the other"
+
+
+def test_an_interpreter_that_says_nothing_is_not_waited_for_without_end(hugeheap, compiled):
+    mute = compiled("python3", source="#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")
+    result = hugeheap("doctor", "--", mute)
+    assert "it did not say what it is: no answer within 5 s" in result.stdout, result

@@ -70,6 +70,12 @@ def test_a_file_that_cannot_be_written_has_the_code_of_its_reason(program, tmp_p
     assert status("/dev/null/a.json") == 2
 
 
+def test_a_manual_page_that_cannot_be_written_is_told_and_no_success(hugeheap, tmp_path):
+    (tmp_path / "hugeheap-map.1").mkdir()
+    ran = hugeheap("man", "--out", tmp_path)
+    assert ran.returncode == 2 and f"{tmp_path}/hugeheap-map.1: Is a directory" in ran.stderr, ran
+
+
 @pytest.mark.parametrize("words", ["man --out", "stat --runs 2 --pyperf {} -- true ::: true"])
 def test_a_directory_that_cannot_be_made_has_the_code_of_its_reason(program, tmp_path, words):
     """A missing permission was status 2, and a file in its place 3."""

@@ -188,6 +188,7 @@ mod tests {
             ),
             "{text}"
         );
+        assert!(text.contains("4.0 MiB rw ") && !text.contains(" r- "), "{text}");
         assert!(text.contains("  █x\n"), "{text}");
         assert!(text.contains("  ▒░··"), "{text}");
         assert!(text.contains("  … 384 MiB without anything …\n"), "{text}");
