@@ -18,6 +18,9 @@ def test_the_list_names_workloads_and_peers(hugeheap):
         assert word in text
     value = json.loads(hugeheap("bench", "list", "--json").stdout)
     assert value["schema"] == "hugeheap.bench.list/1"
+    assert all(0 < one["seconds"]["quick"] < one["seconds"]["full"] for one in value["experiments"])
+    needs = {one["name"]: one["needs"] for one in value["experiments"]}
+    assert needs["obmalloc"] == "CPython 3.8 or newer" and needs["stride"] is None
     assert len(value["experiments"][0]["workloads"]) == 10
     named = {one["name"] for one in value["experiments"]}
     assert named >= {"obmalloc", "give-back", "stride", "stranded", "heap-pages", "cow", "startup", "cgroup", "alloc-rate", "gc"}

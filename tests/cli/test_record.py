@@ -76,6 +76,17 @@ def test_a_command_is_recorded_and_its_status_passes_through(begin, python, tmp_
         assert report["maximum"]["charge"] > 32 << 20
 
 
+def test_how_a_recording_ended_is_told_with_what_the_command_took(hugeheap, python, tmp_path):
+    started, attached = tmp_path / "started.json", tmp_path / "attached.json"
+    assert hugeheap("record", "-o", started, "--", python, "-c", "for _ in range(5_000_000): pass").returncode == 0
+    ended = json.loads(started.read_text())["ended"]
+    assert (ended["by"], ended["status"], ended["signal"]) == ("process", 0, None)
+    assert ended["user"] > 2 * ended["system"] and ended["minor_faults"] > 100 > ended["major_faults"], ended
+    assert 4 << 20 < ended["peak_of_a_process"] < 4 << 30
+    assert hugeheap("record", "-o", attached, "--pid", os.getpid(), "--duration", "0.1").returncode == 0
+    assert json.loads(attached.read_text())["ended"] == {"by": "duration"}
+
+
 def test_looks_that_cost_too_much_are_made_more_rarely(begin, tmp_path):
     table, document = tmp_path / "a.tsv", tmp_path / "a.json"
     with subprocess.Popen(["sleep", "600"]) as watched:

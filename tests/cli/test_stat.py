@@ -83,6 +83,7 @@ def test_what_warms_up_is_not_counted_and_the_programs_time_is_not_the_kernels(h
     commands = json.loads(file.read_text())["commands"]
     assert [len(command["runs"]) for command in commands] == [2, 2]
     assert all(run["user"] > 2 * run["system"] for run in commands[0]["runs"]), commands[0]["runs"]
+    assert all(4 << 20 < run["peak_rss"] < 4 << 30 for run in commands[0]["runs"]), "in bytes"
 
 
 def test_what_is_to_be_prepared_is_run_before_each_run(hugeheap, tmp_path):

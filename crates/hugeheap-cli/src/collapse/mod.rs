@@ -265,7 +265,22 @@ mod tests {
         assert!(text.contains("1 × less than 90 % resident"), "{text}");
         assert_eq!((&value["schema"], &value["made"]), (&json!(SCHEMA), &json!(3)));
         assert_eq!(value["plan"]["growth"], 4096);
+        let coverage = value["heap"]["after"]["coverage"].as_f64().unwrap();
+        assert!(coverage > 0.999 && coverage <= 1.0, "a share: {coverage}");
         assert_eq!(value["stopped"], Value::Null);
+    }
+
+    #[test]
+    fn what_went_wrong_is_counted_by_its_kind() {
+        let options = CollapseOptions::default();
+        let report = collapse(&RemoteProcess::new(&kernel()), &options, &mut |_| {}).unwrap();
+        let report = CollapseReport { refused: 1, changed: 2, left: 3, retries: 4, slow_calls: 5, ..report };
+        let value: Value = serde_json::from_str(&data(7, "app", &options, &report)).unwrap();
+        let told =
+            ["refused", "changed", "left", "retries", "slow_calls"].map(|name| value[name].as_u64().unwrap());
+        assert_eq!(told, [1, 2, 3, 4, 5]);
+        let text = text(7, "app", &options, &report);
+        assert!(text.contains("5 calls longer than") && text.contains("3 × not done"), "{text}");
     }
 
     #[test]

@@ -128,3 +128,25 @@ pub(crate) fn id(text: &str) -> Result<u32, String> {
         _ => Err("not the number of a process, such as 1234 (pgrep finds it by name)".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugeheap_os::process::Process;
+
+    #[test]
+    fn work_that_is_not_done_is_no_success() {
+        let process = LinuxProcess::own().unwrap();
+        let opened = Opened { status: process.status().unwrap(), process };
+        let out = Output::new(true, false, true);
+        let code = |stop, left| ended(&out, 7, &opened, Doing::Release, stop, left);
+        assert_eq!((code(None, 0), code(None, 1)), (exit::OK, exit::FINDINGS));
+        for stop in [Stop::Budget, Stop::NoHugePages, Stop::CgroupFull] {
+            assert_eq!(code(Some(stop), 0), exit::FINDINGS);
+        }
+        assert_eq!(code(Some(Stop::Gone), 1), exit::GONE);
+        assert_eq!(code(Some(Stop::MainThreadEnded), 1), exit::UNSUPPORTED);
+        let refused = hugeheap_os::Error::new("process_madvise(MADV_COLD)", libc::EPERM);
+        assert_eq!(code(Some(Stop::Refused(refused)), 1), exit::PERMISSION);
+    }
+}

@@ -124,6 +124,63 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_column_and_each_maximum_is_what_it_is_called() {
+        let sample = Sample {
+            time: 1_500_000_000,
+            rss: 1,
+            peak: 2,
+            hugetlb: 3,
+            page_tables: 4,
+            pss: Some(5),
+            huge: Some(6),
+            stranded: Some(7),
+            charge: Some(8),
+            minor_faults: 9,
+            major_faults: 10,
+            processes: 11,
+            ..Sample::default()
+        };
+        let mut kept = Kept::new();
+        kept.push(sample);
+        let subject = Subject {
+            name: "app".into(),
+            command: None,
+            process: None,
+            children: false,
+            rate: 20.0,
+            cost: 0.1,
+            charge_of: None,
+            no_charge: None,
+        };
+        let host = Value::Null;
+        let told = Recording {
+            subject: &subject,
+            kept: &kept,
+            host: &host,
+            started: 1,
+            looks: 1,
+            spent: 0.25,
+            ended: None,
+        };
+        let told = told.json();
+        assert_eq!(
+            told["samples"],
+            json!({
+                "seconds": [1.5], "rss": [1], "pss": [5], "huge": [6], "hugetlb": [3], "stranded": [7], "charge": [8],
+                "page_tables": [4], "minor_faults": [9], "major_faults": [10], "processes": [11],
+            })
+        );
+        assert_eq!(
+            told["maximum"],
+            json!({
+                "rss": 1, "peak_of_a_process": 2, "pss": 5, "huge": 6, "hugetlb": 3, "stranded": 7, "charge": 8,
+                "page_tables": 4,
+            })
+        );
+        assert_eq!((&told["seconds_spent_looking"], &told["ended"]), (&json!(0.25), &Value::Null));
+    }
+
+    #[test]
     fn many_looks_are_thinned_and_no_peak_is_lost() {
         let mut kept = Kept::new();
         let looks = MOST as u64 * 5 / 2;

@@ -157,6 +157,11 @@ mod tests {
     fn a_row_has_a_cell_for_each_column() {
         let text = row(&Sample { time: 5, rss: 4096, charge: Some(7), processes: 1, ..Sample::default() });
         assert_eq!(text, "5\t4096\t0\t\t\t0\t\t7\t0\t0\t1\n");
+        let faults = row(&Sample { minor_faults: 8, major_faults: 9, ..Sample::default() });
+        assert!(
+            faults.ends_with("\t8\t9\t0\n")
+                && COLUMNS.trim_end().ends_with("minor_faults\tmajor_faults\tprocesses")
+        );
         assert_eq!(COLUMNS.split('\t').count(), text.split('\t').count());
         assert!(COLUMNS.starts_with("time\trss\tkernel\t"));
     }

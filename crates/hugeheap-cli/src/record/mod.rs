@@ -217,6 +217,11 @@ fn attached(context: &Context, arguments: &RecordArguments, pid: u32) -> u8 {
     if session.finish(out, by) { exit::OK } else { exit::UNSUPPORTED }
 }
 
+/// The time from one look to the next, for so many in a second.
+fn period(rate: f64) -> Duration {
+    Duration::from_secs_f64(1.0 / rate)
+}
+
 /// A recording that goes on.
 struct Session {
     subject: Subject,
@@ -249,7 +254,7 @@ impl Session {
             facts: context.facts,
             host: None,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-            period: Duration::from_secs_f64(1.0 / arguments.rate),
+            period: period(arguments.rate),
             spent: Duration::ZERO,
             looks: 0,
             held_back: 0,
@@ -352,5 +357,15 @@ impl Session {
             }
         }
         self.files.failures.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_looks_in_a_second() {
+        assert_eq!((period(20.0), period(0.5)), (Duration::from_millis(50), Duration::from_secs(2)));
     }
 }

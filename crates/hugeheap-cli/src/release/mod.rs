@@ -228,6 +228,19 @@ mod tests {
     }
 
     #[test]
+    fn before_is_told_from_after_and_what_is_shared_from_what_is_not() {
+        let options = ReleaseOptions::default();
+        let mut report = release(&RemoteProcess::new(&kernel()), &options, &mut |_| {}).unwrap();
+        (report.plan.stranded, report.plan.shared_stranded, report.resident) = (7, 3, (Some(10), Some(5)));
+        (report.complete, report.left, report.slow_calls, report.retries) = (false, 1, 2, 4);
+        let value: Value = serde_json::from_str(&data(7, "app", &options, &report)).unwrap();
+        assert_eq!((&value["plan"]["stranded"], &value["plan"]["shared_stranded"]), (&json!(7), &json!(3)));
+        assert_eq!(value["resident"], json!({"before": 10, "after": 5}));
+        assert_eq!(value["complete"], false);
+        assert_eq!([&value["left"], &value["slow_calls"], &value["retries"]], [1, 2, 4]);
+    }
+
+    #[test]
     fn an_upper_bound_is_called_one() {
         let kernel = kernel();
         let options = ReleaseOptions { dry_run: true, ..ReleaseOptions::default() };
