@@ -136,6 +136,12 @@ def test_a_file_that_may_not_be_read_is_no_mistyped_one(hugeheap, files):
     assert result.returncode == 4 and f"{files[0]} cannot be read: Permission denied" in result.stderr, result
 
 
+def test_a_device_without_an_end_is_told(hugeheap):
+    """It was read for ever."""
+    result = hugeheap("report", "/dev/zero", "-o", "/dev/null", timeout=60)
+    assert result.returncode == 2 and "/dev/zero is no text" in result.stderr
+
+
 def test_numbers_and_titles_that_no_measurement_has_are_drawn_all_the_same(hugeheap, tmp_path):
     """A value with hundreds of digits left no room for its bars, ends of an axis were no numbers, a title was too long for a file: a panic."""
     bars = {

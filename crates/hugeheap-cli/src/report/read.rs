@@ -3,8 +3,16 @@
 use crate::descriptors::told;
 use crate::{exit, record};
 use serde_json::{Value, json};
-use std::io::ErrorKind::PermissionDenied;
+use std::fs::File;
+use std::io::ErrorKind::{Interrupted, PermissionDenied};
+use std::io::{self, Read};
 use std::path::Path;
+
+/// Bytes of a file, at most: a recording of ten samples a second for eleven days, with a hundred bytes to a sample.
+const LONGEST: usize = 1 << 30;
+
+/// Bytes read at a time.
+const CHUNK: usize = 1 << 20;
 
 /// A file that was understood.
 pub(super) struct Input {
@@ -25,11 +33,29 @@ impl Input {
 /// One line, and the exit code: a file that may not be read is none that is mistyped.
 pub(super) fn read(path: &Path) -> Result<Input, (String, u8)> {
     let shown = path.display();
-    let text = std::fs::read(path).map_err(|error| {
+    let text = File::open(path).and_then(|file| text_of(file, LONGEST)).map_err(|error| {
         let code = if error.kind() == PermissionDenied { exit::PERMISSION } else { exit::USAGE };
         (format!("{shown} cannot be read: {error}", error = told(&error)), code)
     })?;
+    let text = text.map_err(|why| (format!("{shown} {why}"), exit::USAGE))?;
     understood(path, text).map_err(|why| (why, exit::USAGE))
+}
+
+/// What a file has, or why it is no measurement. A device or a pipe may have no end: what no text has is the end of it, and so is [`LONGEST`].
+fn text_of(mut file: impl Read, longest: usize) -> io::Result<Result<Vec<u8>, String>> {
+    let (mut text, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(Ok(text)),
+            Ok(len) if chunk[..len].contains(&0) => return Ok(Err("is no text".to_owned())),
+            Ok(len) if text.len() + len > longest => {
+                return Ok(Err(format!("has more than {} MiB, and no measurement has", longest >> 20)));
+            }
+            Ok(len) => text.extend_from_slice(&chunk[..len]),
+            Err(error) if error.kind() == Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn understood(path: &Path, text: Vec<u8>) -> Result<Input, String> {
@@ -103,5 +129,16 @@ mod tests {
         assert_eq!(value["samples"]["kernel"], json!([5, null]));
         assert!(table("time\trss\nx\t1\n", "a.tsv").unwrap_err().contains("line 2: 'x'"));
         assert_eq!(table("time\trss\n", "12.tsv").unwrap()["name"], "12");
+    }
+
+    #[test]
+    fn a_file_has_an_end_by_length_or_where_it_is_no_text() {
+        let endless = io::repeat(b'1');
+        assert_eq!(
+            text_of(endless, 3 << 20).unwrap(),
+            Err("has more than 3 MiB, and no measurement has".into())
+        );
+        assert_eq!(text_of(&[b'1'; 3 << 20][..], 3 << 20).unwrap().unwrap().len(), 3 << 20);
+        assert_eq!(text_of(io::repeat(0), usize::MAX).unwrap(), Err("is no text".into()));
     }
 }
