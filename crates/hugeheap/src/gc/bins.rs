@@ -246,11 +246,15 @@ impl<S: Source> Old<S> {
     /// Takes pages from the arenas, twice as many as the last time.
     ///
     /// Once they have none they are not asked again in the same pause: each survivor asked, under a limit on address space with three calls that were refused and a wait, and a collection took seconds.
+    /// Nor are they asked where the maximum leaves no room for a page: there, too, each survivor took their lock, for 1,800 instructions.
     fn take_spares(&mut self) -> bool {
         if self.refused {
             return false;
         }
         let batch = self.batch.min(self.maximum.saturating_sub(self.held) / HEAP_PAGE_BYTES);
+        if batch == 0 {
+            return false;
+        }
         self.batch = (self.batch * 2).min(SPARES / 2);
         self.wait_for_arena();
         let spares = &mut self.spares[..batch];
@@ -272,7 +276,7 @@ impl<S: Source> Old<S> {
         self.spares[..taken].reverse();
         self.spare_count += taken;
         self.held += taken * HEAP_PAGE_BYTES;
-        self.refused = taken == 0 && batch > 0;
+        self.refused = taken == 0;
         self.spare_count > 0
     }
 

@@ -50,8 +50,15 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Whether nothing waits for a key.
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_empty()
+    }
+
+    /// Whether nothing has waited since the last [`clear`](Self::clear) or [`drain`](Self::drain). What waited for a key that was reached has an entry still: until then others of the same key may be
+    /// looked into.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Adds an ephemeron. Says no when there is no memory, or `most` are there: then it has to be kept as if its key lived.
@@ -81,10 +88,9 @@ impl Waiting {
         Some((entry, entry.next))
     }
 
-    /// Forgets all.
+    /// Forgets all, and gives its memory back: a million of them, once in a program's life, kept 100 MB.
     pub(crate) fn clear(&mut self) {
-        self.first.clear();
-        self.entries.clear();
+        *self = Self::default();
     }
 
     /// Forgets all; returns those that still waited to the caller's function.

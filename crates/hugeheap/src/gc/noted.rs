@@ -78,9 +78,10 @@ impl<S: Source> Minor<'_, S> {
         }
     }
 
-    /// Whether there is something to [`clear`](Self::clear).
+    /// Whether there is something to [`clear`](Self::clear), or to forget: what no longer waits has entries, too. As long as every key was reached they were kept from one collection to the next, up to
+    /// 128 MiB; then none could be added, and young keys of ephemerons lived until the next major collection.
     pub(super) fn has_noted(&self) -> bool {
-        !self.noted.weak.is_empty() || !self.noted.waiting.is_empty()
+        !self.noted.weak.is_empty() || !self.noted.waiting.is_unused()
     }
 
     /// Everything reachable is known: clears what refers to anything else. Returns how many slots.

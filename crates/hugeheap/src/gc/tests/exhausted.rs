@@ -58,6 +58,36 @@ fn the_maximum_is_kept_and_the_heap_goes_on() {
     test.end();
 }
 
+/// Where the maximum was reached each survivor took the lock of the arenas, twice, to ask for no page: 1,800 of the 4,000 instructions that it cost.
+#[test]
+fn each_survivor_of_a_full_heap_asked_the_arenas_for_no_page_at_all() {
+    let mut test = Test::new(Settings { maximum: Some(1 << 20), ..Settings::default() });
+    let source = test.space.source();
+    let locked = || *source.locked.lock();
+    test.run(|scope, types| {
+        let table = scope.allocate_old(types.array, 5000).expect("memory");
+        while scope.allocate_old(types.text, 9000).map(|_| ()).is_ok() {}
+        while scope.allocate_old(types.pair, 0).map(|_| ()).is_ok() {}
+        scope.collect_minor();
+        let before = scope.heap().statistics().not_moved;
+        for index in 0..1000 {
+            scope.scope(|scope| {
+                let local = pair(scope, types, index as u64);
+                let offset = scope.item(table, index);
+                scope.set(table, offset, Some(local));
+            });
+        }
+        let asked = locked();
+        scope.collect_minor();
+        let stayed = scope.heap().statistics().not_moved - before;
+        assert!(stayed >= 1000, "{stayed} stayed");
+        let asked = locked() - asked;
+        // Large objects and sweeping ask for themselves.
+        assert!(asked < stayed / 4, "{asked} times for {stayed} that stayed");
+    });
+    test.end();
+}
+
 #[test]
 fn a_system_without_memory_is_an_error_too() {
     let mut test = Test::checked();

@@ -39,6 +39,8 @@ struct World {
     waiting: Lock<Option<Waiting>>,
     /// How often numbers were shown to other processes.
     shown: Lock<u64>,
+    /// How often the arenas' lock was taken.
+    locked: Lock<u64>,
 }
 
 /// What happens while a heap waits so long.
@@ -47,6 +49,7 @@ type Waiting = fn(&World, Duration);
 impl Source for World {
     type Os = Kernel;
     fn with<R>(&'static self, work: impl FnOnce(&mut Arenas<Kernel>) -> R) -> R {
+        *self.locked.lock() += 1;
         work(&mut self.arenas.lock())
     }
     fn wait_for_arenas(&'static self, time: Duration) -> bool {
@@ -76,7 +79,8 @@ fn space_on(config: Config, settings: ArenaSettings) -> &'static Space<World> {
     // Access for real: what is written without its metadata being ready crashes.
     let kernel = Kernel::new(Config { enforce_access: true, ..config });
     let arenas = Lock::new(Arenas::new(kernel.clone(), settings));
-    let world = Box::leak(Box::new(World { arenas, kernel, waiting: Lock::new(None), shown: Lock::new(0) }));
+    let (waiting, shown, locked) = (Lock::new(None), Lock::new(0), Lock::new(0));
+    let world = Box::leak(Box::new(World { arenas, kernel, waiting, shown, locked }));
     Box::leak(Box::new(Space::new(world)))
 }
 

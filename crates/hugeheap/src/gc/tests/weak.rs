@@ -174,6 +174,42 @@ fn a_chain_of_ephemerons_is_followed_whatever_its_order() {
     }
 }
 
+/// Those whose key was reached in the end had an entry still, and only a collection that ended with one that waited forgot them. So a program whose keys always lived had more and more, up to 128 MiB; then
+/// there was no room for another one, and the keys of all young ephemerons lived.
+#[test]
+fn ephemerons_whose_keys_were_reached_were_noted_for_ever_and_then_no_key_died_young() {
+    const MOST: usize = 100;
+    let mut test = Test::checked();
+    let weak = weak_types(&mut test);
+    test.heap.marker.most = MOST;
+    test.run(|scope, types| {
+        for round in 0..4 * MOST {
+            scope.scope(|scope| {
+                // One of the two is looked into before the way to its key, whichever root comes first.
+                let first = scope.allocate(weak.pair, 0).expect("memory");
+                let way = pair(scope, types, 0);
+                let last = scope.allocate(weak.pair, 0).expect("memory");
+                scope.scope(|scope| {
+                    let key = pair(scope, types, round as u64);
+                    scope.set(way, LEFT, Some(key));
+                    [first, last].map(|ephemeron| scope.set(ephemeron, KEY, Some(key)));
+                });
+                scope.collect_minor();
+                assert_eq!(number(scope, first, KEY), Some(round as u64));
+                assert!(scope.heap().noted.waiting.is_unused(), "round {round}");
+            });
+        }
+        let ephemeron = scope.allocate(weak.pair, 0).expect("memory");
+        scope.scope(|scope| {
+            let key = pair(scope, types, 1);
+            scope.set(ephemeron, KEY, Some(key));
+        });
+        scope.collect_minor();
+        assert_eq!(number(scope, ephemeron, KEY), None, "its key died young");
+    });
+    test.end();
+}
+
 #[test]
 fn weak_slots_answer_nothing_for_what_marking_did_not_reach() {
     let mut test = Test::checked();
