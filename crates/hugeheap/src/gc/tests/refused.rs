@@ -91,6 +91,33 @@ fn an_evacuation_that_cannot_note_what_it_does_moves_less_and_ends() {
     assert!(refused > 0);
 }
 
+/// The bitmap of what stays and was not looked into was gone through from one to the other, for every second object.
+#[test]
+fn of_two_lists_that_stay_each_object_was_searched_for_through_the_nursery() {
+    let mut test = Test::new(Settings::default());
+    let nursery = &mut test.heap.nursery;
+    let (other, mut last) = (nursery.start(), nursery.start() + 48_000);
+    let mut from = other;
+    [other, last].into_iter().for_each(|object| nursery.queue(object));
+    for _ in 0..1000 {
+        assert_eq!(nursery.unqueue(from), Some(last), "what was met last is at hand");
+        from = last;
+        last -= 16;
+        nursery.queue(last);
+    }
+    assert_eq!([0; 3].map(|_| nursery.unqueue(from)), [Some(last), Some(other), None]);
+    // Where there is no memory for a list, those that have no place in it are searched for.
+    let objects: Vec<usize> = (0..100).map(|index| other + index * 7 % 100 * 320).collect();
+    MOST.set(64);
+    objects.iter().for_each(|&object| nursery.queue(object));
+    MOST.set(0);
+    assert!(REFUSALS.replace(0) > 0);
+    let mut found: Vec<usize> = (0..100).map_while(|_| nursery.unqueue(other)).collect();
+    found.sort_unstable();
+    assert!(found.is_sorted_by(|one, next| one < next) && found.len() == 100);
+    assert!(nursery.unqueue(other).is_none() && !nursery.has_queued());
+}
+
 /// A runtime may register types at any time. Where one of the lists of offsets had no memory, the process was ended.
 #[test]
 fn a_type_for_whose_lists_there_is_no_memory_is_refused_and_can_be_registered_later() {

@@ -192,7 +192,7 @@ fn ephemerons_whose_keys_were_reached_were_noted_for_ever_and_then_no_key_died_y
                 scope.scope(|scope| {
                     let key = pair(scope, types, round as u64);
                     scope.set(way, LEFT, Some(key));
-                    [first, last].map(|ephemeron| scope.set(ephemeron, KEY, Some(key)));
+                    [first, last].into_iter().for_each(|ephemeron| scope.set(ephemeron, KEY, Some(key)));
                 });
                 scope.collect_minor();
                 assert_eq!(number(scope, first, KEY), Some(round as u64));
