@@ -88,7 +88,7 @@ impl Waiting {
         Some((entry, entry.next))
     }
 
-    /// Forgets all, and gives its memory back: a million of them, once in a program's life, kept 100 MB.
+    /// Forgets all, and gives its memory back, which a program that had very many of them once in its life would keep.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

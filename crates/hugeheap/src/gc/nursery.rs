@@ -3,7 +3,8 @@
 //! ```text
 //!   memory   ├────────── gap ──────────┼ stays ┼──── gap ────┼ stays ┼─ gap ─┤
 //!   stays    0 0 0 0 0 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0      a bit per granule, beside the heap pages
-//!   queued   0 0 0 0 …                                                           of these, not looked into yet
+//!   queued   0 0 0 0 …                                                           of these, not looked into yet, for which the list has no memory
+//!   listed   ├ addresses ─┤                                                      the others that were not looked into yet
 //! ```
 //!
 //! An object *stays* when it is pinned, or when the old generation had no room for it. The bits are those of `Space` for the nursery's heap
