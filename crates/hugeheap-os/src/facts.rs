@@ -232,6 +232,14 @@ pub trait Facts {
     /// `Missing` on a kernel without transparent huge pages; `Permission` where /sys is closed.
     fn thp(&self) -> Result<Thp>;
 
+    /// The mode alone, for who needs no more and asks often: on Linux the knobs are seven files. Does not allocate.
+    ///
+    /// # Errors
+    /// As of [`thp`](Self::thp).
+    fn thp_mode(&self) -> Result<ThpMode> {
+        Ok(self.thp()?.mode)
+    }
+
     /// Whether this process has transparent huge pages switched off. Does not allocate.
     fn thp_disabled(&self) -> Result<ThpDisabled>;
 
@@ -293,6 +301,11 @@ pub trait Facts {
 
     /// Which calls work here. Makes and drops a small mapping; does not allocate from the heap.
     fn capabilities(&self) -> Capabilities;
+
+    /// [`Capabilities::collapse`] alone, for who needs no more: on Linux all together are some 20 system calls. Does not allocate.
+    fn knows_collapse(&self) -> bool {
+        self.capabilities().collapse
+    }
 
     /// The limit on this process's address space (`RLIMIT_AS`) in bytes, and what of it is used. `None`: no limit.
     /// Does not allocate.

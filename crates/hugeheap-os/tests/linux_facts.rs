@@ -18,7 +18,7 @@ fn the_mode_is_what_the_knob_was_set_to() {
         [("always", ThpMode::Always), ("madvise", ThpMode::Madvise), ("never", ThpMode::Never)]
     {
         let Some(_knob) = Knob::thp(text) else { return };
-        assert_eq!(OS.thp().unwrap().mode, mode);
+        assert_eq!((OS.thp().unwrap().mode, OS.thp_mode().unwrap()), (mode, mode));
         assert!(OS.thp().unwrap().khugepaged.is_some());
     }
     let Some(_global) = Knob::thp("never") else { return };

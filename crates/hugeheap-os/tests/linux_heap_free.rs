@@ -71,6 +71,7 @@ fn pages_use_no_heap() {
 fn facts_of_the_allocation_path_use_no_heap() {
     _ = without_heap("page_sizes", || OS.page_sizes());
     _ = without_heap("thp", || OS.thp());
+    _ = without_heap("thp_mode", || OS.thp_mode());
     _ = without_heap("thp_disabled", || OS.thp_disabled());
     _ = without_heap("hugetlb_pool", || OS.hugetlb_pool(HUGE));
     _ = without_heap("memory_limits", || OS.memory_limits());

@@ -21,7 +21,7 @@ pub(super) fn probe() -> Capabilities {
         Capabilities {
             // On one page, which no huge page fits in.
             advise_huge: accepts(libc::MADV_HUGEPAGE),
-            collapse: vm::knows_advice(first.start, vm::MADV_COLLAPSE),
+            collapse: knows_collapse(),
             populate: accepts(vm::MADV_POPULATE_WRITE),
             cold: accepts(vm::MADV_COLD),
             pagemap_scan: pagemap::scans(first),
@@ -36,6 +36,11 @@ pub(super) fn probe() -> Capabilities {
     // there since, so then only `first` is known to be ours.
     let _ = unsafe { vm::unmap(if capabilities.relocate { pages } else { first }) };
     capabilities
+}
+
+/// Whether the kernel knows how to collapse: no page of the (empty) range has to be there for that.
+pub(super) fn knows_collapse() -> bool {
+    vm::knows_advice(vm::os_page(), vm::MADV_COLLAPSE)
 }
 
 /// Whether `process_madvise` takes this process. Tried with `MADV_DONTNEED`, which kernels before 6.13 refuse (and

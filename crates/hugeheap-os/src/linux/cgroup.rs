@@ -287,7 +287,7 @@ impl Place {
 /// has a group whose parent did not enable the controller.
 fn limit(path: &PathBuffer) -> Result<Option<u64>> {
     let mut buffer = [0; 64];
-    match read::whole(path, &mut buffer, LIMIT) {
+    match read::line(path, &mut buffer, LIMIT) {
         Err(error) if error.code == libc::ENOENT => Ok(None),
         Err(error) => Err(error),
         Ok(text) if text.trim_ascii() == b"max" => Ok(None),

@@ -3,7 +3,7 @@
 use super::{Linux, capabilities, cgroup, hardware, host, pools, thp, vm};
 use crate::{
     AddressSpaceLimit, Cache, Capabilities, Facts, HugetlbPool, MemoryLevel, MemoryLimits, NumaNode,
-    PageSizes, Pressure, Result, Thp, ThpDisabled,
+    PageSizes, Pressure, Result, Thp, ThpDisabled, ThpMode,
 };
 use core::time::Duration;
 
@@ -18,6 +18,10 @@ impl Facts for Linux {
 
     fn thp(&self) -> Result<Thp> {
         thp::knobs(&self.root)
+    }
+
+    fn thp_mode(&self) -> Result<ThpMode> {
+        thp::mode(&self.root)
     }
 
     fn thp_disabled(&self) -> Result<ThpDisabled> {
@@ -76,6 +80,10 @@ impl Facts for Linux {
 
     fn capabilities(&self) -> Capabilities {
         capabilities::probe()
+    }
+
+    fn knows_collapse(&self) -> bool {
+        capabilities::knows_collapse()
     }
 
     fn address_space_limit(&self) -> Option<AddressSpaceLimit> {

@@ -222,15 +222,38 @@ impl Source for &[u8] {
 /// # Errors
 /// `EFBIG` when it does not fit; what opening and reading answer.
 pub(super) fn whole<'a>(path: &PathBuffer, buffer: &'a mut [u8], name: &'static str) -> Result<&'a [u8]> {
-    let mut file = File::open(path, name)?;
+    let filled = fill(&mut File::open(path, name)?, buffer, name, |_| false)?;
+    Ok(&buffer[..filled])
+}
+
+/// As [`whole`], for a file of one line: its newline ends it, and the end of the file is not asked for, which is a system call of four.
+pub(super) fn line<'a>(path: &PathBuffer, buffer: &'a mut [u8], name: &'static str) -> Result<&'a [u8]> {
+    let filled = fill(&mut File::open(path, name)?, buffer, name, ends_line)?;
+    Ok(&buffer[..filled])
+}
+
+fn ends_line(text: &[u8]) -> bool {
+    text.ends_with(b"\n")
+}
+
+/// Fills the front of `buffer` until the source ends, or `ends` says so of what was read, and says how much that is.
+fn fill(
+    source: &mut impl Source,
+    buffer: &mut [u8],
+    name: &'static str,
+    ends: impl Fn(&[u8]) -> bool,
+) -> Result<usize> {
     let mut filled = 0;
     loop {
         if filled == buffer.len() {
             return Err(Error::new(name, libc::EFBIG));
         }
-        match file.read(&mut buffer[filled..])? {
-            0 => return Ok(&buffer[..filled]),
+        match source.read(&mut buffer[filled..])? {
+            0 => return Ok(filled),
             count => filled += count,
+        }
+        if filled < buffer.len() && ends(&buffer[..filled]) {
+            return Ok(filled);
         }
     }
 }
@@ -239,7 +262,7 @@ pub(super) fn whole<'a>(path: &PathBuffer, buffer: &'a mut [u8], name: &'static 
 pub(super) fn number(path: &PathBuffer, name: &'static str) -> Result<u64> {
     // The longest number has 20 digits and a newline; the file must fit with a byte to spare.
     let mut buffer = [0; 64];
-    decimal(whole(path, &mut buffer, name)?).ok_or(malformed(name))
+    decimal(line(path, &mut buffer, name)?).ok_or(malformed(name))
 }
 
 /// The error for a file that was read and not understood.
@@ -454,6 +477,39 @@ mod tests {
         std::fs::write(dir.path().join("file"), "many").unwrap();
         assert_eq!(number(&path, "read"), Err(Error::new("read", libc::EBADMSG)));
         assert_eq!(number(&root.path(b"").unwrap(), "read"), Err(Error::new("read", libc::EISDIR)));
+    }
+
+    /// Gives its text in pieces, and says how often it was asked.
+    struct Pieces {
+        left: Vec<&'static [u8]>,
+        asked: usize,
+    }
+
+    impl Source for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+            self.asked += 1;
+            let piece = if self.left.is_empty() { &[][..] } else { self.left.remove(0) };
+            buffer[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    /// Of four system calls for a knob one asked for what comes after its line.
+    #[test]
+    fn the_end_of_a_file_of_one_line_was_asked_for() {
+        for (pieces, text, asked) in [
+            (vec![&b"madvise\n"[..]], &b"madvise\n"[..], 1),
+            (vec![b"mad", b"vise\n"], b"madvise\n", 2),
+            (vec![b"mad", b"vise"], b"madvise", 3),
+            (vec![], b"", 1),
+        ] {
+            let mut source = Pieces { left: pieces, asked: 0 };
+            let mut buffer = [0; 16];
+            let filled = fill(&mut source, &mut buffer, "read", ends_line).unwrap();
+            assert_eq!((&buffer[..filled], source.asked), (text, asked));
+        }
+        let mut long = Pieces { left: vec![b"madvise\n"], asked: 0 };
+        assert_eq!(fill(&mut long, &mut [0; 8], "read", ends_line).unwrap_err().code, libc::EFBIG);
     }
 
     /// Reading waited on a socket that had got the number of a file, and took what came there.

@@ -22,13 +22,18 @@ pub(super) fn huge_page(root: &Root) -> Result<usize> {
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).ok_or(read::malformed(PMD_SIZE))
 }
 
-/// The knobs.
-pub(super) fn knobs(root: &Root) -> Result<Thp> {
+/// The mode that is in force for huge pages.
+pub(super) fn mode(root: &Root) -> Result<ThpMode> {
     let global = root.at(&[DIR, b"/enabled"], |path| choice(path, ENABLED, global_mode))?;
-    let mode = match size_mode(root)? {
+    Ok(match size_mode(root)? {
         SizeMode::Own(mode) => mode,
         SizeMode::Inherit => global,
-    };
+    })
+}
+
+/// The knobs.
+pub(super) fn knobs(root: &Root) -> Result<Thp> {
+    let mode = mode(root)?;
     let defrag = root.at(&[DIR, b"/defrag"], |path| choice(path, DEFRAG, defrag))?;
     Ok(Thp { mode, defrag, khugepaged: khugepaged(root).ok() })
 }
@@ -91,7 +96,7 @@ fn khugepaged(root: &Root) -> Result<Khugepaged> {
 /// Reads a knob with several choices.
 fn choice<T>(path: &PathBuffer, name: &'static str, meaning: impl Fn(&[u8]) -> Option<T>) -> Result<T> {
     let mut buffer = [0; 128];
-    let text = read::whole(path, &mut buffer, name)?;
+    let text = read::line(path, &mut buffer, name)?;
     chosen(text).and_then(meaning).ok_or(read::malformed(name))
 }
 
@@ -158,6 +163,21 @@ mod tests {
             assert_eq!((thp.mode, thp.defrag), (mode, ThpDefrag::Madvise), "{own:?}");
             assert_eq!(thp.khugepaged, None);
         }
+    }
+
+    /// Whoever asked for the mode, which maintenance does with each pass, read the six other files as well.
+    #[test]
+    fn the_mode_needs_no_other_knob() {
+        let fake = FakeRoot::new();
+        for (own, expected) in [(None, ThpMode::Madvise), (Some("[always] inherit"), ThpMode::Always)] {
+            fake.write(&format!("{BASE}/hpage_pmd_size"), "2097152\n");
+            fake.write(&format!("{BASE}/enabled"), "always [madvise] never\n");
+            if let Some(own) = own {
+                fake.write(&format!("{BASE}/hugepages-2048kB/enabled"), own);
+            }
+            assert_eq!(mode(&fake.root()), Ok(expected), "{own:?}");
+        }
+        assert_eq!(mode(&FakeRoot::new().root()), Err(Error::new(ENABLED, libc::ENOENT)));
     }
 
     #[test]

@@ -56,8 +56,8 @@ impl Host {
     /// Asks the operating system. Does not allocate.
     pub(crate) fn read<F: Facts>(os: &F) -> Self {
         let right_size = os.page_sizes().huge == Some(super::ARENA_BYTES);
-        let mode = || match os.thp() {
-            Ok(thp) => Some(thp.mode),
+        let mode = || match os.thp_mode() {
+            Ok(mode) => Some(mode),
             Err(error) if error.kind() == ErrorKind::Missing => None,
             // /sys is closed: advice may work, and the first touch shows whether it does.
             Err(_) => Some(ThpMode::Madvise),
@@ -65,7 +65,7 @@ impl Host {
         Self {
             thp: if right_size { mode() } else { None },
             disabled: os.thp_disabled().unwrap_or(ThpDisabled::No),
-            collapse: right_size && os.capabilities().collapse,
+            collapse: right_size && os.knows_collapse(),
             limits: os.memory_limits().ok(),
             processors: os.processors(),
             data_limit: os.data_limit(),
@@ -77,8 +77,8 @@ impl Host {
         self.processors = os.processors();
         self.data_limit = os.data_limit();
         if self.thp.is_some() {
-            if let Ok(thp) = os.thp() {
-                self.thp = Some(thp.mode);
+            if let Ok(mode) = os.thp_mode() {
+                self.thp = Some(mode);
             }
         }
         if let Ok(disabled) = os.thp_disabled() {

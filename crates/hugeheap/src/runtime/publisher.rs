@@ -20,11 +20,31 @@ const SIZE_TRIES: u32 = 100;
 /// Pause between walks over the arenas, in nanoseconds. A walk over a heap of 2 GiB takes 5 µs.
 const WALK_PAUSE: u64 = 10_000_000;
 
+/// Which process this is, as the system said last, and the parent that it had when it was asked first: what is published says no more of the parent, and a system call is half of a write.
+#[derive(Clone, Copy)]
+struct Process {
+    pid: u32,
+    parent: u32,
+}
+
+impl Process {
+    /// Asks anew: it may have been forked without anybody's handlers.
+    fn refresh(&mut self) {
+        // SAFETY: getpid has no preconditions.
+        let pid = unsafe { libc::getpid() } as u32;
+        if self.pid != pid {
+            // SAFETY: nor has getppid.
+            *self = Self { pid, parent: unsafe { libc::getppid() } as u32 };
+        }
+    }
+}
+
 struct State {
     directory: [u8; DIRECTORY],
     state: u32,
     level: u32,
     version: [u8; 32],
+    process: Process,
     walked_at: u64,
     walked: Snapshot,
 }
@@ -50,6 +70,7 @@ impl Publisher {
                 state: HookState::Idle as u32,
                 level: Level::Arenas as u32,
                 version: [0; 32],
+                process: Process { pid: 0, parent: 0 },
                 walked_at: 0,
                 walked: Snapshot::EMPTY,
             }),
@@ -114,10 +135,10 @@ impl Publisher {
 
     /// Adds what the heap does not know.
     pub(super) fn fill(&self, snapshot: &mut Snapshot) {
-        self.add(snapshot, &self.state.lock());
+        self.add(snapshot, &mut self.state.lock());
     }
 
-    fn add(&self, snapshot: &mut Snapshot, state: &State) {
+    fn add(&self, snapshot: &mut Snapshot, state: &mut State) {
         snapshot.metadata += self.metadata.load(Ordering::Relaxed);
         fill(snapshot, state);
     }
@@ -154,7 +175,7 @@ impl Publisher {
         snapshot.regretted = walked.regretted;
         snapshot.forks = heap.forks;
         snapshot.foreign_frees = foreign_frees;
-        self.add(&mut snapshot, &state);
+        self.add(&mut snapshot, &mut state);
         // SAFETY: the record is mapped until the process ends; one writer at a time, since the heap's lock is held.
         if let Some(record) = unsafe { record.as_ref() } {
             record.write(&snapshot);
@@ -166,11 +187,10 @@ impl Publisher {
     }
 }
 
-fn fill(snapshot: &mut Snapshot, state: &State) {
-    // SAFETY: these calls have no preconditions.
-    let (pid, parent) = unsafe { (libc::getpid(), libc::getppid()) };
-    snapshot.pid = pid as u32;
-    snapshot.parent_pid = parent as u32;
+fn fill(snapshot: &mut Snapshot, state: &mut State) {
+    state.process.refresh();
+    snapshot.pid = state.process.pid;
+    snapshot.parent_pid = state.process.parent;
     snapshot.state = state.state;
     snapshot.level = state.level;
     snapshot.version = state.version;
