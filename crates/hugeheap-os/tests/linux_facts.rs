@@ -173,6 +173,7 @@ fn capabilities_are_those_of_the_kernel() {
     let version = (numbers.next().unwrap(), numbers.next().unwrap());
     let found = OS.capabilities();
     eprintln!("{found:?}");
+    assert_eq!(OS.knows_collapse(), found.collapse);
     // Backports may add, configurations and sandboxes remove; on a plain kernel of this age all of these work.
     if version >= (6, 13) && is_root() && OS.thp().is_ok() {
         let Capabilities { hardware_counters: _, name: _, .. } = found;

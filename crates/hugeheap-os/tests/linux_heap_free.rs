@@ -82,5 +82,6 @@ fn facts_of_the_allocation_path_use_no_heap() {
     _ = without_heap("total_memory", || OS.total_memory());
     _ = without_heap("address_space_limit", || OS.address_space_limit());
     _ = without_heap("capabilities", || OS.capabilities());
+    _ = without_heap("knows_collapse", || OS.knows_collapse());
     _ = without_heap("now", || OS.now());
 }

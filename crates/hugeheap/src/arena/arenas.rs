@@ -224,6 +224,36 @@ impl<O: Os> Arenas<O> {
         self.begin_run(id, first, pages, now)
     }
 
+    /// The same, beginning at a multiple of `align` heap pages, a power of two; `pages` and `align` together are 128 at most.
+    pub(crate) fn allocate_aligned(&mut self, pages: u32, align: u32) -> Option<NonZeroUsize> {
+        debug_assert!(pages > 0 && align.is_power_of_two() && pages + align <= HEAP_PAGES);
+        let now = self.now();
+        let id = match self.arena_with_aligned(pages, align) {
+            Some(id) => id,
+            None => self.arena_with_room(pages + align - 1, false, now)?,
+        };
+        let in_use = self.table.arena(id).in_use;
+        let Some((lowest, highest)) = bitmap::find_aligned(in_use, pages, align) else {
+            unreachable!("in so much room a multiple begins that leaves enough")
+        };
+        self.begin_run(id, if pages >= BIG_RUN { lowest } else { highest }, pages, now)
+    }
+
+    /// An arena in use with room for such a run, out of all lists: of each length of its longest range that may do, the best. Where only what has room for certain was looked for, the places that such runs had left were not found.
+    fn arena_with_aligned(&mut self, pages: u32, align: u32) -> Option<ArenaId> {
+        let mut length = pages;
+        while length < pages + align {
+            let id = self.partial.best(&self.table, length)?;
+            let in_use = self.table.arena(id).in_use;
+            if bitmap::find_aligned(in_use, pages, align).is_some() {
+                self.partial.remove(&mut self.table, id);
+                return Some(id);
+            }
+            length = bitmap::longest_free_range(in_use) + 1;
+        }
+        None
+    }
+
     /// Notes a new run in an arena that is out of all lists.
     pub(super) fn begin_run(
         &mut self,

@@ -120,6 +120,13 @@ pub(super) const fn find_highest(in_use: u128, pages: u32) -> Option<u32> {
     if begins == 0 { None } else { Some(u128::BITS - 1 - begins.leading_zeros()) }
 }
 
+/// The lowest and the highest page that is a multiple of `align`, a power of two below 128, at which `pages` free ones begin.
+pub(super) const fn find_aligned(in_use: u128, pages: u32, align: u32) -> Option<(u32, u32)> {
+    let multiples = u128::MAX / (u128::MAX >> (u128::BITS - align));
+    let begins = beginnings(in_use, pages) & multiples;
+    if begins == 0 { None } else { Some((begins.trailing_zeros(), u128::BITS - 1 - begins.leading_zeros())) }
+}
+
 /// The bits of `pages` (1 to 128) pages from `first`.
 pub(super) const fn mask(first: u32, pages: u32) -> u128 {
     (u128::MAX >> (u128::BITS - pages)) << first
@@ -174,6 +181,16 @@ mod tests {
         #[test]
         fn longest_is_that_of_a_plain_count(in_use in bitmaps()) {
             prop_assert_eq!(longest_free_range(in_use), longest_plainly(in_use));
+        }
+
+        #[test]
+        fn what_begins_at_a_multiple_is_that_of_a_plain_search(
+            in_use in bitmaps(), pages in 1u32..=64, shift in 0u32..7
+        ) {
+            let mut begins = begins_plainly(in_use, pages);
+            begins.retain(|first| first % (1 << shift) == 0);
+            let ends = begins.first().copied().zip(begins.last().copied());
+            prop_assert_eq!(find_aligned(in_use, pages, 1 << shift), ends);
         }
 
         #[test]

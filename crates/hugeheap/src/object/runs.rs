@@ -101,8 +101,38 @@ impl<S: Source> Heap<S> {
         }
         // There may be room for what is needed of a span, where there is none for all of it.
         let pages = bytes.div_ceil(HEAP_PAGE_BYTES);
-        let address = heap.ask(|space| space.allocate_run(pages, raised))?;
-        let own = heap.own();
+        let address = heap.ask(|space| space.allocate_run(pages, 1, raised))?;
+        heap.begin_run(address, pages);
+        Some(address)
+    }
+
+    /// A run of as many heap pages as have a length, that begins at a multiple of `align` of them. Of those that are kept the first is taken, if it does: where all blocks have that alignment, it does.
+    #[inline(never)]
+    pub(super) fn allocate_aligned_run(
+        core: NonNull<Core<S>>,
+        pages: usize,
+        align: usize,
+    ) -> Option<NonNull<u8>> {
+        let mut heap = Self::borrowed(core);
+        let length = lengths::length_of(pages * HEAP_PAGE_BYTES)?;
+        heap.take_handed();
+        let raised = {
+            let _keeping = heap.keeping();
+            match heap.own().runs.first(length) {
+                Some(run) if run.address % (align * HEAP_PAGE_BYTES) == 0 => return heap.take_kept(length),
+                Some(_) => false,
+                None => heap.own().runs.missed(length),
+            }
+        };
+        let address = heap.ask(|space| space.allocate_run(pages, align, raised))?;
+        heap.begin_run(address, pages);
+        Some(address)
+    }
+
+    /// A run of the arenas is this heap's.
+    #[inline(always)]
+    fn begin_run(&mut self, address: NonNull<u8>, pages: usize) {
+        let own = self.own();
         let start = address.as_ptr() as usize;
         let page = own.space.page_or_add(start);
         own.learn();
@@ -113,7 +143,6 @@ impl<S: Source> Heap<S> {
             page.mark().set_free(pages as u16);
             page.mark().tag.store(own.tag_of(RUN), Ordering::Release);
         }
-        Some(address)
     }
 
     /// Keeps what came with a block of a span, as far as there is room.
@@ -302,12 +331,16 @@ impl<S: Source> Own<S> {
 
 impl<S: Source> Space<S> {
     /// A run for a heap. `raised`: that keeps more from now on.
-    fn allocate_run(&self, pages: usize, raised: bool) -> Option<NonNull<u8>> {
+    fn allocate_run(&self, pages: usize, align: usize, raised: bool) -> Option<NonNull<u8>> {
         let address = self.source().with(|arenas| {
             if raised {
                 arenas.keeps_runs();
             }
-            arenas.allocate(pages as u32)
+            if align == 1 {
+                arenas.allocate(pages as u32)
+            } else {
+                arenas.allocate_aligned(pages as u32, align as u32)
+            }
         })?;
         NonNull::new(address.get() as *mut u8)
     }

@@ -4,6 +4,7 @@ use super::super::handed::handed;
 use super::super::registry::WAITING;
 use super::threads::random;
 use super::*;
+use crate::arena::ARENA_BYTES;
 use core::sync::atomic::Ordering;
 use hugeheap_os::simulated::Call;
 
@@ -41,6 +42,52 @@ fn buffers_that_come_and_go_are_had_without_the_arenas() {
         assert_eq!(asked(space), before, "{count} of {bytes} bytes");
         assert!(pages(space) <= MOST);
         heap.check();
+        heap.check_empty();
+    }
+}
+
+/// Each was a large block: an arena of its own, made of OS pages by three system calls.
+#[test]
+fn what_was_aligned_to_more_than_a_heap_page_had_an_arena_each() {
+    for (bytes, align) in
+        [(32 << 10, 32 << 10), (64 << 10, 64 << 10), (250_000, 64 << 10), (512 << 10, 512 << 10)]
+    {
+        let (space, mut heap) = heap();
+        let mut state = 7;
+        let take = |heap: &mut Heap<World>| {
+            let block = heap.allocate_aligned(bytes, align).expect("memory");
+            assert_eq!(at(block) % align, 0, "{bytes} bytes");
+            assert!(heap.usable_size(block).expect("live") >= bytes);
+            block
+        };
+        let mut blocks: Vec<_> = (0..60).map(|_| take(&mut heap)).collect();
+        let arenas = space.source().arenas.lock().snapshot().arenas;
+        let needed = 60 * bytes.next_multiple_of(align).div_ceil(HEAP_PAGE_BYTES) as u64;
+        assert!(arenas <= needed / 128 + 2, "{arenas} arenas for {bytes} bytes");
+        // Others take what lies between, and what is replaced finds the places of others.
+        for _ in 0..500 {
+            let place = random(&mut state) as usize % blocks.len();
+            heap.give(blocks[place]).expect("live");
+            let between = heap.allocate(20 << 10).expect("memory");
+            blocks[place] = take(&mut heap);
+            heap.give(between).expect("live");
+        }
+        let after = space.source().arenas.lock().snapshot().arenas;
+        assert!(after <= arenas + 2, "{after} arenas after {arenas}, for {bytes} bytes");
+        heap.check();
+        heap.give_all(blocks);
+        heap.check_empty();
+    }
+}
+
+/// What needs less than its alignment would leave the rest of a huge page to nobody.
+#[test]
+fn a_block_that_would_leave_much_between_itself_and_the_next_is_alone() {
+    for (bytes, align) in [(100, 64 << 10), (48 << 10, 32 << 10), (32 << 10, 64 << 10)] {
+        let (_, mut heap) = heap();
+        let blocks: Vec<_> = (0..3).map(|_| heap.allocate_aligned(bytes, align).expect("memory")).collect();
+        assert!(blocks.iter().all(|&block| at(block) % ARENA_BYTES == 0), "{bytes} aligned to {align}");
+        heap.give_all(blocks);
         heap.check_empty();
     }
 }
