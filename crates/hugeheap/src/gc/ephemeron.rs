@@ -89,6 +89,7 @@ impl Waiting {
     }
 
     /// Forgets all, and gives its memory back, which a program that had very many of them once in its life would keep.
+    #[inline(never)]
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
