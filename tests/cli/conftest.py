@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ def find_program():
 def program():
     """The path of the command `hugeheap`."""
     return find_program()
+
+
+@pytest.fixture(scope="session")
+def everybodys(program):
+    """The command and its libraries where every user may start it. Below a home folder, as /root, only its owner can."""
+    with tempfile.TemporaryDirectory() as place:
+        for file in (program, *program.parent.glob("libhugeheap_*.so")):
+            shutil.copy(file, place)
+        os.chmod(place, 0o755)
+        yield Path(place) / program.name
 
 
 @pytest.fixture(scope="session")
@@ -69,12 +80,13 @@ def environment(tmp_path):
 
 
 @pytest.fixture
-def hugeheap(program, library, environment):
+def hugeheap(request, program, library, environment):
     """Runs `hugeheap` with arguments and returns the completed process."""
 
     def run(*arguments, env=(), **options):
+        command = request.getfixturevalue("everybodys") if "user" in options else program
         return subprocess.run(
-            [program, *map(str, arguments)],
+            [command, *map(str, arguments)],
             env={**environment, **dict(env)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -55,18 +55,18 @@ def test_metrics_are_as_they_are_for_prometheus_and_harmless_on_a_terminal(progr
 
 
 @pytest.fixture
-def hidden(program, environment):
+def hidden(everybodys, environment):
     """Runs the command as somebody to whom /proc shows nobody else."""
     testbed.need_root()
 
     def run(*arguments):
         script = 'mount -t proc -o hidepid=2 none /proc && setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; exit $?'
         ran = subprocess.run(
-            ["unshare", "-pfm", "sh", "-c", script, "sh", program, *arguments],
+            ["unshare", "-pfm", "sh", "-c", script, "sh", everybodys, *arguments],
             env=environment, capture_output=True, text=True, check=False, timeout=180,
         )  # fmt: skip
         if re.search("unshare:|mount:|setpriv:|sh: ", ran.stderr):
-            pytest.skip(f"no namespaces here, or the program lies where nobody may go: {ran.stderr.strip()}")
+            pytest.skip(f"no namespaces here: {ran.stderr.strip()}")
         return ran
 
     return run

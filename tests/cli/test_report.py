@@ -127,12 +127,12 @@ def test_what_cannot_be_written_is_told(hugeheap, files):
 def test_a_file_that_may_not_be_read_is_no_mistyped_one(hugeheap, files):
     """It was status 2, as for a name that is not there."""
     files[0].chmod(0)
-    nobody = (lambda: os.setresuid(65534, 65534, 65534)) if os.geteuid() == 0 else None
+    nobody = {"user": 65534} if os.geteuid() == 0 else {}
     for folder in files[0].parents:
         if nobody and not folder.stat().st_mode & 1:
             folder.chmod(folder.stat().st_mode | 0o11)
             break
-    result = hugeheap("report", files[0], "-o", "/dev/null", preexec_fn=nobody)
+    result = hugeheap("report", files[0], "-o", "/dev/null", **nobody)
     assert result.returncode == 4 and f"{files[0]} cannot be read: Permission denied" in result.stderr, result
 
 
