@@ -36,7 +36,7 @@ $(VENV)/.tools: tests/setup.sh Makefile
 	PYTHON=$(PYTHON) tests/setup.sh venv $(VENV) $(BUILD_TOOLS)
 	touch $@
 
-## test: everything that guards the project; 21 to 29 minutes on two cores
+## test: everything that guards the project; 21 to 29 minutes on two cores, 40 where the host is busy
 test: lint system-packages compiled-tests python-tests
 
 # Two at once: optimising the command as a whole keeps one processor busy for minutes, and no more than one.
