@@ -219,3 +219,20 @@ pub(super) fn take_space(file: libc::c_int) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child may be forked without handlers: it has its own number and parent then. As long as the process is the same the parent is not asked for again.
+    #[test]
+    fn another_process_is_asked_for_its_parent_and_the_same_one_is_not() {
+        let pid = std::process::id();
+        let mut process = Process { pid: pid + 1, parent: 0 };
+        process.refresh();
+        assert_eq!((process.pid, process.parent), (pid, std::os::unix::process::parent_id()));
+        process.parent = 0;
+        process.refresh();
+        assert_eq!((process.pid, process.parent), (pid, 0));
+    }
+}
