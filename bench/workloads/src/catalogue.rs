@@ -3,8 +3,8 @@
 use crate::memory::{Checked, Plain, SMALLEST, Timed};
 use crate::stage::Stage;
 use crate::{
-    alloc_test, buffers, cache, glibc, growing, larson, mstress, phase_shift, pool, random_drop, rptest,
-    sparse, xmalloc,
+    alloc_test, buffers, cache, glibc, growing, idle_threads, larson, mstress, phase_shift, pool,
+    random_drop, rptest, sparse, xmalloc,
 };
 
 /// A number that says how much a workload does.
@@ -121,7 +121,7 @@ const fn share(name: &'static str, default: u64, all: u64, about: &'static str) 
 const MIB: u64 = 1 << 20;
 
 /// All workloads, those for several threads first.
-pub static WORKLOADS: [Workload; 15] = [
+pub static WORKLOADS: [Workload; 16] = [
     Workload {
         name: "alloc-test",
         about: "slots replaced at random, mostly small blocks",
@@ -313,6 +313,20 @@ pub static WORKLOADS: [Workload; 15] = [
             count("rounds", 6, "lists that each worker builds"),
         ],
         runs: runs!(pool::run),
+    },
+    Workload {
+        name: "idle-threads",
+        about: "many threads with a few blocks of many sizes, which wait",
+        threaded: false,
+        latency: false,
+        parameters: &[
+            share("connections", 256, 1000, "threads"),
+            count("blocks", 64, "live blocks per thread"),
+            count("operations", 15_000_000, "blocks replaced, by all threads"),
+            size("least", 16, "smallest block in bytes"),
+            size("most", 512, "largest block in bytes"),
+        ],
+        runs: runs!(idle_threads::run),
     },
 ];
 

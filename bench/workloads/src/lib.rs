@@ -22,6 +22,7 @@ mod cache;
 mod glibc;
 mod growing;
 mod histogram;
+mod idle_threads;
 mod larson;
 mod look;
 mod memory;

@@ -128,6 +128,41 @@ fn buffers_of_threads_that_sleep_go_back() {
     });
 }
 
+/// A server's threads have a few blocks of each size, and wait. Nothing was freed; nearly all of their heap pages is vacant.
+#[test]
+fn of_the_pages_of_threads_that_have_few_blocks_and_wait_little_stays() {
+    const THREADS: usize = 64;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = runtime().snapshot(false);
+    let (waits, goes_on) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
+    thread::scope(|scope| {
+        for seed in 1..=THREADS as u64 {
+            let (waits, goes_on) = (&waits, &goes_on);
+            scope.spawn(move || {
+                let mut heap = space().acquire().expect("memory");
+                let mut random = Random(seed);
+                let blocks: Vec<_> = (0..60).map(|_| Block::take(&mut heap, &mut random, 4096)).collect();
+                waits.wait();
+                goes_on.wait();
+                let more = many(&mut heap, &mut random, 1, 4096);
+                blocks.iter().chain(&more).for_each(Block::check);
+                blocks.into_iter().chain(more).for_each(|block| block.give(&mut heap));
+            });
+        }
+        waits.wait();
+        let full = runtime().snapshot(false).live - before.live;
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut vacated = 0;
+        while vacated < full / 2 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(50));
+            vacated = runtime().snapshot(false).vacated - before.vacated;
+        }
+        goes_on.wait();
+        assert!(full > 16 << 20, "{full} bytes of heap pages");
+        assert!(vacated >= full / 2, "{vacated} of {full} bytes");
+    });
+}
+
 /// Takes blocks and hands them on, frees what it is handed, and sleeps now and then.
 fn work(seed: u64, own: &Receiver<Vec<Block>>, next: &Sender<Vec<Block>>, stop: &AtomicBool) {
     let mut heap = space().acquire().expect("memory");

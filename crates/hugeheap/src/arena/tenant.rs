@@ -113,8 +113,10 @@ pub(crate) struct Vacancy {
     pub(crate) blocks: u128,
     /// What lives there, in bytes.
     pub(crate) live: usize,
-    /// OS pages that can be given up there, in bytes.
+    /// OS pages that can be given up there, in bytes, but for those of pages at hand.
     pub(crate) bytes: usize,
+    /// Those of pages from which the tenant takes its next blocks.
+    pub(crate) at_hand: usize,
     /// About how many bytes fewer it takes when OS pages are made alike in which something lives; 0 unless it was asked for.
     pub(crate) alike: usize,
     /// Some were, and the arena is not as it was before.
@@ -154,7 +156,17 @@ pub(super) struct Looks {
     pub(super) arenas: u32,
 }
 
-const NOTHING: Vacancy = Vacancy { arena: 0, blocks: 0, live: 0, bytes: 0, alike: 0, gone: false };
+const NOTHING: Vacancy =
+    Vacancy { arena: 0, blocks: 0, live: 0, bytes: 0, at_hand: 0, alike: 0, gone: false };
+
+impl Vacancy {
+    /// Bytes of OS pages that can be given up and are worth it where at least so many have to be.
+    ///
+    /// Pages at hand count where they are as many by themselves. Where all did, a program that paused after it had grown lost the huge page of the arena that it would have filled next, for what was vacant in the few pages at hand that lay there.
+    const fn worth(&self, least: usize) -> usize {
+        self.bytes + if self.at_hand >= least { self.at_hand } else { 0 }
+    }
+}
 
 impl Looks {
     pub(super) const NEW: Self = Self {
@@ -225,7 +237,8 @@ impl Told {
     /// Notes what is told. Says whether there is room for more.
     pub(crate) fn note(&mut self, vacancy: Vacancy) -> bool {
         // Most that are told are not worth it, and need no room.
-        if vacancy.bytes + vacancy.alike >= VACANT_WITHOUT_HUGE || vacancy.gone && vacancy.live >= REFILLED {
+        let worth = vacancy.worth(VACANT_WITHOUT_HUGE) + vacancy.alike;
+        if worth >= VACANT_WITHOUT_HUGE || vacancy.gone && vacancy.live >= REFILLED {
             self.told[self.count] = vacancy;
             self.count += 1;
         }
@@ -386,7 +399,7 @@ impl<O: Os> Arenas<O> {
             };
             let wanted = vacancy.alike > 0 && self.merges();
             let merges = wanted && now >= rests_until;
-            let spared = vacancy.bytes + free + if merges { vacancy.alike } else { 0 };
+            let spared = vacancy.worth(least) + free + if merges { vacancy.alike } else { 0 };
             if vacancy.live + others > most || spared < least {
                 if wanted && !merges {
                     self.look_again_at(rests_until);

@@ -163,6 +163,11 @@ impl Mark {
         self.live().wrapping_sub(AT_HAND / LIVE)
     }
 
+    /// Whether the page may be at hand: it counts so many. Of the smallest blocks one that is not may count as many, too.
+    pub(super) fn may_be_at_hand(&self) -> bool {
+        self.live() >= AT_HAND / LIVE
+    }
+
     /// A page with free blocks becomes the one at hand of its bin. It is in no list.
     #[inline(always)]
     pub(super) fn come_to_hand(&self) {

@@ -68,7 +68,7 @@
 //! | `idle` | collecting for an owner that does nothing, without its word |
 //! | `visit` | the same for an interpreter's, with its lock |
 //! | `apart` | what lies on cache lines of its own |
-//! | `model`, `handed_model`, `idle_model`, `leave_model`, `vacate_model` | those steps, all interleavings: for tests |
+//! | `model`, `handed_model`, `idle_model`, `leave_model`, `vacate_model`, `vacate_at_hand_model` | those steps, all interleavings: for tests |
 //!
 //! OS pages without a live block:
 //!
@@ -76,6 +76,7 @@
 //! |---|---|
 //! | `vacancy` | looking for them |
 //! | `vacate` | giving them back, while the owner goes on |
+//! | `vacate_at_hand` | those of pages at hand |
 //! | `span_vacancy` | those of spans |
 //! | `alike` | which could be made alike, of those in which something lives: a policy |
 //! | `merging` | making them so, for the kernel to merge them |
@@ -147,6 +148,9 @@ mod tests;
 mod unused;
 mod vacancy;
 mod vacate;
+mod vacate_at_hand;
+#[cfg(all(test, loom))]
+mod vacate_at_hand_model;
 #[cfg(all(test, loom))]
 mod vacate_model;
 mod verify;

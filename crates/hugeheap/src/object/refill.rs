@@ -17,6 +17,9 @@ use core::sync::atomic::Ordering;
 /// list is sparse throughout, and any page will do.
 const LOOK: u32 = 8;
 
+/// Pages that a heap takes from the arenas at once, at most: half of what it keeps.
+const MOST_AT_ONCE: u32 = SPARES as u32 / 2;
+
 /// The heap page of an arena from which on a heap looks for pages: heaps with neighbouring numbers, of threads at work together, begin far from each other. 79 is the
 /// golden section of 128, so any few in a row are spread; the first heap begins at 0. A multiple of eight, so that few pages are cut off from the rest.
 ///
@@ -157,9 +160,12 @@ impl<S: Source> Own<S> {
     ///
     /// 1, 2, 3, 4 and 6, and from then on 8 to 16, for which policy `auto` has huge pages: a heap of 256 KiB is on OS pages. With twice as many each time a program that
     /// touched eight size classes asked for 8, and had 2.3 MiB of anonymous memory instead of 0.3.
+    ///
+    /// Until it takes so many, most of its pages stay at hand, and are used in part: the arenas learn of that. Of threads that took few blocks and freed none nobody looked for what is vacant.
     fn take_spares(&mut self) -> bool {
         let batch = self.batch as usize;
-        self.batch = (self.batch * 5 / 4 + 1).min(SPARES as u32 / 2);
+        let few = self.batch < MOST_AT_ONCE;
+        self.batch = (self.batch * 5 / 4 + 1).min(MOST_AT_ONCE);
         let spares = &mut self.spares[..batch];
         let space = self.space;
         let taken = space.take_pages(spares, home_of(tag::heap(self.tag)));
@@ -168,6 +174,9 @@ impl<S: Source> Own<S> {
             page.mark().tag.store(self.spare_tag(), Ordering::Release);
         }
         self.spare_count = taken as u32;
+        if few && taken > 0 {
+            self.space.source().with(|arenas| arenas.became_partial(taken as u64));
+        }
         self.learn();
         self.spare_count > 0
     }

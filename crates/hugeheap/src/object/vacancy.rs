@@ -110,7 +110,8 @@ impl<S: Source> Space<S> {
             looked += 1;
             let (vacancy, changed) = self.vacancy_of(start, region, (os_page, merges), quiet);
             later |= changed;
-            let enough = (vacancy.bytes + vacancy.alike > 0 || vacancy.gone) && !tell(vacancy);
+            let some = vacancy.bytes + vacancy.at_hand + vacancy.alike > 0 || vacancy.gone;
+            let enough = some && !tell(vacancy);
             if enough || looked == LOOK {
                 return Look { next: Some(start), later };
             }
@@ -164,8 +165,10 @@ impl<S: Source> Space<S> {
             // Nobody looks at these where the page is not pending: there are none.
             let freed = if tag::is_pending(tag) { page.freed_by_others() } else { [0; WINDOWS] };
             let others: u32 = freed.iter().map(|bits| bits.count_ones()).sum();
-            // Of a page at hand that is more than it has.
-            let live = mark.live().min(shape.blocks.into()).saturating_sub(others);
+            // A page at hand counts more than it has, and the free blocks of its open window.
+            let at_hand = mark.may_be_at_hand() && mark.live() != u32::from(shape.blocks);
+            let counted = if at_hand { live_blocks(shape, &page.words()) } else { mark.live() };
+            let live = counted.min(shape.blocks.into()).saturating_sub(others);
             vacancy.blocks |= 1 << number;
             vacancy.live += (live * shape.bytes) as usize;
             vacancy.gone |= mark.gone() != 0;
@@ -177,11 +180,11 @@ impl<S: Source> Space<S> {
             let bytes = vacant_os_pages(shape, &words, os_page).count_ones() as usize * os_page;
             // Of groups that are formed of pages with a tenth of small blocks, half is free.
             let spared = (HEAP_PAGE_BYTES - bytes).saturating_sub(2 * (live * shape.bytes) as usize);
-            let alike = if merges { spared } else { 0 };
+            let alike = if merges && !at_hand { spared } else { 0 };
             if !mark.look(others) && quiet {
                 changed |= bytes + alike > 0;
             } else if bytes + alike > 0 && !self.is_hardened(tag::heap(tag)) {
-                vacancy.bytes += bytes;
+                *(if at_hand { &mut vacancy.at_hand } else { &mut vacancy.bytes }) += bytes;
                 vacancy.alike += alike;
             }
         }

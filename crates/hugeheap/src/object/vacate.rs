@@ -7,7 +7,7 @@
 //!   barrier                                                   (on every processor)
 //!   busy?  ── yes: leave the page
 //!   read bitmap, count, remembered blocks, bitmap, count      takes blocks that it remembers, ends the free it is in the middle of
-//!      differ, or the page is at hand: leave it
+//!      differ: leave it; the page is at hand: later
 //!   drop the OS pages without a live or remembered block
 //!   put the page into the owner's inbox, open the arena       collects it like any other page
 //! ```
@@ -16,7 +16,7 @@
 //! is a page of which the owner's fast paths take no more blocks than those that the owner remembers:
 //!
 //! * *No page of a closed arena comes to hand.* Who brings one to hand is [busy](super::busy), and then looks whether the arena is closed. The other side closes it, passes the barrier, and looks whether the owner is busy. One of them sees
-//!   the other. A page that is at hand already is left alone.
+//!   the other. Of a page that is at hand already more can be taken: its owner has to be [held](super::vacate_at_hand).
 //! * *No block of a pending page is freed by a fast path*, but for one that the owner may be in the middle of: the tag is another one. And a page of a closed arena stays pending: who would collect it sees to that in the same way.
 //!
 //! What is left is that one free, and blocks that are remembered and taken meanwhile. Their steps are, in this order,
@@ -100,6 +100,10 @@ impl<S: Source> Tenant for Space<S> {
             }
         }
         let alike = merging.filter(|_| result.is_ok()).map_or(0, Merging::finish);
+        if result.is_ok() {
+            let pages = self.pages_of(arena, claimed | pending).map(|(_, page)| page);
+            result = self.drop_vacant_at_hand(pages, os_page, drop, &mut vacant);
+        }
         for (_, page) in self.pages_of(arena, claimed) {
             self.push_into_inbox(page, page.tag());
         }
@@ -202,12 +206,7 @@ impl<S: Source> Space<S> {
         let Some((words, reach)) = at_rest(core, page, self.source().os())? else { return Ok(None) };
         let freed = page.freed_by_others();
         let others = freed.iter().map(|bits| bits.count_ones()).sum();
-        let mut free = both(&words, &freed);
-        for offset in reach.remembered_in(page) {
-            let granule = offset >> GRANULE_SHIFT;
-            free[granule / 64] &= !(1 << (granule % 64));
-        }
-        Ok(Some((class, free, others)))
+        Ok(Some((class, reach.without_remembered(both(&words, &freed), page), others)))
     }
 
     /// The arena that is closed, of which no page comes to hand; 0: none.
@@ -297,7 +296,7 @@ pub(super) fn at_rest<S: Source>(
 }
 
 /// What was read before was there before what is read next.
-fn in_order<P: Pages>(os: &P) -> OsResult<()> {
+pub(super) fn in_order<P: Pages>(os: &P) -> OsResult<()> {
     if cfg!(target_arch = "x86_64") {
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         return Ok(());
@@ -316,7 +315,7 @@ pub(super) struct Reach {
 
 impl Reach {
     /// `None`: what is remembered was moved meanwhile.
-    fn of<S: Source>(core: NonNull<Core<S>>, class: usize, os: &S::Os) -> OsResult<Option<Self>> {
+    pub(super) fn of<S: Source>(core: NonNull<Core<S>>, class: usize, os: &S::Os) -> OsResult<Option<Self>> {
         // SAFETY: cores are never unmapped. The owner writes these fields meanwhile, with plain stores of whole words: each is read once, volatile, as what it was or is, and what is made of them is thrown away unless
         // bitmap and count say that the owner was in the middle of nothing.
         unsafe {
@@ -336,6 +335,22 @@ impl Reach {
     fn has_at_hand(&self, page: Page) -> bool {
         let start = page.address();
         self.page == start || self.window.wrapping_sub(start) < HEAP_PAGE_BYTES
+    }
+
+    /// The number of the window of a page that is open; `None`: it is not at hand. `Some(None)`: it is, and none of its windows is open.
+    pub(super) fn open_window_of(&self, page: Page) -> Option<Option<usize>> {
+        let offset = self.window.wrapping_sub(page.address());
+        let open = (offset < HEAP_PAGE_BYTES).then_some(offset >> (GRANULE_SHIFT + 6));
+        (self.page == page.address()).then_some(open)
+    }
+
+    /// Free blocks of a page, but for those that are remembered.
+    pub(super) fn without_remembered(&self, mut free: Words, page: Page) -> Words {
+        for offset in self.remembered_in(page) {
+            let granule = offset >> GRANULE_SHIFT;
+            free[granule / 64] &= !(1 << (granule % 64));
+        }
+        free
     }
 
     /// Where in a page the blocks are that are remembered.

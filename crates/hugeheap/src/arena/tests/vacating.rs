@@ -18,6 +18,8 @@ struct Pretended {
     /// Live bytes of each heap page, and vacant ones, as they are told.
     live: Cell<usize>,
     vacant: Cell<usize>,
+    /// Vacant bytes of pages at hand, of each arena.
+    at_hand: Cell<usize>,
     /// Bytes of each heap page that are told to be spared when its OS pages are made alike, and the arenas of which they were.
     spared: Cell<usize>,
     alike: RefCell<Vec<usize>>,
@@ -95,7 +97,9 @@ impl Pretended {
             let gone = self.gone.borrow().contains(&arena);
             let told_of = !(gone || self.changing.get() && due.quiet);
             let bytes = if told_of { pages * self.vacant.get() } else { 0 };
-            let vacancy = Vacancy { arena, blocks, live: pages * self.live.get(), bytes, alike: 0, gone };
+            let live = pages * self.live.get();
+            let at_hand = if told_of { self.at_hand.get() } else { 0 };
+            let vacancy = Vacancy { arena, blocks, live, bytes, at_hand, alike: 0, gone };
             let vacancy = self.with_alike(vacancy);
             if !told.note(vacancy) {
                 next = Some(arena);
@@ -133,6 +137,7 @@ impl Heap {
             pages: RefCell::new(pages),
             live: Cell::new(1024),
             vacant: Cell::new(HEAP_PAGE_BYTES - OS_PAGE),
+            at_hand: Cell::new(0),
             spared: Cell::new(0),
             alike: RefCell::default(),
             takes: Cell::new(Duration::ZERO),
@@ -233,6 +238,20 @@ fn an_arena_of_which_more_than_a_quarter_lives_stays_a_huge_page_unless_memory_i
     heap.run(1.0);
     let (breaks, charge) = (heap.world.heap.snapshot().breaks, heap.world.kernel.charge());
     assert!(breaks > 0 && charge < 19 * MIB, "{breaks}, {charge}: until it is not short any more");
+}
+
+/// A program that pauses has pages at hand in the arena that it fills next: that keeps its huge page. Where threads with few blocks have nothing but such pages it goes.
+#[test]
+fn pages_at_hand_are_worth_a_huge_page_where_an_eighth_is_vacant_in_them_alone() {
+    for (at_hand, broken) in [(ARENA_BYTES / 8 - OS_PAGE, 0), (ARENA_BYTES / 8, 10)] {
+        let mut heap = Heap::new(Config::default(), 10);
+        // With the two free pages of each arena less than an eighth without them, and more with them.
+        heap.tenant.vacant.set(1024);
+        heap.tenant.at_hand.set(at_hand);
+        heap.run(10.0);
+        assert!(heap.tenant.looks.get() > 0);
+        assert_eq!(heap.world.heap.snapshot().breaks, broken, "{at_hand} bytes");
+    }
 }
 
 #[test]
