@@ -339,6 +339,49 @@ static int pairs(size_t size, long count) {
     return 0;
 }
 
+/* The same, eight at a time. */
+static int stacks(size_t size, long count) {
+    for (long number = 0; number < count; number += 8) {
+        void *blocks[8];
+        for (int each = 0; each < 8; each++) {
+            blocks[each] = size ? malloc(size) : NULL;
+            __asm__ volatile("" : "+r"(blocks[each])::"memory");
+        }
+        for (int each = 8; size && each-- > 0;)
+            free(blocks[each]);
+    }
+    return 0;
+}
+
+/* Buffers of random sizes, written throughout, the oldest one replaced each time. Prints the bytes of those that live, and what is resident, in KiB. */
+static int ring(size_t most, long count) {
+    enum { SLOTS = 100 };
+    static char *blocks[SLOTS];
+    static size_t sizes[SLOTS];
+    uint64_t random = 88172645463325252u;
+    size_t live = 0;
+    for (long number = 0; number < count; number++) {
+        int slot = (int)(number % SLOTS);
+        free(blocks[slot]);
+        live -= sizes[slot];
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        sizes[slot] = most / 8 + random % (most - most / 8);
+        blocks[slot] = malloc(sizes[slot]);
+        if (!blocks[slot])
+            return 1;
+        memset(blocks[slot], 1, sizes[slot]);
+        live += sizes[slot];
+    }
+    char line[256];
+    long resident = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "VmRSS: %ld", &resident) == 1)
+            break;
+    printf("%zu %ld\n", live >> 10, resident);
+    return 0;
+}
+
 struct taken {
     size_t size;
     long count;
@@ -379,6 +422,10 @@ int main(int count, char **words) {
         return others(strtoul(words[2], NULL, 10), atol(words[3]));
     if (count == 4 && strcmp(words[1], "pairs") == 0)
         return pairs(strtoul(words[2], NULL, 10), atol(words[3]));
+    if (count == 4 && strcmp(words[1], "stacks") == 0)
+        return stacks(strtoul(words[2], NULL, 10), atol(words[3]));
+    if (count == 4 && strcmp(words[1], "ring") == 0)
+        return ring(strtoul(words[2], NULL, 10), atol(words[3]));
     const struct {
         const char *name;
         void (*run)(void);

@@ -7,7 +7,7 @@
 //!
 //! Both may be freed by any thread; the arenas' lock orders it.
 //!
-//! Short runs have a [tag](super::runs), and the arenas' lock is not needed to resize them as long as their heap pages stay the same. Of long ones and large blocks, the mark of the first page says so
+//! Runs have a [tag](super::runs), and the arenas' lock is not needed to resize them as long as their heap pages stay the same. Of those that were copied as they grew, and of large blocks, the mark of the first page says so
 //! from the first time on that they are resized: then they may be resized for each piece that is appended. It is forgotten before the arenas get them back, or move them. What begins at a page of which nothing
 //! is said may be anything. See [`resized_length`](super::resized_length).
 

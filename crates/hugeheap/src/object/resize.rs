@@ -60,7 +60,7 @@ impl<S: Source> Heap<S> {
                 None => self.allocate(bytes),
             };
         }
-        // All were large blocks: 2 MiB of address space, three system calls and OS pages for each. What would leave more to others, of huge pages, and what is longer than runs that are kept, still is.
+        // All were large blocks: 2 MiB of address space, three system calls and OS pages for each. What would leave more to others, of huge pages, and what is longer than a run, still is.
         let (pages, align_pages) = (bytes.div_ceil(HEAP_PAGE_BYTES), align / HEAP_PAGE_BYTES);
         let between = pages.wrapping_neg() % align_pages;
         if GAP * between <= pages && (1..=lengths::LONGEST).contains(&pages) && !self.is_hardened() {

@@ -1,4 +1,4 @@
-//! Short page runs of a heap, up to 512 KiB, and blocks of [spans](super::spans): kept for reuse without the arenas' lock.
+//! Page runs of a heap, up to 1 MiB, and blocks of [spans](super::spans): kept for reuse without the arenas' lock.
 //!
 //! ```text
 //!   allocate ─▶ kept by this heap? ─▶ freed in it by others? ─▶ arenas          others: see `handed`
