@@ -24,6 +24,7 @@ use super::sweep::{DENSE, Sweep};
 use super::table::Table;
 use super::tenant::Looks;
 use super::{Policy, Settings};
+use crate::large::Left;
 use crate::telemetry::{Fallback, Snapshot};
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -90,8 +91,8 @@ pub struct Arenas<O> {
     pub(super) growth: Growth,
     /// The base arena for small runs that policy `auto` keeps apart, in no list; `NONE` before the first small run.
     pub(crate) small: ArenaId,
-    /// Where the large block was that was freed last, and its arenas.
-    pub(crate) left: (ArenaId, u32),
+    /// Where large blocks were that were freed lately.
+    pub(crate) left: Left,
     pub(crate) serial: u32,
     /// Bytes mapped when the limits were read last.
     pub(super) limits_read_at: u64,
@@ -133,7 +134,7 @@ impl<O: Os> Arenas<O> {
             empty: Empties::NEW,
             given_back: List::EMPTY,
             small: ArenaId::NONE,
-            left: (ArenaId::NONE, 0),
+            left: Left::NONE,
             serial: 0,
             limits_read_at: 0,
             counters: Snapshot::EMPTY,

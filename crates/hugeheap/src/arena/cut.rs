@@ -20,6 +20,7 @@ use super::layout::ARENA_BYTES;
 use super::list::ArenaId;
 use super::record::State;
 use super::table::{GAPS, NO_GAP, Region, Table};
+use crate::large::Left;
 use hugeheap_os::Os;
 
 /// What stays for growth in each region, as a part of the limit: an eighth, as much as a region takes that is made under one.
@@ -102,8 +103,8 @@ impl<O: Os> Arenas<O> {
 
     /// Takes arenas without memory out of the list of those that can be used again. Nobody looks at their records any more.
     fn forget(&mut self, number: usize, first: u32, end: u32) {
-        // The place of the block that was freed last may be there.
-        self.left = (ArenaId::NONE, 0);
+        // Places of blocks that were freed lately may be there.
+        self.left = Left::NONE;
         let mut next = Table::id(number, first);
         // Not the id of that number: the longest region has one arena for each, and behind the last begins the next region.
         let behind = ArenaId(Table::id(number, 0).0 + end);

@@ -94,7 +94,7 @@ impl Empties {
     pub(crate) fn row(&self, table: &Table, count: u32, wanted: u32) -> Option<ArenaId> {
         let resident = |id: ArenaId| {
             let arena = table.arena(id);
-            table.is_idle(id) && arena.state == State::Empty && arena.touched == u128::MAX
+            arena.state == State::Empty && arena.touched == u128::MAX && !arena.busy && !arena.apart
         };
         let begins = |&id: &ArenaId| resident(id) && table.before(id).is_none_or(|before| !resident(before));
         let length = |id: ArenaId| {

@@ -57,11 +57,14 @@ impl<O: Os> Arenas<O> {
 
     /// An arena has become the last one of a block, which uses a part of it.
     pub(crate) fn placed_tail(&mut self, id: ArenaId, now: u64) {
-        if let Some(action) = self.to_shed(id, true).filter(|_| self.is_scarce()) {
+        let Some(action) = self.to_shed(id, true) else { return };
+        if self.is_scarce() {
             // Where the system refuses, maintenance comes to it.
             self.shed(id, action, now);
+            self.note_tail(id);
+        } else {
+            self.tails = true;
         }
-        self.note_tail(id);
     }
 
     /// Sees to it that an arena is looked at if it is a tail of which much is resident that is not used.

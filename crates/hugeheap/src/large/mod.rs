@@ -16,6 +16,7 @@
 //! huge pages, and how long they take, and one of which the block has a part: what is resident of the rest counts as kept. A hash table, a stack, what `calloc` returns may be used in few places, and 2 GiB were resident for them.
 
 mod guess;
+mod left;
 mod moving;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,8 @@ use crate::telemetry::Fallback;
 use core::num::NonZeroUsize;
 use core::ops::Range;
 use hugeheap_os::Os;
+
+pub(crate) use left::Left;
 
 /// Blocks of at least this many bytes are rounded up to huge pages.
 const ROUND_UP: usize = LONG * ARENA_BYTES;
@@ -56,6 +59,11 @@ pub(crate) fn used_pages(bytes: usize, index: u32) -> u128 {
 fn arenas_for(bytes: usize) -> Option<u32> {
     let count = bytes.max(1).div_ceil(ARENA_BYTES);
     (count <= MAX_REGION_ARENAS).then_some(count as u32)
+}
+
+/// Heap pages of a block that fits a region.
+fn pages_for(bytes: usize) -> u32 {
+    bytes.max(1).div_ceil(HEAP_PAGE_BYTES) as u32
 }
 
 /// Arenas in a row to look for, for a block of `count` that grows: half as many behind it. It costs address space only.
@@ -99,7 +107,7 @@ impl<O: Os> Arenas<O> {
         room: u64,
     ) -> Option<LargeBlock> {
         let count = self.count_arenas_for(bytes)?;
-        let first = self.find_span_for_new(count, if growing { with_room(count) } else { count })?;
+        let first = self.find_span_for_new(bytes, count, if growing { with_room(count) } else { count })?;
         if bytes as u64 > room && self.missing(first, 0..count, bytes) > room {
             return None;
         }
@@ -132,7 +140,7 @@ impl<O: Os> Arenas<O> {
         let goes = arena.alone && count == 1 && !arena.huge && !arena.busy;
         self.vacate(first, 0, count);
         let gone = goes && self.make_way(first);
-        self.left = (first, count);
+        self.left.note(first, pages_for(bytes as usize));
         self.counters.frees += 1;
         Ok((bytes as usize, gone))
     }
@@ -271,15 +279,12 @@ impl<O: Os> Arenas<O> {
     }
 
     /// The same, of resident arenas if there are. Not for a block that moves: it brings its memory along, and what is resident where it goes is given back.
-    fn find_span_for_new(&mut self, count: u32, wanted: u32) -> Option<ArenaId> {
-        // One of as many arenas that was freed last: found without a search, and its tail is as long, or nearly.
-        let (last, arenas) = self.left;
-        let kept = |index| {
-            let id = self.nth(last, index);
-            self.table.arena(id).state == State::Empty && self.table.is_idle(id)
-        };
-        if arenas == wanted && (0..count).all(kept) {
-            return Some(last);
+    fn find_span_for_new(&mut self, bytes: usize, count: u32, wanted: u32) -> Option<ArenaId> {
+        let table = &self.table;
+        let kept = |id| table.arena(id).state == State::Empty && table.is_idle(id);
+        let free = |first: ArenaId| (first.0..first.0 + count).all(|id| kept(ArenaId(id)));
+        if let Some(first) = self.left.take(pages_for(bytes), wanted, free) {
+            return Some(first);
         }
         let Some(first) = self.empty.row(&self.table, count, wanted) else {
             return self.find_large_span(count, wanted);

@@ -181,8 +181,7 @@ impl Publisher {
             record.write(&snapshot);
         }
         if due != Due::Nothing {
-            let ranges = (0..).map_while(|index| heap.mapped_range(index));
-            self.numbers.write(&snapshot, whole || walk, now, ranges);
+            self.numbers.write(&snapshot, whole || walk, now, heap.used_ranges());
         }
     }
 }
