@@ -2,7 +2,7 @@
 
 use super::depart::Survey;
 use super::events::Event;
-use super::header::{CARDS, Header, OBJECT_ALIGN};
+use super::header::{CARDS, Header, NOTED, OBJECT_ALIGN};
 use super::heap::Heap;
 use super::log;
 use super::mark::{PART, Phase, ROOTS, Shading, Stage};
@@ -154,6 +154,9 @@ impl<S: Source> Heap<S> {
             if to < end {
                 // There is room: it was just popped.
                 marker.weak.push((object, to));
+            } else {
+                // SAFETY: as above; nobody else runs.
+                unsafe { header.without(NOTED).put(object) };
             }
             // SAFETY: as above; nobody else runs.
             unsafe {
@@ -165,7 +168,7 @@ impl<S: Source> Heap<S> {
             }
             budget = budget.saturating_sub(to - from);
         }
-        self.statistics.cleared += clear.cleared;
+        self.statistics.cleared += clear.cleared + core::mem::take(&mut marker.cleared);
         if self.marker.weak.is_empty() {
             self.end_clearing();
         }

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //!    63             32 31            6 5  4 3 2 1 0
-//!   ├──── type id ────┼ identity hash ┼ zero ┼─┼─┼─┼─┤
-//!                                             │ │ │ └ FORWARDED  the word is the object's new address, plus 1
+//!   ├──── type id ────┼ identity hash ┼ 0, ──┼─┼─┼─┼─┤
+//!                                        NOTED│ │ │ └ FORWARDED  the word is the object's new address, plus 1
 //!                                             │ │ └── TRACKED    a write of a reference must be told to the barrier
 //!                                             │ └──── CARDS      the barrier keeps cards of this object, not the object
 //!                                             └────── STAYS      in the nursery, and not moved by the next minor collection
 //! ```
+//!
+//! NOTED, bit 4: while a marking is under way, an object with weak slots that will be looked through. Only such objects are written by marking, and most of them are
+//! to clear the slots anyway.
 //!
 //! The identity hash is 0 until it is asked for. An object that was just allocated in the nursery has no flag, so its header is a constant of its type. Whether an object is marked is not
 //! here but in a bitmap beside its heap page: marking writes to no object, and a forked child goes on sharing them.
@@ -45,11 +48,14 @@ pub const CARDS: u64 = 4;
 /// Flag: an object in the nursery that a collection leaves where it is.
 pub const STAYS: u64 = 8;
 
+/// Flag: an object whose weak slots are looked through when marking is over. Not of an object that was moved, whose new address may have this bit.
+pub(super) const NOTED: u64 = 16;
+
 /// The flags with which a write of a reference must be told to the barrier.
 pub const BARRIER: u64 = TRACKED | CARDS;
 
 /// All flags of a header.
-pub(crate) const FLAGS: u64 = TRACKED | CARDS | STAYS;
+pub(crate) const FLAGS: u64 = TRACKED | CARDS | STAYS | NOTED;
 
 /// A header, or the address that a moved object left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +69,7 @@ const _: () = assert!(
     "an object begins where a granule does"
 );
 const _: () = assert!(
-    (FLAGS | FORWARDED) < OBJECT_ALIGN as u64 && FORWARDED == 1,
+    (FLAGS & !NOTED | FORWARDED) < OBJECT_ALIGN as u64 && FORWARDED == 1 && NOTED >> HASH_SHIFT == 0,
     "told apart from an address by low bits"
 );
 
@@ -159,7 +165,7 @@ mod tests {
             assert_eq!((flagged.id(), flagged.without(FLAGS)), (id, header));
         }
         assert_eq!(Header::forwarded(0x7000_0010).target(), Some(0x7000_0010));
-        assert!(!Header(0x10).is_clean());
+        assert!(!Header(0x20).is_clean() && Header::new(7).with(NOTED).is_clean());
         let most = (1 << HASH_BITS) - 1;
         let hashed = Header::new(7).with(TRACKED).with_hash(most);
         assert_eq!(

@@ -22,7 +22,7 @@ use super::barrier::push;
 use super::cards::{NOTED_WORDS, Taken};
 use super::depart::Departure;
 use super::ephemeron::Waiting;
-use super::header::{CARDS, Header, OBJECT_ALIGN};
+use super::header::{CARDS, Header, NOTED, OBJECT_ALIGN};
 use super::joint::is_unreached;
 use super::map::{WORDS, each_mapped};
 use super::marks::Marks;
@@ -83,6 +83,8 @@ pub(crate) struct Marker {
     pub(crate) stage: Stage,
     /// Marked objects that have weak slots to clear, and up to where they were looked through.
     pub(super) weak: Vec<(usize, usize)>,
+    /// Weak slots that minor collections cleared and no step has counted.
+    pub(super) cleared: u64,
     /// Ephemerons in marked objects, whose key is not marked.
     pub(super) waiting: Waiting,
     pub(super) stack: Vec<usize>,
@@ -110,6 +112,7 @@ impl Default for Marker {
             phase: Phase::Idle,
             stage: Stage::Reachable,
             weak: Vec::new(),
+            cleared: 0,
             waiting: Waiting::default(),
             stack: Vec::new(),
             marks: Marks::UNKNOWN,
@@ -316,11 +319,20 @@ impl Marker {
         bytes
     }
 
-    /// Notes that a marked object has weak slots that may have to be cleared. Says no when there is no memory.
+    /// Notes, once, that a marked object has weak slots that may have to be cleared. Says no when there is no memory.
     pub(crate) fn add_weak(&mut self, object: usize) -> bool {
-        // Cards of a table come one after the other.
-        self.weak.last() == Some(&(object, object))
-            || push(&mut self.weak, (object, object), self.most.max(2))
+        debug_assert_eq!(self.phase, Phase::Marking, "afterwards what is dead is known");
+        // SAFETY: marked objects are live ones of this heap.
+        let header = unsafe { Header::of(object) };
+        if header.has(NOTED) {
+            return true;
+        }
+        let noted = push(&mut self.weak, (object, object), self.most.max(2));
+        if noted {
+            // SAFETY: as above, and nobody else runs.
+            unsafe { header.with(NOTED).put(object) };
+        }
+        noted
     }
 
     pub(crate) fn look_into<S: Source>(

@@ -83,8 +83,17 @@ impl<S: Source> Visit for Minor<'_, S> {
         // SAFETY: as above.
         let word = unsafe { slot.read() };
         if !self.nursery.contains(word) {
+            if self.marked && self.marker.must_wait(self.nursery, self.old, word) {
+                if self.marker.phase == Phase::Clearing {
+                    // It is dead. Noted, a table that was written all the time was looked through without end.
+                    // SAFETY: visited slots can be written.
+                    unsafe { slot.write(0) };
+                    self.marker.cleared += 1;
+                    return;
+                }
+                self.has_weak = true;
+            }
             self.marker.hold(self.old, self.nursery, self.object, slot, word);
-            self.has_weak |= self.marked && self.marker.must_wait(self.nursery, self.old, word);
         } else if self.is_reached(word) || !push(&mut self.noted.weak, (self.object, slot), self.marker.most)
         {
             // Without memory to note it, it is like any other slot.
@@ -110,19 +119,25 @@ impl<S: Source> Visit for Minor<'_, S> {
         // What is old lives, as far as this collection is concerned.
         // SAFETY: as above.
         let (word, marked, other) = (unsafe { key.read() }, self.marked, unsafe { value.read() });
-        let clearing = self.marker.phase == Phase::Clearing;
-        if clearing && marked && self.marker.must_wait(self.nursery, self.old, other) {
-            // Marking is over: it is dead, whatever the key is by now. Not so of an object that is not marked: what is to be finalized may lead to the two, and is asked later.
-            // SAFETY: as above.
-            return unsafe { value.write(0) };
-        }
-        if marked && self.marker.must_wait(self.nursery, self.old, word) {
+        if marked && self.marker.phase == Phase::Clearing {
+            // Marking is over: what it did not reach is dead, and so is the value, whatever the key is by now. Nobody may wait for a key: the entry was there in the next marking, when
+            // the object had ended. Not so of an object that is not marked: what is to be finalized may lead to the two, and is asked later.
+            let dead = self.marker.must_wait(self.nursery, self.old, word);
+            if dead || self.marker.must_wait(self.nursery, self.old, other) {
+                self.marker.cleared += u64::from(dead);
+                // SAFETY: as above.
+                unsafe {
+                    if dead {
+                        key.write(0);
+                    }
+                    value.write(0);
+                }
+                return;
+            }
+        } else if marked && self.marker.must_wait(self.nursery, self.old, word) {
             self.has_weak = true;
-            // For marking it waits, unless there is no memory to note it, or the object may move. When marking is over the key is dead, and nobody may wait: the entry was there
-            // in the next marking, when the object had ended.
-            let noted =
-                clearing || !self.nursery.contains(self.object) && self.marker.wait(self.object, key, value);
-            if noted {
+            // For marking it waits, unless there is no memory to note it, or the object may move.
+            if !self.nursery.contains(self.object) && self.marker.wait(self.object, key, value) {
                 self.marked = false;
             } else {
                 self.slot(key);

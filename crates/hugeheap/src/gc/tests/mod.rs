@@ -2,6 +2,7 @@
 
 mod ahead;
 mod checks;
+mod cleared;
 mod copies;
 mod depart;
 mod evacuate;
