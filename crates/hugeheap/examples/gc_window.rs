@@ -1,7 +1,7 @@
 //! Allocates objects of 16 bytes in a loop, for counting instructions and for timing: `gc_window KIND COUNT`.
 //!
 //! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with one survivor each, `collect-large` the
-//! same with a nursery of 64 MiB instead of 4, `collect-handles` with handles of old objects, and after many more that were released; `survive` moves COUNT objects of two slots, each of which refers to the one before, `survive-row`
+//! same with a nursery of 64 MiB instead of 4, `collect-handles` with handles of old objects, and after many more that were released, `collect-pinned` with 1,000 pinned ones of two slots, `collect-weak` with an ephemeron and a weak slot of which each refers to an object that dies; `survive` moves COUNT objects of two slots, each of which refers to the one before, `survive-row`
 //! objects of variable size that have as many; `mark` makes COUNT whole collections of 200,000 old ones, of which every second one is the second child of its parent. Two objects are kept alive at any time, so that the loop cannot be
 //! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
 //! is its frame of roots.
@@ -62,6 +62,43 @@ fn collect(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
     }
     heap.return_window(window);
     frame
+}
+
+/// Minor collections with one survivor each, which has an ephemeron and a weak slot, with a key and a target that die.
+#[inline(never)]
+fn collect_weak(heap: &mut ProcessHeap, ty: TypeId, weak: TypeId, count: u64) -> [usize; 2] {
+    let mut window = heap.take_window();
+    let mut frame = [0; 2];
+    for _ in 0..count {
+        // SAFETY: as in `allocate`; the object has three slots.
+        unsafe {
+            let dies = heap.allocate_slow(&mut window, ty, 0, &mut frame).expect("memory");
+            frame[0] = dies.as_ptr() as usize;
+            let object =
+                heap.allocate_slow(&mut window, weak, 0, &mut frame).expect("memory").cast::<usize>();
+            (1..4).for_each(|slot| object.add(slot).write(frame[0]));
+            frame = [object.as_ptr() as usize, frame[1]];
+            heap.collect_minor(&mut window, &mut frame);
+        }
+    }
+    heap.return_window(window);
+    frame
+}
+
+/// Objects that are pinned.
+const PINNED: usize = 1_000;
+
+fn keep_pinned(heap: &mut ProcessHeap, ty: TypeId) {
+    let mut window = heap.take_window();
+    // SAFETY: as in `allocate`; both slots are written, and the pins last as long as the heap.
+    unsafe {
+        for _ in 0..PINNED {
+            let object = heap.allocate_slow(&mut window, ty, 0, &mut []).expect("memory").as_ptr();
+            (1..3).for_each(|slot| object.cast::<usize>().add(slot).write(0));
+            _ = heap.pin(object as usize).expect("memory");
+        }
+    }
+    heap.return_window(window);
 }
 
 /// Handles: so many are kept, of old objects, and as many were released.
@@ -151,8 +188,18 @@ fn mark(heap: &mut ProcessHeap, ty: TypeId, count: u64) -> [usize; 2] {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let kind = arguments.get(1).map(String::as_str);
-    let kinds =
-        ["plain", "field", "collect", "collect-large", "collect-handles", "survive", "survive-row", "mark"];
+    let kinds = [
+        "plain",
+        "field",
+        "collect",
+        "collect-large",
+        "collect-handles",
+        "collect-pinned",
+        "collect-weak",
+        "survive",
+        "survive-row",
+        "mark",
+    ];
     let (Some(kind), Some(count)) = (
         kind.filter(|kind| kinds.contains(kind)),
         arguments.get(2).and_then(|text| text.parse::<u64>().ok()),
@@ -185,7 +232,16 @@ fn main() {
             let row = heap.register(row).expect("a header, a length and slots");
             survive::<true>(&mut heap, row, count)
         }
+        "collect-weak" => {
+            let weak = heap.register(Layout::fixed(NODE).weak_slots(&[24]).ephemerons(&[(8, 16)]));
+            collect_weak(&mut heap, ty, weak.expect("a header, a key, a value and a weak slot"), count)
+        }
         _ => {
+            if kind == "collect-pinned" {
+                let node = Layout::fixed(NODE).slots(&[8, 16]);
+                let node = heap.register(node).expect("a header and two slots");
+                keep_pinned(&mut heap, node);
+            }
             if kind == "collect-handles" {
                 keep_handles(&mut heap, ty);
             }

@@ -10,6 +10,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+/// Room for how many times as many ephemerons as there were is kept: lists grow to twice their size, and the least has four.
+const SLACK: usize = 4;
+
 /// An ephemeron that waits for its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -94,8 +97,9 @@ impl Waiting {
         *self = Self::default();
     }
 
-    /// Forgets all; returns those that still waited to the caller's function.
+    /// Forgets all; returns those that still waited to the caller's function. Keeps the memory of about as many as there were: to go through a table costs what it has room for.
     pub(crate) fn drain(&mut self, mut call: impl FnMut(Entry)) {
+        let count = self.entries.len();
         for (_, first) in self.first.drain() {
             let mut at = first;
             while let Some(entry) = at.checked_sub(1).and_then(|index| self.entries.get(index)) {
@@ -104,5 +108,13 @@ impl Waiting {
             }
         }
         self.entries.clear();
+        if self.entries.capacity() > SLACK * count {
+            self.clear();
+        }
+    }
+
+    /// Whether its memory is that of `most` ephemerons at most.
+    pub(crate) fn is_small(&self, most: usize) -> bool {
+        self.entries.capacity() <= most
     }
 }

@@ -20,6 +20,9 @@ use super::roots::Roots;
 use super::types::Visit;
 use crate::object::Source;
 
+/// Notes whose memory is kept from one collection to the next, 64 KiB of weak slots and 200 of ephemerons: a program that has as many each time asks for none.
+const KEPT: usize = 4096;
+
 /// What a minor collection has to come back to. Kept from one to the next, because making it costs more than a look whether it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
@@ -88,7 +91,8 @@ impl<S: Source> Minor<'_, S> {
     #[inline(never)]
     pub(super) fn clear(&mut self, remembered: &mut Remembered) -> u64 {
         let mut cleared = 0;
-        for (object, slot) in core::mem::take(&mut self.noted.weak) {
+        let mut weak = core::mem::take(&mut self.noted.weak);
+        for (object, slot) in weak.drain(..) {
             // SAFETY: noted slots are in live objects, or in what is left of one in the nursery; both can be read.
             let word = unsafe { slot.read() };
             if self.is_left(object) || !self.nursery.contains(word) {
@@ -104,6 +108,9 @@ impl<S: Source> Minor<'_, S> {
                 cleared += 1;
             }
         }
+        if weak.capacity() <= KEPT {
+            self.noted.weak = weak;
+        }
         let mut waiting = core::mem::take(&mut self.noted.waiting);
         waiting.drain(|entry| {
             if self.is_left(entry.object) {
@@ -116,6 +123,9 @@ impl<S: Source> Minor<'_, S> {
             }
             cleared += 1;
         });
+        if waiting.is_small(KEPT) {
+            self.noted.waiting = waiting;
+        }
         cleared
     }
 
