@@ -16,7 +16,7 @@ impl<S: Source> Heap<S> {
     pub(super) fn go_on(&mut self, frame: &mut [usize], added: usize) {
         let phase = self.marker.phase;
         let departs = self.marker.departure.is_under_way();
-        if phase == Phase::Idle && !departs && !self.pacing.begins(self.old.used()) {
+        if phase == Phase::Idle && !departs && !self.pacing.begins(self.old.used()) && !self.is_overdue() {
             return;
         }
         if self.must_not_mark() {
@@ -29,6 +29,10 @@ impl<S: Source> Heap<S> {
             return self.tell_step(told, phase);
         }
         let mut budget = self.pacing.step(added);
+        if self.overdue.under_way {
+            // Little is added, and with the least steps this collection would take a long time. As much as the program has just used is bounded, and by the time of a step besides.
+            budget = budget.max(self.nursery.bytes());
+        }
         let begin = self.elapsed();
         let may = self.pacing.step_after(begin);
         while budget > 0 && self.marker.phase == phase {
@@ -50,6 +54,19 @@ impl<S: Source> Heap<S> {
         if phase == Phase::Sweeping && self.marker.phase == Phase::Idle {
             self.plan_departure();
         }
+    }
+
+    /// Whether garbage among what is old is looked for though hardly anything was added.
+    #[inline(always)]
+    fn is_overdue(&mut self) -> bool {
+        self.statistics.nursery_bytes >= self.overdue.next && self.asks_whether_overdue()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn asks_whether_overdue(&mut self) -> bool {
+        let (used, allocated) = (self.old.used(), self.statistics.nursery_bytes);
+        self.overdue.is_overdue(used, allocated, self.begin, self.nursery.bytes())
     }
 
     /// Whether marking must neither begin nor end: something that a scan found may be alive by nothing else, and there was no memory to note it.
@@ -214,6 +231,7 @@ impl<S: Source> Heap<S> {
         self.old.grows = false;
         let free = self.old.space().source().with(|arenas| arenas.retained());
         self.pacing.finished(self.old.used(), free as usize);
+        self.overdue.ended(self.statistics.nursery_bytes, self.begin, self.nursery.bytes());
         self.statistics.major += 1;
         if self.listeners.want(log::MAJOR) {
             let (live, held) = (self.old.used(), self.old.held());

@@ -10,6 +10,7 @@ use super::noted::Noted;
 use super::nursery::Nursery;
 use super::nursery_size::{LEAST_NURSERY, NurserySize};
 use super::old::Old;
+use super::overdue::Overdue;
 use super::pacing::{GROWTH, MANY, Pacing, STEP};
 use super::protect::Forbid;
 use super::roots::Roots;
@@ -131,6 +132,7 @@ pub struct Heap<S: Source> {
     /// Identity hashes made so far.
     pub(super) hashes: u32,
     pub(super) pacing: Pacing,
+    pub(super) overdue: Overdue,
     pub(super) statistics: Statistics,
     /// Of these, what is in the sums of the process.
     pub(super) counted: Collector,
@@ -212,6 +214,7 @@ impl<S: Source> Heap<S> {
             (&raw mut (*heap).finalizers).write(Finalizers::default());
             (&raw mut (*heap).hashes).write(0);
             (&raw mut (*heap).pacing).write(Pacing::new(growth, bytes, maximum, step));
+            (&raw mut (*heap).overdue).write(Overdue::new(space.source().os().now(), bytes));
             (&raw mut (*heap).evacuate).write(settings.evacuate);
             (&raw mut (*heap).statistics).write(Statistics::default());
             (&raw mut (*heap).counted).write(Collector::default());
@@ -245,6 +248,7 @@ impl<S: Source> Heap<S> {
             finalizers: _,
             hashes: _,
             pacing: _,
+            overdue: _,
             statistics: _,
             counted: _,
             listeners: _,

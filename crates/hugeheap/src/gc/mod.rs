@@ -27,7 +27,7 @@
 //! | `identity` | a number that an object keeps while it moves |
 //! | `evacuate`, `depart` | moving what lives out of sparse arenas: at once, in steps |
 //! | `metadata` | giving back what nobody needs beside the pages |
-//! | `pacing` | when, and how much at a time |
+//! | `pacing`, `overdue` | when, and how much at a time; when in a heap that does not grow |
 //! | `heap`, `allocate`, `process` | one heap: settings, collections; allocation beyond the window; heaps over the process's runtime |
 //! | `scope` | the safe interface: handles that cannot outlive their scope |
 //! | `verify` | finding mistakes |
@@ -82,6 +82,7 @@ mod noted;
 mod nursery;
 mod nursery_size;
 mod old;
+mod overdue;
 mod pacing;
 mod prefetch;
 mod process;

@@ -15,6 +15,7 @@ mod limits;
 mod major;
 mod minor;
 mod order;
+mod overdue;
 mod ready;
 mod refused;
 mod roots;
