@@ -232,10 +232,8 @@ impl<S: Source> Heap<S> {
         let objects = core::mem::take(&mut self.remembered.objects);
         self.remembered.forget_places();
         let Self { types, nursery, old, marker, roots, remembered, finalizers, noted, .. } = self;
-        let mut staying = nursery.next_staying(nursery.start());
-        while let Some(object) = staying {
-            nursery.queue(object);
-            staying = nursery.next_staying(object + OBJECT_ALIGN);
+        if nursery.staying() > 0 {
+            nursery.queue_staying();
         }
         let records = marker.departure.is_under_way();
         let before = old.handed_out;

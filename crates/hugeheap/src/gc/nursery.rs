@@ -280,6 +280,22 @@ impl<S: Source> Nursery<S> {
         self.queue = (low.min(object), high.max(object));
     }
 
+    /// The same for all that stay. A word of the bitmap at a time: with a search from one to the next each object took 180 instructions of 530 in a collection, where 1,000 were pinned.
+    #[inline(never)]
+    pub(crate) fn queue_staying(&mut self) {
+        for start in (self.start..self.end()).step_by(HEAP_PAGE_BYTES) {
+            let bitmap = Self::stays_of(self.page(start));
+            for (window, word) in bitmap.iter().enumerate() {
+                let mut bits = word.load(Ordering::Relaxed);
+                while bits != 0 {
+                    let granule = window * 64 + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    self.queue(start + granule * OBJECT_ALIGN);
+                }
+            }
+        }
+    }
+
     /// Takes an object that has to be looked into: the last one of the list. Where that had no memory, the first one at or behind `from`, else the first of all, and looks only between the ends of
     /// the queue: a list that grew at its head queues one object at a time, each below the one before, and the search for the next one through
     /// all of the nursery took seconds.
@@ -427,8 +443,14 @@ impl<S: Source> Nursery<S> {
     /// The same where objects stay: a function of its own, which most nurseries never call.
     #[inline(never)]
     fn next_gap_between(&mut self, types: &Types, cursor: usize, end: usize) -> Option<Window> {
+        let mut cursor = cursor;
+        // Between objects that lie side by side there is no gap.
+        while cursor < end && self.is_staying(cursor) {
+            // SAFETY: objects whose bit is set are live ones of this heap.
+            cursor += unsafe { types.of(cursor).size(cursor) };
+        }
         let staying = self.next_staying(cursor).filter(|&object| object < end);
-        // SAFETY: objects whose bit is set are live ones of this heap.
+        // SAFETY: as above.
         self.next = staying.map_or(end, |object| object + unsafe { types.of(object).size(object) });
         Some(Window { cursor, limit: staying.unwrap_or(end) })
     }
