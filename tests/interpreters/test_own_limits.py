@@ -8,10 +8,17 @@ import functools
 
 import pytest
 import testbed
+from covering import covering
 
 INTERPRETERS = testbed.find_interpreters()
 MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
 MEGABYTES = 400
+VERSIONS = {"version": list(INTERPRETERS)}
+LEVELS = {"level": testbed.LEVELS}
+
+
+def label(part):
+    return f"3.{part[1]}" if isinstance(part, tuple) else str(part)
 
 LIMITED = """
 import os, resource, sys, threading
@@ -60,17 +67,27 @@ def rows(result):
     return int(result.stdout)
 
 
+# Each thread that finds the others at work would take 64 MiB of address space for its malloc.
+ONE_MALLOC = {"MALLOC_ARENA_MAX": "1"}
+
+
+def limited(version, how, env):
+    return rows(testbed.run([INTERPRETERS[version], "-c", LIMITED, how, MEGABYTES], env=env))
+
+
+@functools.cache
+def limited_on_stock(version, how):
+    return limited(version, how, testbed.clean(**ONE_MALLOC))
+
+
 CASES = [(version, "setrlimit") for version in INTERPRETERS] + [(MAIN, "prlimit")]
 
 
 @pytest.mark.parametrize("level", testbed.LEVELS)
-@pytest.mark.parametrize(("version", "how"), CASES, ids=lambda part: part if isinstance(part, str) else f"3.{part[1]}")
+@pytest.mark.parametrize(("version", "how"), CASES, ids=label)
 def test_a_program_that_limits_itself_has_threads_imports_and_memory_errors(version, level, how, tmp_path):
-    command = [INTERPRETERS[version], "-c", LIMITED, how, MEGABYTES]
-    # Each thread that finds the others at work would take 64 MiB of address space for its malloc.
-    one = {"MALLOC_ARENA_MAX": "1"}
-    stock = rows(testbed.run(command, env=testbed.clean(**one)))
-    found = rows(testbed.run(command, env=testbed.preloaded(telemetry=tmp_path, level=level, **one)))
+    stock = limited_on_stock(version, how)
+    found = limited(version, how, testbed.preloaded(telemetry=tmp_path, level=level, **ONE_MALLOC))
     # Regions are taken by parts of what is left: the last of it is too little for one. Objects of 3.12 and 3.13 fit a tenth more at level `objects`.
     assert found > 0.75 * stock, (stock, found)
     assert testbed.only_record(tmp_path)["state"] == "hooked"
@@ -95,8 +112,8 @@ def all_of_its_limit(version, env):
     return [(line.split()[0], int(line.split()[-1])) for line in result.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("level", testbed.LEVELS)
-@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda version: f"3.{version[1]}")
+# Each run fills its limit nine times.
+@pytest.mark.parametrize(("version", "level"), covering(VERSIONS | LEVELS, [("version",), ("level",)]), ids=label)
 def test_a_program_has_most_of_its_limit_whatever_it_fills_it_with(version, level):
     """With buffers of 1,060,000 bytes it had half of what it has on stock, a list that grew ended at a third, and what small objects had left was nobody else's: an eighth of the limit at most."""
     here, stock = all_of_its_limit(version, testbed.preloaded(level=level)), all_on_stock(version)
@@ -128,16 +145,14 @@ for grow in (text, table):
 """
 
 
-@pytest.mark.parametrize("level", testbed.LEVELS)
-@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda version: f"3.{version[1]}")
-def test_what_grows_to_a_limit_on_data_may_do_so_again(version, level):
+@pytest.mark.parametrize(("megabytes", "version", "level"), covering({"megabytes": [150, 200, 500]} | VERSIONS | LEVELS), ids=label)
+def test_what_grows_to_a_limit_on_data_may_do_so_again(version, level, megabytes):
     """A list that could not be moved any more ended the process, and what had been freed was kept instead of used: the second list had a quarter of the first."""
-    for megabytes in (150, 200, 500):
-        result = testbed.run([INTERPRETERS[version], "-c", GROWING, megabytes], env=testbed.preloaded(level=level))
-        assert (result.returncode, result.stderr) == (0, ""), (megabytes, result)
-        # While a block moves, both places count, so it depends on where it lies when it has to.
-        found = [int(word) for word in result.stdout.split()]
-        assert len(found) == 8 and min(found) > (megabytes << 20) / 3, (megabytes, result.stdout)
+    result = testbed.run([INTERPRETERS[version], "-c", GROWING, megabytes], env=testbed.preloaded(level=level))
+    assert (result.returncode, result.stderr) == (0, "")
+    # While a block moves, both places count, so it depends on where it lies when it has to.
+    found = [int(word) for word in result.stdout.split()]
+    assert len(found) == 8 and min(found) > (megabytes << 20) / 3, result.stdout
 
 
 CHILD = """
@@ -224,7 +239,7 @@ def test_other_limits_and_errors_are_those_of_stock():
 POINTERS = """
 import ctypes, mmap, os, resource, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
-function, name, where = sys.argv[1:]
+function, name, *places = sys.argv[1:]
 kind = getattr(resource, name, 99)
 limits = resource.getrlimit(kind if kind != 99 else resource.RLIMIT_AS)
 wanted = struct.pack("qq", 900 << 30 if name == "RLIMIT_AS" else 64, limits[1])
@@ -232,33 +247,40 @@ libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
 pages = libc.mmap(None, 2 * mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
 libc.mprotect(ctypes.c_void_p(pages + mmap.PAGESIZE), mmap.PAGESIZE, 0)
-address = {"null": None, "low": 8, "high": 2**64 - 8, "inaccessible": pages + mmap.PAGESIZE, "half": pages + mmap.PAGESIZE - 8,
-           "odd": pages + 3, "good": pages}[where.split()[0]]
-if where.split()[0] in ("odd", "good"):
-    ctypes.memmove(address, wanted, len(wanted))
-ctypes.set_errno(0)
-if function.startswith("set"):
-    answer = libc[function](kind, ctypes.c_void_p(address))
-else:
-    pid = {"self": os.getpid(), "zero": 0, "nobody": -1}[where.split()[1]]
-    old = {"none": None, "bad": 8, "room": pages + 512}[where.split()[2]]
-    answer = libc[function](pid, kind, ctypes.c_void_p(address), ctypes.c_void_p(old))
-print(answer, os.strerror(ctypes.get_errno()))
-print(*(resource.getrlimit(kind) if kind != 99 else ()))
+addresses = {"null": None, "low": 8, "high": 2**64 - 8, "inaccessible": pages + mmap.PAGESIZE, "half": pages + mmap.PAGESIZE - 8,
+             "odd": pages + 3, "good": pages}
+for place in places:
+    where, *others = place.split()
+    address = addresses[where]
+    if where in ("odd", "good"):
+        ctypes.memmove(address, wanted, len(wanted))
+    ctypes.set_errno(0)
+    if function.startswith("set"):
+        answer = libc[function](kind, ctypes.c_void_p(address))
+    else:
+        pid = {"self": os.getpid(), "zero": 0, "nobody": -1}[others[0]]
+        old = {"none": None, "bad": 8, "room": pages + 512}[others[1]]
+        answer = libc[function](pid, kind, ctypes.c_void_p(address), ctypes.c_void_p(old))
+    # At once: a call that ends the process is the one after the last line.
+    print(place, answer, os.strerror(ctypes.get_errno()), *(resource.getrlimit(kind) if kind != 99 else ()), flush=True)
 """
 PLACES = ["null", "low", "high", "inaccessible", "half", "odd", "good"]
-CALLS = [(function, place) for function in ("setrlimit", "setrlimit64") for place in PLACES]
-CALLS += [("prlimit", f"{place} self none") for place in PLACES] + [("prlimit64", f"{place} zero room") for place in PLACES]
-CALLS += [("prlimit", f"{place} {rest}") for place in ("low", "good") for rest in ("nobody none", "self bad")]
+# By one process each, in this order: what sets a limit comes last.
+CALLS = {
+    "setrlimit": PLACES,
+    "setrlimit64": PLACES,
+    "prlimit": [*(f"low {rest}" for rest in ("nobody none", "self bad")), *(f"{place} self none" for place in PLACES), "good nobody none", "good self bad"],
+    "prlimit64": [f"{place} zero room" for place in PLACES],
+}
 
 
 @pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_NOFILE", "none"])
-@pytest.mark.parametrize(("function", "place"), CALLS)
-def test_a_pointer_to_nothing_is_answered_as_on_stock(function, place, name):
+@pytest.mark.parametrize("function", CALLS)
+def test_a_pointer_to_nothing_is_answered_as_on_stock(function, name):
     """`setrlimit(RLIMIT_NOFILE, (void *)8)` ended the process with SIGSEGV where the C library answers EFAULT."""
-    command = [INTERPRETERS[MAIN], "-c", POINTERS, function, name, place]
+    command = [INTERPRETERS[MAIN], "-c", POINTERS, function, name, *CALLS[function]]
     stock, found = testbed.run(command), testbed.run(command, env=testbed.preloaded())
-    assert (stock.returncode, stock.stderr) == (0, ""), stock
+    assert (stock.returncode, stock.stderr, stock.stdout.count("\n")) == (0, "", len(CALLS[function])), stock
     assert (found.returncode, found.stdout, found.stderr) == (0, stock.stdout, "")
 
 

@@ -2,8 +2,8 @@
 
 Guarded for users: pip, venv, fork-heavy programs, worker pools, subinterpreters, threads, deep recursion, blocks that grow and shrink over
 the 1 MiB from which on hugeheap holds them, CPython's debugging modes; and that forking warns of no threads a program did not start.
-At level `arenas` every policy runs on 3.11 (or the oldest version found), `auto` on every other version; level `objects` runs with
-`auto` on every version.
+Each program, or mode, runs at every policy, on every installed version and at both levels, and each two of these meet (`covering.py`). What
+makes a virtual environment runs on every version at both levels, and at every policy. `make test-all` runs all combinations.
 """
 
 import shutil
@@ -12,43 +12,38 @@ from typing import NamedTuple
 
 import pytest
 import testbed
+from covering import EVERYTHING, covering
 
 INTERPRETERS = testbed.find_interpreters()
-MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
 
 
 class Case(NamedTuple):
     """What a program runs on."""
 
     version: tuple
-    policy: str = "auto"
-    level: str = "arenas"
+    policy: str
+    level: str
 
     def __str__(self):
-        return f"3.{self.version[1]}-{self.policy if self.level == 'arenas' else self.level}"
+        return f"3.{self.version[1]}-{self.policy}-{self.level}"
 
 
-CASES = [
-    *(Case(MAIN, policy) for policy in testbed.POLICIES),
-    *(Case(one) for one in INTERPRETERS if one != MAIN),
-    *(Case(one, level="objects") for one in INTERPRETERS),
-]
+CASES = {"version": list(INTERPRETERS), "policy": testbed.POLICIES, "level": testbed.LEVELS}
+FEW_CASES = [Case(*row) for row in covering(CASES, [("version", "level"), ("policy",)])]
 # Those versions that count threads at a fork.
 COUNTING = [one for one in INTERPRETERS if one >= (3, 12)]
-FORKING_CASES = [
-    *(Case(one, policy) for one in COUNTING for policy in testbed.POLICIES),
-    *(Case(one, level="objects") for one in COUNTING),
-]
+# Each child writes to a seventh of what it inherits: these are several rounds of that.
+CHILDREN = 200 if EVERYTHING else 50
 
 FORKS = """
-import os
+import os, sys
 live = [[n, str(n), {n: bytes(8)}] for n in range(20_000)]
 big = bytearray(b"x") * (3 << 20)
 def verify(mark):
     for n, (number, text, table) in enumerate(live):
         assert (number, text, len(table[n])) == (n, str(n), mark), n
 good = 0
-for child in range(200):
+for child in range(int(sys.argv[1])):
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -244,7 +239,7 @@ print("no warning")
 """
 
 SCRIPTS = {
-    "forks": ([], FORKS),
+    "forks": ([str(CHILDREN)], FORKS),
     "pool-fork": (["fork"], POOL),
     "pool-spawn": (["spawn"], POOL),
     "subinterpreters": ([], SUBINTERPRETERS),
@@ -293,8 +288,13 @@ def compare(stock, case, arguments, directory, variables=()):
     return testbed.records(records).values()
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("case", CASES, ids=str)
+def crossed(name, values, **others):
+    """Marks a test with cases and the values of a factor of its own."""
+    rows = covering({name: list(values), **(CASES | others)})
+    return pytest.mark.parametrize((name, "case"), [(value, Case(*case)) for value, *case in rows], ids=str)
+
+
+@crossed("script", SCRIPTS)
 def test_scripts(stock, case, script, tmp_path):
     words, text = SCRIPTS[script]
     path = tmp_path / "program.py"
@@ -304,11 +304,10 @@ def test_scripts(stock, case, script, tmp_path):
     assert any(record["state"] == "hooked" and record["arenas_peak"] > 0 for record in records)
     assert all(record["level"] == case.level for record in records)
     if script == "forks":
-        assert len(records) == 201, "every child has a record of its own"
+        assert len(records) == CHILDREN + 1, "every child has a record of its own"
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@crossed("mode", MODES)
 def test_debugging_modes(stock, case, mode, tmp_path):
     variables, options = MODES[mode]
     records = compare(stock, case, [*options, "-c", ALLOCATIONS], tmp_path, tuple(variables.items()))
@@ -318,16 +317,20 @@ def test_debugging_modes(stock, case, mode, tmp_path):
     assert record["level"] == (case.level if mode == "tracemalloc" else "arenas")
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", FEW_CASES, ids=str)
 def test_pip(stock, case, tmp_path):
     compare(stock, case, ["-m", "pip", "--version"], tmp_path)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+# Installing pip takes most of the time, and is the same program at each level.
+WITH_PIP = covering({"version": list(INTERPRETERS), "level": testbed.LEVELS}, [("version",), ("level",)])
+
+
+@pytest.mark.parametrize("case", FEW_CASES, ids=str)
 def test_a_venv_is_made_and_works(case, tmp_path):
     place = tmp_path / "venv"
     # Debian leaves out the package that brings pip.
-    pip = case.policy == "auto" and testbed.run([INTERPRETERS[case.version], "-m", "ensurepip", "--version"]).returncode == 0
+    pip = (case.version, case.level) in WITH_PIP and testbed.run([INTERPRETERS[case.version], "-m", "ensurepip", "--version"]).returncode == 0
     without = [] if pip else ["--without-pip"]
     with testbed.pool_for(case.policy):
         env = testbed.preloaded(case.policy, level=case.level)
@@ -340,8 +343,7 @@ def test_a_venv_is_made_and_works(case, tmp_path):
         assert listed.returncode == 0 and str(place) in listed.stdout
 
 
-@pytest.mark.parametrize("case", FORKING_CASES, ids=str)
-@pytest.mark.parametrize("decay", ["0.001", "1"])
+@crossed("decay", ["0.001", "1"], version=COUNTING)
 def test_forking_warns_of_no_thread_the_program_did_not_start(stock, case, decay, tmp_path):
     # Not `error`: os.fork drops the exception that the warning then becomes, and nothing is seen.
     arguments = ["-W", "always::DeprecationWarning", "-c", FORK_AFTER_BURST]
@@ -386,9 +388,11 @@ pool.shutdown()
 
 
 @pytest.mark.any_host
-@pytest.mark.parametrize("end", ["waits", "ends"])
-@pytest.mark.parametrize("count", [4, 24])
-@pytest.mark.parametrize("version", INTERPRETERS, ids=lambda one: f"3.{one[1]}")
+@pytest.mark.parametrize(
+    ("version", "count", "end"),
+    covering({"version": list(INTERPRETERS), "count": [4, 24], "end": ["waits", "ends"]}),
+    ids=lambda one: f"3.{one[1]}" if isinstance(one, tuple) else None,
+)
 def test_what_a_worker_built_is_given_back_though_it_does_nothing_more(version, count, end, tmp_path):
     """With four workers that wait, all of it stayed with their heaps; with 24 that had ended, what they had built in the heap that many threads share."""
     program = tmp_path / "results.py"

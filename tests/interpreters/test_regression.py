@@ -2,37 +2,38 @@
 
 Guarded for users: an interpreter started with the preload library behaves as the same interpreter without it, by CPython's own measure.
 
-What runs where, in about five minutes on two processors:
-
-* 3.11 (or, without one, the oldest version found): everything at every policy, `hugetlb` once with a pool of 8 pages (as root) and once
-  with none;
-* every other installed version from 3.10 on: everything at `auto`;
-* level `objects`: everything at `auto` on every version.
+Everything runs on each installed version from 3.10 on, at both levels, and at each policy, `hugetlb` once with a pool of 8 pages (as root) and
+once with none. These take turns: that is six runs where there are up to six versions, about three minutes on two processors. Programs at every two of
+these are test_programs.py's; `make test-all` runs everything here at all combinations.
 
 Each version is started from an empty virtual environment, because packages installed beside an interpreter may run code at its start
 (`.pth` files), and then tests of CPython fail or hang: those of subinterpreters hang when `threading` is imported too early.
 
-Each version runs once without the library first. What fails or hangs there is no fault of the library: it is printed (`-s` or a failure
-shows it) and left out of the runs that follow, method by method where a method failed, the whole file where it hung or crashed.
+What fails or hangs on stock as well is no fault of the library. So once a run with the library has failed, its version runs without it: what is bad
+there is printed (`-s` or a failure shows it) and forgiven, method by method where a method failed, the whole file where it hung or crashed.
 
 Many of these tests wait for a fixed time, and fail on a machine that is too busy. So what fails with the library is repeated, alone, with
 and without it in turn:
 
-    failed once with the library ── crashed, or hugeheap spoke ──────────────────────── a fault
-                                 └─ repeated ── with it again, never without ────────── a fault
-                                             └─ on both, or on neither ──────────────── excused, and reported as a warning
+    bad with the library ── bad in the run on stock as well ──────────────────────────── forgiven, and printed
+                         └─ crashed, or hugeheap spoke ───────────────────────────────── a fault
+                         └─ repeated ── with it again, never without ─────────────────── a fault
+                                     └─ on both, or on neither ───────────────────────── excused, and reported as a warning
 """
 
 import concurrent.futures
+import functools
 import os
 import re
 import tempfile
+import threading
 import warnings
 import xml.etree.ElementTree as ElementTree
 from typing import NamedTuple
 
 import pytest
 import testbed
+from covering import covering
 
 # Each lasts longer than others, who may want to change a knob, can wait.
 pytestmark = pytest.mark.any_host
@@ -110,11 +111,11 @@ def within(method, file):
     return f".{method}".startswith(f".{file}.")
 
 
-def play(python, place, files, env, leave_out=(), only=()):
+def play(python, place, files, env, only=()):
     """Runs files of tests; `place` has what is no part of CPython, and gets a directory for this run."""
     work = tempfile.mkdtemp(dir=place)
     report = testbed.Path(work) / "report.xml"
-    chosen = [word for flag, methods in (("-i", leave_out), ("-m", only)) for one in sorted(methods) for word in (flag, one)]
+    chosen = [word for one in only for word in ("-m", one)]
     options = [f"-j{JOBS}", "--timeout", FILE_TIMEOUT, "--junit-xml", report, "--testdir", place]
     # Short, because the tests make sockets in it, whose paths have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="hh", ignore_cleanup_errors=True) as temporary:
@@ -123,10 +124,18 @@ def play(python, place, files, env, leave_out=(), only=()):
     return Outcome(process, report)
 
 
-def differences(python, place, outcome, env):
-    """What of the faults of a run with the library is the library's; all others become warnings."""
+def forgiven(one, stock):
+    """Whether a fault, a method or a file, is one of the same run without the library, too."""
+    return one in stock.faults() or any(within(one, file) for file in stock.broken)
+
+
+def differences(python, place, outcome, env, stock=None):
+    """What of the faults of a run with the library is the library's; all others become warnings. `stock()` answers the outcome of the same files without it."""
     found = {}
-    for one, text in sorted(outcome.faults().items()):
+    faults = outcome.faults()
+    if faults and stock:
+        faults = {one: text for one, text in faults.items() if not forgiven(one, stock())}
+    for one, text in sorted(faults.items()):
         if CRASH.search(text):
             found[one] = text
             continue
@@ -161,73 +170,92 @@ def place(tmp_path_factory):
     return place
 
 
-def play_stock(version, place, venv):
-    """The tests without the library: (interpreter, files to run, methods to leave out)."""
-    made = testbed.run([INTERPRETERS[version], "-m", "venv", "--without-pip", venv])
-    assert made.returncode == 0, made.stderr
-    python = venv / "bin" / "python"
-    code = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n)])"
-    files = testbed.run([python, "-c", code, *(f"test.{file}" for file in FILES)]).stdout.split()
-    files += FORK_FILES
-    outcome = play(python, place, files, testbed.clean())
-    assert outcome.files, f"CPython's tests did not start on stock {name(version)}:\n{outcome.excerpt()}"
-    if outcome.faults():
-        print(f"stock CPython {name(version)} fails here: {sorted(outcome.bad_methods)}; hangs: {sorted(outcome.broken)}")
-    kept = [file for file in files if file not in outcome.broken]
-    assert len(kept) >= 12, f"too little runs on stock {name(version)}: {kept}\n{outcome.excerpt()}"
-    return python, kept, outcome.bad_methods
+class Version:
+    """An installed version in an empty virtual environment: its interpreter and which files it has, and what it says of them without the library."""
+
+    def __init__(self, version, place, venv):
+        made = testbed.run([INTERPRETERS[version], "-m", "venv", "--without-pip", venv])
+        assert made.returncode == 0, made.stderr
+        self.name, self.place, self.python = name(version), place, venv / "bin" / "python"
+        code = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n)])"
+        self.files = testbed.run([self.python, "-c", code, *(f"test.{file}" for file in FILES)]).stdout.split()
+        self.files += FORK_FILES
+
+    @functools.cached_property
+    def stock(self):
+        outcome = play(self.python, self.place, self.files, testbed.clean())
+        assert outcome.files, f"CPython's tests did not start on stock {self.name}:\n{outcome.excerpt()}"
+        print(f"stock CPython {self.name} fails here: {sorted(outcome.bad_methods)}; hangs: {sorted(outcome.broken)}")
+        kept = [file for file in self.files if file not in outcome.broken]
+        assert len(kept) >= 12, f"too little runs on stock {self.name}: {kept}\n{outcome.excerpt()}"
+        return outcome
 
 
 class Case(NamedTuple):
-    """What the tests run on."""
+    """What the tests run on. `pool` says of `hugetlb` whether there is one."""
 
     version: tuple
-    policy: str = "auto"
-    level: str = "arenas"
+    level: str
+    policy: str
+    pool: bool = True
 
     def __str__(self):
         return f"{name(self.version)}-{self.policy}-{self.level}"
 
 
-CASES = [
-    *(Case(MAIN, policy) for policy in testbed.POLICIES if policy != "hugetlb"),
-    *(Case(one) for one in INTERPRETERS if one != MAIN),
-    *(Case(one, level="objects") for one in INTERPRETERS),
+BACKINGS = [(policy, True) for policy in testbed.POLICIES] + [("hugetlb", False)]
+ALL_CASES = [
+    Case(version, level, *backing)
+    for version, level, backing in covering(
+        {"version": list(INTERPRETERS), "level": testbed.LEVELS, "backing": BACKINGS}, [("version",), ("level",), ("backing",)]
+    )
 ]
+CASES = [case for case in ALL_CASES if case.policy != "hugetlb"]
 
 
 @pytest.fixture(scope="module")
-def runs(request, place, tmp_path_factory):
-    """The runs of the cases that were asked for, begun with the first and so many at once: `stock(version)` and `ours(case)` wait for them."""
+def version(place, tmp_path_factory):
+    """A version by its number, made once; of those who ask at once the later ones wait for the first."""
+    made, lock = {}, threading.Lock()
+
+    def version(number):
+        with lock:
+            if number not in made:
+                made[number] = Version(number, place, tmp_path_factory.mktemp("venv"))
+            return made[number]
+
+    return version
+
+
+@pytest.fixture(scope="module")
+def runs(request, version, place, tmp_path_factory):
+    """The runs of the cases that were asked for, begun with the first and so many at once: `runs(case)` waits for one."""
     tests = [item for item in request.session.items if item.module is request.module and hasattr(item, "callspec")]
     asked = [item.callspec.params["case"] for item in tests if "case" in item.callspec.params]
-    versions = dict.fromkeys([MAIN, *(case.version for case in asked)])
+
+    def run(case):
+        records = tmp_path_factory.mktemp("records")
+        known = version(case.version)
+        return play(known.python, place, known.files, testbed.preloaded(case.policy, records, case.level)), records
+
     with concurrent.futures.ThreadPoolExecutor(RUNS) as pool:
-        # Stock first: no run with the library waits for one that has not begun.
-        stock = {one: pool.submit(play_stock, one, place, tmp_path_factory.mktemp("venv")) for one in versions}
-
-        def run(case):
-            python, files, leave_out = stock[case.version].result()
-            records = tmp_path_factory.mktemp("records")
-            return play(python, place, files, testbed.preloaded(case.policy, records, case.level), leave_out), records
-
-        ours = {case: pool.submit(run, case) for case in asked}
-        yield lambda version: stock[version].result(), lambda case: ours[case].result()
+        begun = {case: pool.submit(run, case) for case in asked if case in CASES}
+        yield lambda case: begun[case].result()
         pool.shutdown(cancel_futures=True)
 
 
-def judge(stock, place, case, outcome, records):
-    python, files, _ = stock(case.version)
+def judge(version, case, outcome, records):
     env, level = testbed.preloaded(case.policy, records, case.level), case.level
     hooked = [record for record in testbed.records(records, kills=True).values() if record["state"] == "hooked"]
-    assert set(outcome.files) == set(files) and outcome.ran > 2000, outcome.excerpt()
-    assert len(hooked) >= len(files), "the library was not in the processes that ran the tests"
+    assert set(outcome.files) == set(version.files) and outcome.ran > 2000, outcome.excerpt()
+    assert len(hooked) >= len(version.files), "the library was not in the processes that ran the tests"
     # A few processes are started with debugging modes, in which objects come from the interpreter's allocators.
     assert sum(record["level"] == level for record in hooked) > len(hooked) // 2
     assert any(record["arenas_peak"] > 1 for record in hooked)
     assert sum(record["forks"] for record in hooked) > 50, "multiprocessing did not fork on hugeheap"
-    found = differences(python, place, outcome, env)
+    found = differences(version.python, version.place, outcome, env, lambda: version.stock)
     assert not found, "\n\n".join(f"{one} fails on hugeheap only:\n{text}" for one, text in found.items())
+    assert {record["policy"] for record in hooked} == {case.policy}
     return hooked
 
 
@@ -235,33 +263,33 @@ def test_there_is_an_interpreter():
     assert INTERPRETERS, "no CPython from 3.10 on with its `test` package found"
 
 
-def hugetlb(stock, place, records):
+def hugetlb(version, case, records):
     """A run of its own: the pool belongs to the host."""
-    python, files, leave_out = stock(MAIN)
-    case = Case(MAIN, "hugetlb")
-    outcome = play(python, place, files, testbed.preloaded(case.policy, records), leave_out)
-    return judge(stock, place, case, outcome, records)
+    known = version(case.version)
+    outcome = play(known.python, known.place, known.files, testbed.preloaded(case.policy, records, case.level))
+    return judge(known, case, outcome, records)
 
 
-# These first: the other runs go on beside them.
-def test_hugetlb(runs, place, tmp_path):
+# These first: the other runs, which the fixture begins, go on beside them.
+@pytest.mark.parametrize("case", [case for case in ALL_CASES if case.policy == "hugetlb" and case.pool], ids=str)
+@pytest.mark.usefixtures("runs")
+def test_hugetlb(version, case, tmp_path):
     with testbed.pool_for("hugetlb"):
-        hooked = hugetlb(runs[0], place, tmp_path)
-    assert {record["policy"] for record in hooked} == {"hugetlb"}
+        hugetlb(version, case, tmp_path)
 
 
-def test_hugetlb_without_a_pool(runs, place, tmp_path):
+@pytest.mark.parametrize("case", [case for case in ALL_CASES if case.policy == "hugetlb" and not case.pool], ids=str)
+@pytest.mark.usefixtures("runs")
+def test_hugetlb_without_a_pool(version, case, tmp_path):
     with testbed.no_pool():
-        hooked = hugetlb(runs[0], place, tmp_path)
+        hooked = hugetlb(version, case, tmp_path)
     assert any("pool_empty" in record["fallbacks"] for record in hooked)
     assert all(record["arenas_hugetlb"] == 0 for record in hooked)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_policy_version_and_level(runs, place, case):
-    stock, ours = runs
-    hooked = judge(stock, place, case, *ours(case))
-    assert {record["policy"] for record in hooked} == {case.policy}
+def test_every_policy_version_and_level(version, runs, case):
+    judge(version(case.version), case, *runs(case))
 
 
 # What a fault looks like, and what does not: `first` is true the first time that its method runs with the library.
@@ -303,3 +331,14 @@ def test_a_fault_is_told_from_a_busy_machine(kind, body, fault, tmp_path):
     else:
         with pytest.warns(UserWarning, match="repeated"):
             assert not differences(python, tmp_path, outcome, env)
+
+
+@pytest.mark.parametrize(("kind", "body", "fault"), [("everywhere", "self.assertTrue(False)", False), ("crash", "library and os.abort()", True)])
+def test_what_is_bad_on_stock_is_forgiven_and_not_repeated(kind, body, fault, tmp_path):
+    (tmp_path / f"test_{kind}.py").write_text(FAULTY.format(kind=kind, body=body))
+    python, env, files = INTERPRETERS[MAIN], testbed.preloaded(), [f"test_{kind}"]
+    stock, outcome = play(python, tmp_path, files, testbed.clean()), play(python, tmp_path, files, env)
+    assert outcome.bad_files == set(files), outcome.excerpt()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bool(differences(python, tmp_path, outcome, env, lambda: stock)) == fault
