@@ -5,6 +5,7 @@ documented name and no other.
 """
 
 import errno
+import functools
 import os
 import re
 import resource
@@ -324,18 +325,23 @@ print(os.waitpid(child, 0)[1])
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def resident_at_the_end(version, env):
+    """Of `python -c pass`, in KiB, median of five."""
+    code = "import re; print(re.search(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+    results = [testbed.run([INTERPRETERS[version], "-c", code], env=env) for _ in range(5)]
+    assert all(result.returncode == 0 for result in results)
+    return statistics.median(int(result.stdout) for result in results)
+
+
+@functools.cache
+def resident_on_stock(version):
+    return resident_at_the_end(version, testbed.clean())
+
+
 @pytest.mark.parametrize("version", INTERPRETERS, ids=lambda one: f"{one[0]}.{one[1]}")
 @pytest.mark.parametrize("policy", ["auto", "thp", "dense", "base"])
 def test_start_up_takes_at_most_3_mib_more(version, policy):
-    """Resident memory at the end of `python -c pass`, median of five."""
-    code = "import re; print(re.search(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[1])"
-
-    def median(env):
-        results = [testbed.run([INTERPRETERS[version], "-c", code], env=env) for _ in range(5)]
-        assert all(result.returncode == 0 for result in results)
-        return statistics.median(int(result.stdout) for result in results)
-
-    more = median(testbed.preloaded(policy)) - median(testbed.clean())
+    more = resident_at_the_end(version, testbed.preloaded(policy)) - resident_on_stock(version)
     assert more <= 3 << 10, f"{more} KiB above stock"
 
 
