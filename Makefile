@@ -19,7 +19,7 @@ SEED ?= 1
 export PROPTEST_RNG_SEED := $(SEED)
 export FUZZ_SEED := $(SEED)
 
-.PHONY: build test demo bench lint docs clean rust-tests model fuzz python-tests regression interpreters system-packages install peers
+.PHONY: build test test-all demo bench lint docs clean rust-tests model fuzz python-tests regression interpreters system-packages install peers
 .PHONY: compiled-tests programs models
 
 ## build: the command at target/release/hugeheap and, with the Python package, at .venv/bin/hugeheap
@@ -36,11 +36,21 @@ $(VENV)/.tools: tests/setup.sh Makefile
 	PYTHON=$(PYTHON) tests/setup.sh venv $(VENV) $(BUILD_TOOLS)
 	touch $@
 
-## test: everything that guards the project; 21 to 29 minutes on two cores, 40 where the host is busy
-test: lint system-packages compiled-tests python-tests
+## test: everything that guards the project; about 29 minutes on two cores
+test: system-packages compiled-tests python-tests
+
+# Nothing is compiled a second time here: what would make that faster is not written.
+test test-all: export CARGO_INCREMENTAL := 0
+
+## test-all: the same with every combination of versions, policies, levels and programs, of which `make test` runs a part (tests/interpreters/covering.py),
+##   and twice the time for fuzzing; about an hour on two cores
+test-all: export TEST_ALL := 1
+test-all: export FUZZ_SECONDS := 30
+test-all: test
 
 # Two at once: optimising the command as a whole keeps one processor busy for minutes, and no more than one.
 compiled-tests:
+	tests/setup.sh tools
 	$(MAKE) --jobs=2 --output-sync=recurse programs models
 
 programs:
@@ -48,6 +58,7 @@ programs:
 	$(MAKE) --jobs=1 rust-tests
 
 models:
+	$(MAKE) --jobs=1 lint
 	$(MAKE) --jobs=1 model
 	$(MAKE) --jobs=1 fuzz
 
@@ -57,8 +68,10 @@ lint:
 	cargo clippy --locked --workspace --all-targets --features hugeheap/allocator-api2 -- -D warnings
 	tests/setup.sh oldest-compiler
 
+# The library and the simulated kernel are optimised a little, checks stay: property tests call them millions of times, which took longer than that does.
 rust-tests:
-	cargo test --locked --workspace --exclude hugeheap-python --features hugeheap/allocator-api2 --no-fail-fast
+	cargo test --locked --workspace --exclude hugeheap-python --features hugeheap/allocator-api2 --no-fail-fast \
+		--config profile.dev.package.hugeheap.opt-level=1 --config profile.dev.package.hugeheap-os.opt-level=1
 
 # The lock-free parts, all interleavings. Only what walks through them is optimised: the rest takes longer to compile than to run.
 model:
@@ -72,11 +85,11 @@ fuzz:
 python-tests:
 	$(VENV)/bin/python -m pytest tests --numprocesses=$(TESTERS) --dist=loadfile --no-loadscope-reorder --durations=15
 
-## regression: of these only CPython's own regression tests, stock beside hugeheap; about five minutes
+## regression: of these only CPython's own regression tests, on hugeheap as on stock; about three minutes
 regression: build
 	$(VENV)/bin/python -m pytest tests/interpreters/test_regression.py -v
 
-## interpreters: CPython 3.14 and 3.15 for the tests, from Debian's testing release; `make test` then takes some ten minutes more
+## interpreters: CPython 3.14 and 3.15 for the tests, from Debian's testing release; `make test` then takes longer
 interpreters:
 	tests/setup.sh interpreters
 

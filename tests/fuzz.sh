@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets for a short fixed time, all at once. FUZZ_SECONDS sets it (30), FUZZ_TARGETS which ones (all), FUZZ_SEED what libFuzzer
+# Runs the fuzz targets for a short fixed time, all at once. FUZZ_SECONDS sets it (15), FUZZ_TARGETS which ones (all), FUZZ_SEED what libFuzzer
 # draws from (the clock).
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
-seconds=${FUZZ_SECONDS:-30}
+seconds=${FUZZ_SECONDS:-15}
 read -ra targets <<<"${FUZZ_TARGETS:-arenas gc_operations object_operations}"
 
 if command -v c++ >/dev/null; then
