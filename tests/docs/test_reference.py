@@ -464,7 +464,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
-        "ahead.py", "buffers.py", "calls.py", "common.py", "cycle.py", "cyclic.py", "drop.py", "limited.py", "merged.py", "metadata.py", "neighbours.py", "partly.py",
+        "ahead.py", "blocks.py", "buffers.py", "calls.py", "common.py", "cycle.py", "cyclic.py", "drop.py", "limited.py", "merged.py", "metadata.py", "neighbours.py", "partly.py",
         "placement.py", "queues.py", "record.py", "retouch.py", "rounding.py", "rows.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "text.py", "vacant.py",
     }  # fmt: skip
 
