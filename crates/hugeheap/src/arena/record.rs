@@ -157,11 +157,6 @@ impl Arena {
         Some(if until_free < until_next { until_free } else { until_next })
     }
 
-    /// Whether a run of more than one heap page lives in it.
-    pub(crate) const fn has_long_runs(&self) -> bool {
-        self.starts != self.in_use
-    }
-
     /// First heap pages of the live runs of one page.
     pub(crate) const fn singles(&self) -> u128 {
         let continued = (self.in_use & !self.starts) >> 1;

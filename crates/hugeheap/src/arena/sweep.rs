@@ -84,9 +84,7 @@ impl<O: Os> Arenas<O> {
         let earliest = if tight { now.saturating_add(self.demand.decay()) } else { unchanged };
         let due = earliest.max(arena.retry_at);
         let advise = matches!(arena.made, Made::Base | Made::Broken);
-        // What is longer than a heap page may be a buffer that is used in part: 100 MiB of them, of which 9 were touched, became huge pages as a whole.
-        let in_part = matches!(arena.state, State::Large | State::LargeRest) || arena.has_long_runs();
-        let ask = arena.untold || in_part;
+        let ask = arena.untold || matches!(arena.state, State::Large | State::LargeRest);
         Some((Action::Collapse { advise, ask, untold: arena.untold, merging: arena.merging }, due))
     }
 

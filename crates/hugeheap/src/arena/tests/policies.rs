@@ -67,24 +67,6 @@ fn dense_is_never_advised_at_first_and_collapsed_when_dense_under_every_mode() {
     }
 }
 
-/// A collapse fills what was never touched: 100 MiB of buffers of 64 KiB, of which the program wrote 4 each, were resident as a whole a decay time later.
-#[test]
-fn buffers_that_are_used_in_part_are_no_huge_pages_before_the_program_uses_the_rest() {
-    let mut world = World::new(Policy::Dense, Config::default());
-    let runs: Vec<usize> = (0..32).map(|_| world.heap.allocate(4).expect("memory").get()).collect();
-    for &run in &runs {
-        world.use_all(run, HEAP_PAGE_BYTES);
-    }
-    world.run(5.0);
-    assert_eq!(world.huge_bytes(), 0);
-    for &run in &runs {
-        world.use_all(run, 4 * HEAP_PAGE_BYTES);
-    }
-    world.run(60.0);
-    assert_eq!(world.huge_bytes(), ARENA);
-    world.check();
-}
-
 #[test]
 fn auto_is_thp_where_that_works_and_dense_where_the_mode_is_never() {
     for mode in MODES {
