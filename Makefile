@@ -43,7 +43,7 @@ test: system-packages compiled-tests python-tests
 test test-all: export CARGO_INCREMENTAL := 0
 
 ## test-all: the same with every combination of versions, policies, levels and programs, of which `make test` runs a part (tests/interpreters/covering.py),
-##   and twice the time for fuzzing; about an hour on two cores
+##   and twice the time for fuzzing: much longer
 test-all: export TEST_ALL := 1
 test-all: export FUZZ_SECONDS := 30
 test-all: test

@@ -277,7 +277,7 @@ static void evacuate(uint32_t checks) {
     for (size_t n = 0; n < MANY; n++)
         if (n % 97 != 0)
             hh_gc_write(heap, table, &table->items[n].node, NULL);
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 5; round++) {
         for (int n = 0; n < 40; n++) {
             void **weak;
             GOT(weak, (void **)hh_gc_zalloc(heap, weak_type, 32));

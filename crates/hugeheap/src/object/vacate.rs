@@ -34,6 +34,7 @@
 use super::busy::Patience;
 use super::class::{CLASSES, GRANULE_SHIFT, SHAPES};
 use super::heap::Core;
+use super::mark::Mark;
 use super::merging::Merging;
 use super::registry::LOST;
 use super::space::{Page, Source, Space};
@@ -274,29 +275,41 @@ pub(super) fn drop_os_pages(
     Ok(())
 }
 
-/// The bitmap of a page that is pending, and what the owner's fast paths may take of its class, if they are in the middle of nothing there: neither of a free nor of an allocation. See the module's text.
+/// The bitmap of a page that is pending, and what the owner's fast paths may take of its class, if they are in the middle of nothing there: neither of a free nor of an allocation. See the module's text. Nothing is known so of a page at hand.
 pub(super) fn at_rest<S: Source>(
     core: NonNull<Core<S>>,
     page: Page,
     os: &S::Os,
 ) -> OsResult<Option<(Words, Reach)>> {
+    let agreed = agreed(core, page, os, Page::words, Mark::live)?;
+    Ok(agreed.filter(|(_, reach)| !reach.has_at_hand(page)))
+}
+
+/// The same of any pending page, by a bitmap and a count that leave the same out.
+pub(super) fn agreed<S: Source>(
+    core: NonNull<Core<S>>,
+    page: Page,
+    os: &S::Os,
+    words: impl Fn(Page) -> Words,
+    live: impl Fn(&Mark) -> u32,
+) -> OsResult<Option<(Words, Reach)>> {
     let mark = page.mark();
     let class = tag::class(page.tag());
     in_order(os)?;
-    let words = page.words();
+    let before = words(page);
     in_order(os)?;
-    let count = mark.live();
+    let count = live(mark);
     in_order(os)?;
     let Some(reach) = Reach::of(core, class, os)? else { return Ok(None) };
     in_order(os)?;
-    let again = page.words();
+    let again = words(page);
     in_order(os)?;
-    let agree = words == again && count == live_blocks(&SHAPES[class], &words) && count == mark.live();
-    Ok((agree && !reach.has_at_hand(page)).then_some((words, reach)))
+    let agree = before == again && count == live_blocks(&SHAPES[class], &before) && count == live(mark);
+    Ok(agree.then_some((before, reach)))
 }
 
 /// What was read before was there before what is read next.
-pub(super) fn in_order<P: Pages>(os: &P) -> OsResult<()> {
+fn in_order<P: Pages>(os: &P) -> OsResult<()> {
     if cfg!(target_arch = "x86_64") {
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         return Ok(());

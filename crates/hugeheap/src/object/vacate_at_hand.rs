@@ -17,11 +17,11 @@
 
 use super::class::{CLASSES, SHAPES};
 use super::heap::Core;
+use super::mark::Mark;
 use super::space::{Page, Source, Space};
 use super::tag;
-use super::vacancy::{Words, both, live_blocks, vacant_os_pages};
-use super::vacate::{Reach, drop_os_pages, in_order};
-use crate::arena::HEAP_PAGE_BYTES;
+use super::vacancy::{Words, both, vacant_os_pages};
+use super::vacate::{Reach, agreed, drop_os_pages};
 use core::ptr::NonNull;
 use hugeheap_os::{AddressRange, Result as OsResult};
 
@@ -93,26 +93,12 @@ fn at_rest_at_hand<S: Source>(
     page: Page,
     os: &S::Os,
 ) -> OsResult<Option<(Words, Reach)>> {
-    let (mark, class) = (page.mark(), tag::class(page.tag()));
-    let reach = || Reach::of(core, class, os);
-    let Some(open) = reach()?.and_then(|reach| reach.open_window_of(page)) else { return Ok(None) };
-    let words = || {
+    let reach = Reach::of(core, tag::class(page.tag()), os)?;
+    let Some(open) = reach.and_then(|reach| reach.open_window_of(page)) else { return Ok(None) };
+    let words = |page: Page| {
         let mut words = page.words();
         open.into_iter().for_each(|window| words[window] = 0);
         words
     };
-    in_order(os)?;
-    let before = words();
-    in_order(os)?;
-    let count = mark.live_at_hand();
-    in_order(os)?;
-    let Some(reach) = reach()? else { return Ok(None) };
-    in_order(os)?;
-    let again = words();
-    in_order(os)?;
-    let agree =
-        before == again && count == live_blocks(&SHAPES[class], &before) && count == mark.live_at_hand();
-    Ok(agree.then_some((before, reach)))
+    agreed(core, page, os, words, Mark::live_at_hand)
 }
-
-const _: () = assert!(AT_A_TIME * HEAP_PAGE_BYTES <= crate::arena::ARENA_BYTES);

@@ -25,6 +25,7 @@ mod threads;
 mod turns;
 mod unused;
 mod vacate;
+mod vacate_at_hand;
 mod visits;
 mod waiting;
 mod walk;
