@@ -358,10 +358,10 @@ def test_a_block_costs_no_more_instructions_than_when_it_was_measured(what, size
 
 @pytest.mark.any_host
 def test_buffers_that_replace_each_other_leave_little_behind(hugeheap, family):
-    """A heap kept 8 MiB of them, nearly all of another length than the next one: of 28 MiB that lived 50 were resident."""
+    """A heap kept 8 MiB of them, nearly all of another length than the next one: of 28 MiB that lived 50 were resident. Whether an arena more is, of 2 MiB, depends on when the maintenance thread gets to run."""
     live, resident = map(int, on_malloc(hugeheap, family, "ring", str(512 << 10), "4000").stdout.split())
     _, few = map(int, on_malloc(hugeheap, family, "ring", str(512 << 10), "1").stdout.split())
-    assert live < resident - few <= 1.4 * live
+    assert live < resident - few <= 1.5 * live
 
 
 @pytest.mark.any_host

@@ -22,7 +22,7 @@ fn heap_to_free() -> Option<ManuallyDrop<ProcessHeap>> {
 #[unsafe(no_mangle)]
 extern "C" fn hh_malloc(size: usize) -> *mut c_void {
     match heap() {
-        Some(mut heap) => block_or_null(heap.allocate(size)),
+        Some(mut heap) => block_or_null(heap.allocate_by_table(size)),
         None => refuse(libc::ENOMEM),
     }
 }
@@ -50,7 +50,7 @@ extern "C" fn hh_aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
 unsafe extern "C" fn hh_realloc(address: *mut c_void, size: usize) -> *mut c_void {
     match (heap(), NonNull::new(address.cast())) {
         (None, _) => refuse(libc::ENOMEM),
-        (Some(mut heap), None) => block_or_null(heap.allocate(size)),
+        (Some(mut heap), None) => block_or_null(heap.allocate_by_table(size)),
         // SAFETY: the caller gives the block up, by the contract of realloc. That it is one is checked.
         (Some(mut heap), Some(address)) => block_or_null(unsafe { heap.reallocate(address, size) }),
     }

@@ -113,7 +113,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 
 #[inline(never)]
 extern "C" fn malloc_far(size: usize) -> *mut c_void {
-    with_heap(size, |heap| heap.allocate(size), move || c_library::malloc(size))
+    with_heap(size, |heap| heap.allocate_by_table(size), move || c_library::malloc(size))
 }
 
 #[unsafe(no_mangle)]

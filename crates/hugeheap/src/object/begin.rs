@@ -66,6 +66,9 @@ impl<S: Source> Own<S> {
         mark.begin_at_hand(SHAPES[class].windows);
         mark.tag.store(self.tag_of(class), Ordering::Release);
         self.bins[class].page = address;
+        if self.groups.has(class) {
+            self.count_page_of_group(class);
+        }
     }
 
     /// Remembers the first blocks of a page that was just cut, and takes the first of them.

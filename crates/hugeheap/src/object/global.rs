@@ -393,7 +393,7 @@ impl GlobalHeap {
     /// the compiler makes one branch of the two, with four more instructions.
     #[inline(never)]
     fn allocate(bytes: usize) -> *mut u8 {
-        let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate(bytes));
+        let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_by_table(bytes));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 

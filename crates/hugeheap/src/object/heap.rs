@@ -21,6 +21,7 @@
 use super::apart::Apart;
 use super::bin::{Bin, NO_BLOCK};
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, MAX_SMALL, SHAPES, WINDOWS};
+use super::few::Groups;
 use super::hardened::Preset;
 use super::inbox::Queues;
 use super::instructions::in_register;
@@ -50,6 +51,8 @@ pub(crate) struct Own<S: Source> {
     /// The ways to the bins of all sizes, for callers that know no size when they are compiled. A copy for each heap, a kibibyte: the table of all heaps would be an address more to load with each
     /// request and each sized free: `larson` with one thread took 2 to 4 % longer, 1.7 % in the mean of four.
     pub(crate) ways: Ways,
+    /// Of a thread's heap.
+    pub(super) groups: Groups,
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,
     /// Granules of that region, up to 2³²: blocks beyond its first 64 GiB are freed by a longer way, and not remembered.
@@ -171,6 +174,17 @@ impl<S: Source> Heap<S> {
         self.allocate_with::<true>(bytes)
     }
 
+    /// The same, by the heap's own table: where the size is no constant. In a thread's heap sizes of 65 bytes to 2 KiB share ten classes until the page of one is used up.
+    #[inline(always)]
+    pub fn allocate_by_table(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes > MAX_BINNED {
+            return Self::allocate_pages(self.core, bytes);
+        }
+        let way = self.own().way_of(bytes);
+        // SAFETY: the way of a request.
+        unsafe { self.allocate_on::<true>(way) }
+    }
+
     /// The same for a caller that has asked the current window itself, as C's inline functions do: it stays open. [`allocate`](Self::allocate) leaves it where
     /// blocks are taken and freed in turn, and the inline functions would ask in vain from then on.
     #[inline(always)]
@@ -245,7 +259,7 @@ impl<S: Source> Heap<S> {
     /// Requests above [`MAX_SMALL`], for who asks the current window first: a function of its own, so that those save no registers.
     #[inline(never)]
     fn allocate_more(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
-        Self::borrowed(core).allocate_with::<true>(bytes)
+        Self::borrowed(core).allocate_by_table(bytes)
     }
 
     /// [`allocate_pages`](Self::allocate_pages) for who has the bytes first: see `free`.
@@ -330,6 +344,7 @@ impl<S: Source> Own<S> {
             announcing: _,
             bins: _,
             ways: _,
+            groups: _,
             tag: _,
             batch: _,
             runs: _,

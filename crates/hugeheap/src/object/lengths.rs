@@ -166,6 +166,8 @@ pub(super) const fn run_length(pages: usize) -> Option<Length> {
 
 /// Bytes of what a heap hands out for a request of so many: of a block, a page run or a large block, as [`Heap::usable_size`](super::Heap::usable_size) says afterwards. Hardened heaps hand out more, of their guards.
 ///
+/// The first blocks of a thread may be [longer](super::Heap::allocate_by_table).
+///
 /// For who has another allocator as well, and gives each what it serves best.
 pub const fn block_bytes(bytes: usize) -> usize {
     if bytes <= MAX_BINNED {

@@ -100,6 +100,7 @@ mod beside;
 mod bin;
 mod busy;
 pub(crate) mod class;
+mod few;
 mod free;
 mod global;
 mod handed;

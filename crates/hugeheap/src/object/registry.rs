@@ -170,7 +170,9 @@ impl<S: Source> Space<S> {
     /// The same for a thread and for nobody else. In a forked child, where the thread is missing, it waits for an owner. A heap that was acquired by hand may be the
     /// forking thread's: it stays as it is.
     pub(super) fn acquire_for_thread(&'static self) -> Option<Heap<S>> {
-        self.acquire_as(self.source().hardened(), THREAD)
+        let mut heap = self.acquire_as(self.source().hardened(), THREAD)?;
+        heap.group();
+        Some(heap)
     }
 
     /// The same for a thread, of that number with the system, that has left a heap.
@@ -462,6 +464,7 @@ impl<S: Source> Drop for Heap<S> {
         // The next one begins like the first. While it went on with as many pages as this one had come to take, a program that gave each request a heap of one block had 750 MiB instead of 46
         // when its heaps had been used ten times.
         self.own().batch = FIRST_BATCH;
+        self.own().ungroup();
         self.leave();
     }
 }

@@ -3,6 +3,7 @@
 //! Blocks of other heaps: see [`remote_free`](super::remote_free).
 
 use super::class::{self, CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, MAX_BLOCK, SHAPES, block_class_of};
+use super::few::{self, standing_for};
 use super::heap::{Core, Heap, Own, Place, Way};
 use super::mistake::{self, Mistake};
 use super::remote_free::{Elsewhere, InPending};
@@ -100,7 +101,8 @@ impl<S: Source> Heap<S> {
     pub(super) unsafe fn free_sized_of_another(address: NonNull<u8>, bytes: usize, core: NonNull<Core<S>>) {
         // SAFETY: by the contract above.
         unsafe { core::hint::assert_unchecked(bytes <= MAX_BINNED) };
-        let fits = |own: &Own<S>, way| tag::is_pending_elsewhere(way ^ own.way_of(bytes) as u32);
+        // By the table of all heaps: this one may have its classes in groups, and the other one not. A block in a page of a group goes the longer way, also where it is pending: tried here it took every block seven more.
+        let fits = |_: &Own<S>, way| tag::is_pending_elsewhere(way ^ tag::way_of(bytes) as u32);
         // SAFETY: by the contract above.
         match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, fits) } {
             InPending::Freed => {}
@@ -121,12 +123,13 @@ impl<S: Source> Heap<S> {
         let granule = heap.own().granule_of(address.as_ptr() as usize);
         if let Some(Way { way, mark, .. }) = heap.own().way_to_any(granule) {
             let class = block_class_of(bytes);
-            if tag::heap(way as u32) != 0 && tag::class(way as u32) == class {
+            let theirs = tag::class(way as u32);
+            if tag::heap(way as u32) != 0 && (theirs == class || theirs == standing_for(class)) {
                 // SAFETY: the granule lies in the first region, in a page of another heap and of that class, with that mark.
                 match unsafe { heap.own().free_of_other(granule, way, mark) } {
                     Elsewhere::Freed => return,
                     Elsewhere::Refused => {}
-                    Elsewhere::Twice => sized_free_twice(address.as_ptr() as usize, class),
+                    Elsewhere::Twice => sized_free_twice(address.as_ptr() as usize, theirs),
                 }
             }
         }
@@ -173,8 +176,7 @@ impl<S: Source> Heap<S> {
             }
             return;
         }
-        let fits = bytes <= MAX_BLOCK
-            && space.page(start).is_some_and(|page| class::fits(bytes, tag::class(page.tag())));
+        let fits = bytes <= MAX_BLOCK && space.page(start).is_some_and(|page| space.fits(bytes, page.tag()));
         let checked = if fits { Ok(()) } else { space.check_size(start, bytes) };
         // SAFETY: by the contract above.
         let result = checked.and_then(|()| unsafe { heap.try_free(address) });
@@ -356,6 +358,12 @@ impl<S: Source> Space<S> {
         }
     }
 
+    /// Whether a request of so many bytes, at most [`MAX_BLOCK`], may have a block of a page with that tag.
+    fn fits(&self, bytes: usize, tag: u32) -> bool {
+        let class = tag::class(tag);
+        class::fits(bytes, class) || few::fits_in_group(bytes, class) && !self.is_hardened(tag::heap(tag))
+    }
+
     /// Whether a request of `given` bytes can have got what lies at `address`: for who has to know before it is freed or resized. That something live begins there is not looked at for
     /// blocks; [`usable_size`](Self::usable_size) does.
     ///
@@ -363,8 +371,8 @@ impl<S: Source> Space<S> {
     /// When it cannot, or nothing of this allocator lies there.
     pub fn check_size(&self, address: usize, given: usize) -> Result<(), Mistake> {
         let (bytes, fits) = match self.find(address)? {
-            Found::Block(_, class) => {
-                let fits = given <= MAX_BLOCK && class::fits(given, class);
+            Found::Block(page, class) => {
+                let fits = given <= MAX_BLOCK && self.fits(given, page.tag());
                 (SHAPES[class].bytes as usize, fits)
             }
             Found::InSpan(block) => (block.bytes(), block.fits(given)),

@@ -10,9 +10,9 @@
 //! The first way is that of a string or a vector that grows from the beginning. While it was the second one, which looked for the block three times, to take 40 bytes, have
 //! them grow to 80 and free them cost 271 instructions; now it is 140 (`tests/instructions`, `grow`).
 
-use super::class::{CLASSES, MAX_BINNED, MAX_BLOCK, SHAPES, WINDOWS, aligned_class_of, fits};
+use super::class::{CLASSES, Class, MAX_BINNED, MAX_BLOCK, SHAPES, WINDOWS, aligned_class_of, fits};
 use super::hardened::is_guarded;
-use super::heap::{Core, Heap, Way};
+use super::heap::{Core, Heap, Own, Way};
 use super::lengths::{self, GROWN};
 use super::mistake::Mistake;
 use super::pages::{MAX_RUN, Resized};
@@ -42,7 +42,7 @@ impl<S: Source> Heap<S> {
             return None;
         }
         if align <= 16 {
-            return self.allocate(bytes);
+            return self.allocate_by_table(bytes);
         }
         let most = self.own().most_of_class();
         if let Some(class) =
@@ -226,9 +226,7 @@ impl<S: Source> Heap<S> {
         let start = address.as_ptr() as usize;
         let space = self.own().space;
         let (have, stays) = match space.find(start)? {
-            Found::Block(page, class) => {
-                (live_bytes(page, class, start)?, bytes <= MAX_BLOCK && fits(bytes, class))
-            }
+            Found::Block(page, class) => (live_bytes(page, class, start)?, self.own().may_have(bytes, class)),
             Found::InSpan(block) => (block.bytes(), block.fits(bytes)),
             // Without the arenas' lock: text that grew by a few bytes at a time took it, and read the clock, each time, and took twice as long as with stock CPython.
             Found::Run(page) if bytes > MAX_BLOCK && space.fits_run(page, bytes) => (bytes_of(page), true),
@@ -283,6 +281,14 @@ impl<S: Source> Heap<S> {
     pub fn usable_size(&mut self, address: NonNull<u8>) -> Result<usize, Mistake> {
         let start = address.as_ptr() as usize;
         self.own().space.usable_size(start)
+    }
+}
+
+impl<S: Source> Own<S> {
+    /// Whether a request of so many bytes may have a block of that class here.
+    fn may_have(&self, bytes: usize, class: Class) -> bool {
+        let in_group = bytes <= MAX_BINNED && tag::class_on(self.way_of(bytes)) == class;
+        in_group || bytes <= MAX_BLOCK && fits(bytes, class)
     }
 }
 

@@ -8,6 +8,7 @@
 //! | live blocks in a page's mark | its bitmap |
 //! | recent blocks | tags and bitmaps of their pages, the current window |
 //! | pending tags | the inbox and the queues |
+//! | where sizes lead | their groups |
 //!
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
@@ -64,6 +65,9 @@ impl<S: Source> Heap<S> {
         }
         for (address, place) in found {
             let _ = writeln!(problems, "page {address:#x} {place:?} is not this heap's");
+        }
+        if let Err(problem) = own.verify_ways() {
+            let _ = writeln!(problems, "{problem}");
         }
         if let Err(problem) = own.space.verify_spans(own.space.pages()) {
             let _ = writeln!(problems, "{problem}");

@@ -76,6 +76,8 @@ pub(crate) struct Machine {
     gone: Vec<usize>,
     seed: u64,
     steps: u64,
+    /// Heaps are threads': sizes have their classes in groups.
+    grouped: bool,
     /// Bytes of metadata when there were only the heaps.
     metadata: usize,
     /// Calls may be made to fail, and limits set: requests may be refused.
@@ -84,6 +86,14 @@ pub(crate) struct Machine {
 
 fn pointer(address: usize) -> NonNull<u8> {
     NonNull::new(address as *mut u8).expect("no block begins at 0")
+}
+
+fn acquire(space: &'static Space<World>, grouped: bool) -> Option<Heap<World>> {
+    let mut heap = space.acquire()?;
+    if grouped {
+        heap.group();
+    }
+    Some(heap)
 }
 
 impl Machine {
@@ -110,7 +120,8 @@ impl Machine {
         if start[5] % 2 == 1 {
             space.expect_headers();
         }
-        let heaps = (0..1 + start[4] as usize % 3).map(|_| space.acquire()).collect();
+        let grouped = start[5] / 2 % 2 == 1;
+        let heaps = (0..1 + start[4] as usize % 3).map(|_| acquire(space, grouped)).collect();
         let metadata = space.metadata_bytes();
         Self {
             world,
@@ -121,6 +132,7 @@ impl Machine {
             gone: Vec::new(),
             seed: 1,
             steps: 0,
+            grouped,
             metadata,
             faulty,
         }
@@ -132,7 +144,8 @@ impl Machine {
         let (wide, heap) = (usize::from(a) << 8 | usize::from(b), usize::from(c));
         self.world.kernel.advance(Duration::from_micros(10));
         match operation % 44 {
-            0 | 1 => self.allocate(wide % 577, heap, Kind::Plain),
+            0 => self.allocate(wide % 577, heap, Kind::Plain),
+            1 => self.allocate(wide % 2100, heap, Kind::ByTable),
             2 => self.allocate(wide % 577, heap, Kind::Near),
             3 => self.allocate(wide % 577, heap, Kind::AfterWindow),
             4 => self.allocate(577 + wide % (MAX_BLOCK - 576), heap, Kind::Plain),
@@ -185,6 +198,7 @@ impl Machine {
         let block = match kind {
             Kind::Plain => heap.allocate(bytes),
             Kind::Near => heap.allocate_near(bytes).or_else(|| heap.allocate_far(bytes)),
+            Kind::ByTable => heap.allocate_by_table(bytes),
             Kind::AfterWindow => heap.allocate_after_window(bytes),
             Kind::Zeroed => heap.allocate_zeroed(bytes),
             Kind::Aligned(align) => heap.allocate_aligned(bytes, align),
@@ -195,7 +209,7 @@ impl Machine {
         assert!(usable >= bytes.max(1), "{usable} bytes for {bytes}");
         assert_eq!(address % 16, 0);
         match kind {
-            Kind::Plain | Kind::Near | Kind::AfterWindow => {}
+            Kind::Plain | Kind::ByTable | Kind::Near | Kind::AfterWindow => {}
             Kind::Zeroed => self.check_zero(address, bytes),
             Kind::Aligned(align) => assert_eq!(address % align, 0, "{bytes} bytes aligned to {align}"),
         }
@@ -257,7 +271,10 @@ impl Machine {
                     }
                 }
                 // An aligned block has more than its size asks for: what it can be used for always fits.
-                (Way::Sized, Some(heap)) => heap.free_sized(pointer(address), live.usable),
+                (Way::Sized, Some(heap)) if live.aligned || picked % 2 == 0 => {
+                    heap.free_sized(pointer(address), live.usable);
+                }
+                (Way::Sized, Some(heap)) => heap.free_sized(pointer(address), live.bytes),
                 _ => space.free(pointer(address)),
             }
         }
@@ -340,7 +357,7 @@ impl Machine {
     fn leave_or_return(&mut self, number: usize) {
         let number = number % self.heaps.len();
         if self.heaps[number].take().is_none() {
-            let found = self.space.acquire().expect("one waits");
+            let found = acquire(self.space, self.grouped).expect("one waits");
             // The first that waits.
             let waiting = self.heaps.iter().position(Option::is_none).expect("this one");
             self.heaps[waiting] = Some(found);
@@ -375,6 +392,8 @@ impl Machine {
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,
+    /// As for a size that no compiler knows.
+    ByTable,
     /// As the interpreters' hooks ask.
     Near,
     /// As C's inline functions do.

@@ -5,6 +5,7 @@
 mod blocks;
 mod checks;
 mod exhausted;
+mod few;
 mod forks;
 mod found;
 mod growing;
