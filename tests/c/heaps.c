@@ -6,6 +6,41 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+enum { FEW = 32 };
+
+/* A block of each of the sizes of 65 to 576 bytes in steps of 16 from the thread's heap, which lie in so many heap pages. */
+static void *few_of(void *function) {
+    void *blocks[FEW];
+    intptr_t pages = 0;
+    for (unsigned n = 0; n < FEW; n++) {
+        size_t size = 65 + 16 * n;
+        switch ((intptr_t)function) {
+        case 0: blocks[n] = hh_malloc(size); break;
+        case 1: blocks[n] = hh_calloc(1, size); break;
+        default: blocks[n] = hh_realloc(NULL, size);
+        }
+        CHECK(blocks[n] != NULL && hh_usable_size(blocks[n]) >= size);
+        int is_new = 1;
+        for (unsigned before = 0; before < n; before++)
+            is_new &= (uintptr_t)blocks[before] >> 14 != (uintptr_t)blocks[n] >> 14;
+        pages += is_new;
+    }
+    for (unsigned n = 0; n < FEW; n++)
+        hh_free_sized(blocks[n], 65 + 16 * n);
+    return (void *)pages;
+}
+
+/* A thread with few blocks has few heap pages, whichever function they come from. */
+static void test_few(void) {
+    for (intptr_t function = 0; function < 3; function++) {
+        pthread_t thread;
+        void *pages;
+        CHECK(pthread_create(&thread, NULL, few_of, (void *)function) == 0);
+        CHECK(pthread_join(thread, &pages) == 0);
+        CHECK((intptr_t)pages > 0 && (intptr_t)pages <= 12);
+    }
+}
+
 static void test_heaps(void) {
     const hh_heap_options options = HH_HEAP_OPTIONS_INIT;
     hh_heap *heap = hh_heap_new(NULL), *second = hh_heap_new(&options);
@@ -188,4 +223,4 @@ static void test_limited(void) {
     in_children(limit_while_blocks_live);
 }
 
-MAIN({"heaps", test_heaps}, {"exhausted", test_exhausted}, {"limited", test_limited})
+MAIN({"few", test_few}, {"heaps", test_heaps}, {"exhausted", test_exhausted}, {"limited", test_limited})

@@ -417,6 +417,41 @@ static int others(size_t size, long count) {
     return 0;
 }
 
+enum { FEW = 32 };
+
+/* A block of each of the sizes of 65 to 576 bytes in steps of 16, which lie in so many heap pages. */
+static void *few_of(void *function) {
+    void *blocks[FEW];
+    long pages = 0;
+    for (long number = 0; number < FEW; number++) {
+        size_t size = 65 + 16 * (size_t)number;
+        switch ((intptr_t)function) {
+        case 0: blocks[number] = malloc(size); break;
+        case 1: blocks[number] = calloc(1, size); break;
+        default: blocks[number] = realloc(malloc(1), size);
+        }
+        CHECK(blocks[number] && malloc_usable_size(blocks[number]) >= size);
+        int is_new = 1;
+        for (long before = 0; before < number; before++)
+            is_new &= (uintptr_t)blocks[before] >> 14 != (uintptr_t)blocks[number] >> 14;
+        pages += is_new;
+    }
+    for (long number = 0; number < FEW; number++)
+        free(blocks[number]);
+    return (void *)pages;
+}
+
+/* A thread with few blocks has few heap pages, whichever function they come from. */
+static void few(void) {
+    for (intptr_t function = 0; function < 3; function++) {
+        pthread_t thread;
+        void *pages;
+        CHECK(pthread_create(&thread, NULL, few_of, (void *)function) == 0);
+        CHECK(pthread_join(thread, &pages) == 0);
+        CHECK((intptr_t)pages > 0 && (intptr_t)pages <= 12);
+    }
+}
+
 int main(int count, char **words) {
     if (count == 4 && strcmp(words[1], "others") == 0)
         return others(strtoul(words[2], NULL, 10), atol(words[3]));
@@ -429,7 +464,7 @@ int main(int count, char **words) {
     const struct {
         const char *name;
         void (*run)(void);
-    } all[] = {{"limited", limited}, {"little_left", little_left}, {"many", many}, {"first", first}, {"sizes", sizes},     {"refusals", refusals}, {"alignments", alignments}, {"foreign", foreign},
+    } all[] = {{"limited", limited}, {"little_left", little_left}, {"many", many}, {"first", first}, {"few", few}, {"sizes", sizes},     {"refusals", refusals}, {"alignments", alignments}, {"foreign", foreign},
                {"threads", threads}, {"endings", endings},   {"reports", reports},       {"twice", twice},
                {"inside", inside},   {"wrong_realloc", wrong_realloc}, {"owner", owner}};
     for (size_t number = 0; count == 2 && number < sizeof all / sizeof *all; number++)

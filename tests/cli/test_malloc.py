@@ -13,7 +13,7 @@ import testbed
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TIMEOUT = 100
-SECTIONS = ["sizes", "limited", "many", "first", "little_left", "refusals", "alignments", "foreign", "threads", "endings", "reports"]
+SECTIONS = ["sizes", "limited", "many", "first", "few", "little_left", "refusals", "alignments", "foreign", "threads", "endings", "reports"]
 
 
 @pytest.fixture(scope="module")

@@ -128,14 +128,13 @@ unsafe extern "C" fn hh_heap_realloc(
     }
 }
 
-/// Whether a request of `given` bytes can have got the `bytes` that begin at `address`. Small blocks, most of what a runtime resizes, are known by `bytes` alone. For others the library is asked: bounds of their
+/// Whether a request of `given` bytes can have got the `bytes` that begin at `address`. Small blocks, most of what a runtime resizes, are known by `bytes` alone, but for those of a class that stands for others. For all else the library is asked: bounds of their
 /// kind let 577 pass for a block of 3000 bytes, and 8193 for 50 MB.
 fn check_old_size(address: NonNull<u8>, bytes: usize, given: usize) -> Result<(), Mistake> {
-    if bytes > MAX_SMALL {
-        return space().check_size(address.as_ptr() as usize, given);
+    if bytes <= MAX_SMALL && (bytes - 15..=bytes).contains(&given.max(1)) {
+        return Ok(());
     }
-    let fits = (bytes - 15..=bytes).contains(&given.max(1));
-    if fits { Ok(()) } else { Err(Mistake::WrongSize { bytes, given }) }
+    space().check_size(address.as_ptr() as usize, given)
 }
 
 #[unsafe(no_mangle)]
