@@ -23,3 +23,5 @@ pub mod object;
 #[cfg(target_os = "linux")]
 pub mod runtime;
 pub mod telemetry;
+#[cfg(target_os = "linux")]
+mod thread_end;

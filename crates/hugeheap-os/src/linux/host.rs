@@ -76,7 +76,7 @@ fn soft_limit(limit: libc::rlimit) -> Option<u64> {
 /// The size of this process's address space in bytes: the first field of statm.
 fn address_space_used(root: &Root) -> Result<u64> {
     let mut buffer = [0; 256];
-    let text = read::whole(&root.path(b"/proc/self/statm")?, &mut buffer, STATM)?;
+    let text = read::whole(&root.path(b"/proc/thread-self/statm")?, &mut buffer, STATM)?;
     let field = text.split(|&byte| byte == b' ').next();
     let pages = field.and_then(read::decimal).ok_or(read::malformed(STATM))?;
     pages.checked_mul(vm::os_page() as u64).ok_or(read::malformed(STATM))
@@ -157,10 +157,10 @@ mod tests {
     #[test]
     fn address_space_is_in_pages() {
         let fake = FakeRoot::new();
-        fake.write("proc/self/statm", "765 441 413 5 0 123 0\n");
+        fake.write("proc/thread-self/statm", "765 441 413 5 0 123 0\n");
         assert_eq!(address_space_used(&fake.root()), Ok(765 * vm::os_page() as u64));
         for text in ["", "-1 2", "99999999999999999999 1", "18446744073709551615 1"] {
-            fake.write("proc/self/statm", text);
+            fake.write("proc/thread-self/statm", text);
             assert_eq!(address_space_used(&fake.root()), Err(read::malformed(STATM)), "{text}");
         }
     }

@@ -54,7 +54,7 @@ const PROCMAP_QUERY: u64 = (3 << 30) | ((size_of::<Query>() as u64) << 16) | ((b
 
 /// The mapping that `address` lies in; `None` where nothing is mapped.
 pub(super) fn mapping_at(address: usize) -> Result<Option<Mapping>> {
-    let file = File::open_c(c"/proc/self/maps", NAME)?;
+    let file = File::open_c(c"/proc/thread-self/maps", NAME)?;
     match query(&file, address) {
         // Nothing mapped there.
         Err(libc::ENOENT) => Ok(None),
@@ -72,7 +72,7 @@ impl Linux {
     /// # Errors
     /// Where /proc cannot be read.
     pub fn shares_file(name: &[u8]) -> Result<bool> {
-        shares(Lines::<_, 4096>::new(File::open_c(c"/proc/self/maps", NAME)?), name)
+        shares(Lines::<_, 4096>::new(File::open_c(c"/proc/thread-self/maps", NAME)?), name)
     }
 }
 
@@ -198,7 +198,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
     fn both_ways_answer_alike_for_the_real_process() {
         // Two accesses, so that no neighbour merges with it between the two looks.
         let range = vm::map_anywhere(2 * vm::os_page()).unwrap();
-        let file = File::open_c(c"/proc/self/maps", NAME).unwrap();
+        let file = File::open_c(c"/proc/thread-self/maps", NAME).unwrap();
         let by_text = search(Lines::<_, 1024>::new(file), range.start).unwrap().unwrap();
         assert!(by_text.range.encloses(range));
         let asked = mapping_at(range.start).unwrap().unwrap();

@@ -11,6 +11,7 @@
 //!   process                             another process: its facts, its page tables, advice for it
 //!   read                                files without the heap
 //!   descriptors                         a thread that shares none with the program
+//!   leader                              whether the thread that the process began with has ended
 //! ```
 
 mod capabilities;
@@ -21,6 +22,7 @@ mod hardware;
 mod host;
 mod hugetlb;
 mod knobs;
+mod leader;
 mod maps;
 mod pagemap;
 mod pages;

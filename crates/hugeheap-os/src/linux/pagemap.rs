@@ -78,7 +78,7 @@ const PAGEMAP_SCAN: u64 = (3 << 30) | ((size_of::<Scan>() as u64) << 16) | ((b'f
 pub(super) const REGIONS: usize = 128;
 
 fn open() -> Result<File> {
-    File::open_c(c"/proc/self/pagemap", NAME)
+    File::open_c(c"/proc/thread-self/pagemap", NAME)
 }
 
 /// What backs `range`, a multiple of the OS page.

@@ -10,7 +10,9 @@
 //! only [`Lines`] shortens, and says so in [`Line::cut`]. Files are read by position only. When the program closes the number meanwhile and gets it for a socket, that fails, where
 //! `read` would wait for a message and take it from the program ([`descriptors`](super::descriptors)).
 //!
-//! Errors carry one static name for the whole file ("read(/proc/meminfo)"): the code tells whether opening (`ENOENT`, `EACCES`),
+//! What is said of this process's memory is read below /proc/thread-self: /proc/self is the leader, and of one that has [ended](super::leader) before other threads it says that it has none.
+//!
+//! Errors carry one static name for the whole file ("read(/proc/meminfo)"; that of a process's is named below /proc/self): the code tells whether opening (`ENOENT`, `EACCES`),
 //! reading, or understanding it failed (`EBADMSG`).
 
 use crate::{Error, Result};

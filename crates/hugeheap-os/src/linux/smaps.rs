@@ -25,7 +25,7 @@ const NAME: &str = "read(/proc/self/smaps)";
 
 /// What backs `range`, a multiple of the OS page.
 pub(super) fn residency(range: AddressRange) -> Result<Residency> {
-    let file = File::open_c(c"/proc/self/smaps", NAME)?;
+    let file = File::open_c(c"/proc/thread-self/smaps", NAME)?;
     // Long names are cut to this; all other lines are far shorter.
     sum(Lines::<_, 512>::new(file), range, pagemap::present)
 }

@@ -17,10 +17,10 @@ use super::heap::{Core, Heap, Own};
 use super::space::{Source, Space};
 use crate::arena::Arenas;
 use crate::runtime::{Runtime, runtime};
+use crate::thread_end::AtThreadEnd;
 use core::alloc::{GlobalAlloc, Layout};
 use core::mem::{ManuallyDrop, offset_of};
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use hugeheap_os::linux::Linux;
 
@@ -231,43 +231,18 @@ mod slot {
     }
 }
 
-/// pthread key + 1 whose destructor leaves the thread's heap; 0: not made yet, `u32::MAX`: none to be had.
-static KEY: AtomicU32 = AtomicU32::new(0);
+static LEAVE: AtThreadEnd = AtThreadEnd::new(leave);
 
 /// Sees to it that the heap of this thread is left when the thread ends; where the C library has no key for that, or no room for its value, that it is adopted afterwards. It was nobody's for good: in a
 /// program that uses up all keys before its first request, each thread that ended kept its heap, 0.9 MiB.
 fn leave_at_end(core: NonNull<Core<Runtime>>) {
-    let key = key();
-    let value = core.as_ptr().cast_const().cast();
-    // SAFETY: the key exists.
-    let told = key != u32::MAX && unsafe { libc::pthread_setspecific(key - 1, value) } == 0;
+    let told = LEAVE.ask(core.as_ptr().cast_const().cast());
     if !told {
         // SAFETY: no preconditions.
         let thread = unsafe { libc::gettid() };
         SPACE.note_late(&ManuallyDrop::new(Heap { core }), thread as u32);
     }
-}
-
-/// [`KEY`], made if there is none.
-fn key() -> u32 {
-    let mut key = KEY.load(Ordering::Acquire);
-    if key == 0 {
-        let mut made: libc::pthread_key_t = 0;
-        // SAFETY: the destructor is a function of this library, which is never unloaded once it is in use.
-        let answer = unsafe { libc::pthread_key_create(&raw mut made, Some(leave)) };
-        let wanted = if answer == 0 { made + 1 } else { u32::MAX };
-        key = match KEY.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => wanted,
-            Err(theirs) => {
-                if answer == 0 {
-                    // SAFETY: just made and used by nobody.
-                    unsafe { libc::pthread_key_delete(made) };
-                }
-                theirs
-            }
-        };
-    }
-    key
+    runtime().note_thread();
 }
 
 /// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and this one is called again: up to four times in all.
@@ -481,6 +456,7 @@ unsafe impl GlobalAlloc for GlobalHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering;
 
     /// Has the kernel refuse `tgkill` from this thread on.
     fn refuse_tgkill() {

@@ -1,7 +1,7 @@
 //! What happens around `fork`.
 //!
 //! ```text
-//!   before: lock forks ─▶ end the maintenance thread ─▶ lock heap while nobody gives back, and blocks ─▶ copy hugetlb arenas
+//!   before: the thread may be a leader ─▶ lock forks ─▶ end the maintenance thread ─▶ lock heap while nobody gives back, and blocks ─▶ copy hugetlb arenas
 //!   parent: drop the copies ─▶ unlock            child: copies into place ─▶ own record ─▶ unlock
 //!           ─▶ maintenance goes on, now or soon
 //! ```
@@ -10,7 +10,7 @@
 //! forked its workers within the decay time was charged for all that the building had needed. Who cannot have a thread right after the fork says so with
 //! [`Runtime::ask_after_forks`], and continues it.
 //!
-//! In the child maintenance begins with its first event: threads cannot be started here, and what it has not changed it shares.
+//! In the child maintenance begins with its first event: threads cannot be started here, and what it has not changed it shares. Its [leader](super::leader) is the thread that forked, which is noted before.
 //!
 //! The order of the locks, on all paths:
 //!
@@ -82,7 +82,7 @@ impl Registration {
 }
 
 /// The kernel's numbers of this process and thread.
-fn numbers() -> (u32, u32) {
+pub(super) fn numbers() -> (u32, u32) {
     // SAFETY: these calls have no preconditions.
     unsafe { (libc::getpid() as u32, libc::gettid() as u32) }
 }
@@ -100,7 +100,9 @@ pub(super) fn register() {
 
 extern "C" fn before() {
     let runtime = runtime();
-    // First, since phases are changed by one fork at a time.
+    // Before any lock: it may allocate. Without memory for that the child's leader is untold.
+    super::guest::call(|| runtime.thread.leader.note_forks());
+    // First of the locks, since phases are changed by one fork at a time.
     core::mem::forget(FORKING.lock());
     runtime.thread.stop_and_hold();
     object::space().hold_visits();
@@ -112,6 +114,13 @@ extern "C" fn before() {
     *copies = heap.before_fork();
     core::mem::forget(copies);
     heap.keep_over_fork();
+}
+
+/// Ends the maintenance thread of a process whose leader ends, in the leader; that no other is started is the caller's. Not while another thread forks.
+pub(super) fn end_maintenance_thread() {
+    let _forks = FORKING.lock();
+    runtime().thread.stop_and_hold();
+    runtime().thread.resume();
 }
 
 /// Says in a child that it is in danger: the fork itself cannot be refused.
@@ -193,6 +202,7 @@ extern "C" fn in_child() {
         object::space().release_visits();
         object::space().after_fork_in_child(&[object::thread_number()]);
         runtime.thread.resume_in_child();
+        runtime.thread.leader.begin_in_child();
         FORKING.unlock_leaked();
     }
 }

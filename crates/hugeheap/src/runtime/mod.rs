@@ -11,14 +11,15 @@
 //!   (the tables of its thread-local storage) and when it notes the fork handlers: so no lock is held there, and the thread's own heap is not in use ([`guest`]).
 //! * The lock is held for bit operations and for the system calls that obtain memory, never for those that give it back. (But for those that give metadata back where others could begin to use it:
 //!   one huge page of it, or what belongs to 16 arenas, at a time.)
-//! * The maintenance thread is started by the first event that leaves something to do, blocks all signals, ends when nothing is left, and does
-//!   not exist during a fork. So an idle process has the threads it started itself, and CPython's warning about
+//! * The maintenance thread is started by the first event that leaves something to do, blocks all signals, ends when nothing is left, does
+//!   not exist during a fork, and not without the process's [leader]. So an idle process has the threads it started itself, and CPython's warning about
 //!   forks of multi-threaded processes (3.12) is not provoked.
 
 mod environment;
 mod errno;
 mod forking;
 mod guest;
+mod leader;
 mod numbers;
 mod publisher;
 mod record_file;
@@ -93,7 +94,14 @@ impl Runtime {
         if !self.started.swap(true, Ordering::AcqRel) {
             self.publisher.numbers.want();
             self.listen();
+            // Last: the C library may allocate for it.
+            self.note_thread();
         }
+    }
+
+    /// The calling thread uses the heap. Where it is the process's leader, its end has to be told.
+    pub(crate) fn note_thread(&self) {
+        self.thread.leader.note_thread();
     }
 
     /// Starts with the settings in force, if nobody did: for a program that allocates before it is configured.

@@ -25,8 +25,12 @@
 //!
 //! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only. It has descriptors of its own, none to begin with: a program that does not know of
 //! it closes numbers that it may be using, and gets them again
-//! ([`separate_descriptors`](hugeheap_os::linux::separate_descriptors)).
+//! ([`separate_descriptors`](hugeheap_os::linux::separate_descriptors)). But not while the process's [leader](super::leader) may end without its being told: as the last thread it would have to write
+//! what the program has in its buffers.
+//!
+//! It does not outlive the leader: who ends that stops it, for good, and one that has to look for itself ends when it sees that.
 
+use super::leader::Leader;
 use super::{Linux, Runtime, guest};
 use crate::arena::Wait;
 use core::cell::UnsafeCell;
@@ -39,6 +43,9 @@ const STACK: usize = 128 << 10;
 
 /// Longest sleep, in nanoseconds: an hour, so that arithmetic with time stays in range.
 const LONGEST_SLEEP: u64 = 3600 * 1_000_000_000;
+
+/// How often an untold leader is looked at: once a second. It takes 10 µs, and is how much longer than its own threads a process may live.
+const LEADER_LOOK: Duration = Duration::from_secs(1);
 
 /// Phases: see the module's text.
 const NONE: u32 = 0;
@@ -73,6 +80,7 @@ pub(super) struct MaintenanceThread {
     number: AtomicI32,
     /// The user wants none.
     unwanted: AtomicBool,
+    pub(super) leader: Leader,
 }
 
 // SAFETY: `thread` belongs to one thread at a time, by the phase; everything else is atomic.
@@ -87,6 +95,7 @@ impl MaintenanceThread {
             wakes_at: AtomicU64::new(0),
             number: AtomicI32::new(0),
             unwanted: AtomicBool::new(false),
+            leader: Leader::new(),
         }
     }
 
@@ -95,12 +104,12 @@ impl MaintenanceThread {
         self.unwanted.store(super::environment::is_off(c"HUGEHEAP_THREAD"), Ordering::Relaxed);
     }
 
-    /// Whether there is none because the user wants none.
+    /// Whether there is to be none: the user wants none, or the process's leader has ended.
     pub(super) fn is_unwanted(&self) -> bool {
-        self.unwanted.load(Ordering::Relaxed)
+        self.unwanted.load(Ordering::Relaxed) || self.leader.has_ended()
     }
 
-    /// Starts the thread unless it runs or somebody else starts it. False when there is to be none: the system refuses one, or the user wants none.
+    /// Starts the thread unless it runs or somebody else starts it. False when there is to be none: the system refuses one, or it is unwanted.
     pub(super) fn ensure(&self, runtime: &'static Runtime) -> bool {
         if self.is_unwanted() {
             return false;
@@ -109,7 +118,13 @@ impl MaintenanceThread {
         if !matches!(before, NONE | ENDED) || !self.change(before, STARTING) {
             return true;
         }
+        // Who notes the leader's end looks at the phase afterwards: either it is seen here, or Starting is seen there and waited for.
+        if self.is_unwanted() {
+            self.change(STARTING, before);
+            return false;
+        }
         let started = guest::call(|| {
+            self.leader.note_thread();
             if before == ENDED {
                 self.join();
             }
@@ -130,16 +145,16 @@ impl MaintenanceThread {
     }
 
     fn change(&self, from: u32, to: u32) -> bool {
-        self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.phase.compare_exchange(from, to, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
     /// Ends the thread and waits until it is gone, also from the kernel's count of threads; no new one starts until [`resume`](Self::resume).
     ///
-    /// For one fork at a time. A thread that is still being started after [`START_WAITS`] is left to that: the parent has it then, and the child does not.
+    /// For one fork, or end of a leader, at a time. A thread that is still being started after [`START_WAITS`] is left to that: the parent has it then, and the child does not.
     pub(super) fn stop_and_hold(&self) {
         let mut waits = START_WAITS;
         while waits > 0 {
-            let before = self.phase.load(Ordering::Acquire);
+            let before = self.phase.load(Ordering::SeqCst);
             if before == STARTING {
                 waits -= 1;
                 nap(100_000);
@@ -154,7 +169,7 @@ impl MaintenanceThread {
         }
     }
 
-    /// Allows threads again, in the parent.
+    /// Allows threads again, in the process that was held.
     pub(super) fn resume(&self) {
         self.change(HELD, NONE);
     }
@@ -188,8 +203,9 @@ impl MaintenanceThread {
         wake(&self.asked);
     }
 
+    /// Also one that was left to be started when its leader ended.
     fn is_stopped(&self) -> bool {
-        self.asked.load(Ordering::Acquire) & STOP != 0
+        self.asked.load(Ordering::Acquire) & STOP != 0 || self.leader.has_ended()
     }
 
     /// Sleeps for `nanoseconds` or until asked for something, and says for what.
@@ -217,7 +233,9 @@ impl MaintenanceThread {
 
     /// The thread's life.
     fn run(&self, runtime: &Runtime) {
+        let mut watch = Watch::new();
         loop {
+            watch.separate(self);
             // First, because the program waits for it.
             make_ahead(self, runtime);
             let wait = pass(runtime);
@@ -228,7 +246,7 @@ impl MaintenanceThread {
                     }
                 }
                 Wait::For(time) => {
-                    if !self.sleep_for(Duration::from_nanos(time), runtime) {
+                    if !self.sleep_for(Duration::from_nanos(time), runtime, &mut watch) {
                         return;
                     }
                 }
@@ -252,21 +270,26 @@ impl MaintenanceThread {
     }
 
     /// Sleeps until a pass is due, in so much time, or asked for, and makes arenas ahead meanwhile. False: the thread has to end.
-    fn sleep_for(&self, time: Duration, runtime: &Runtime) -> bool {
+    fn sleep_for(&self, time: Duration, runtime: &Runtime, watch: &mut Watch) -> bool {
         let os = Linux::new();
         let begin = hugeheap_os::Facts::now(&os);
         loop {
+            let now = hugeheap_os::Facts::now(&os);
+            if watch.leader_is_gone(self, now) {
+                return false;
+            }
             // Never more than all of it, whatever becomes of the clock.
-            let left =
-                time.saturating_sub(hugeheap_os::Facts::now(&os).saturating_sub(begin)).as_nanos() as u64;
-            let asked = self.sleep(left);
-            if asked & STOP != 0 {
+            let left = time.saturating_sub(now.saturating_sub(begin));
+            let nap = watch.longest_nap(self).min(left);
+            let asked = self.sleep(nap.as_nanos() as u64);
+            if asked & STOP != 0 || self.is_stopped() {
                 return false;
             }
             if asked & GROW != 0 {
                 make_ahead(self, runtime);
             }
-            if asked & GROW == 0 || asked & LOOK != 0 || left == 0 {
+            let watched = asked == 0 && nap < left;
+            if !watched && (asked & GROW == 0 || asked & LOOK != 0 || left.is_zero()) {
                 return true;
             }
         }
@@ -300,6 +323,42 @@ impl MaintenanceThread {
         unsafe {
             libc::pthread_join((*self.thread.get()).assume_init(), core::ptr::null_mut());
         }
+    }
+}
+
+/// What the thread does about the process's leader.
+struct Watch {
+    /// The program's descriptors were left, or that was refused.
+    separated: bool,
+    /// When an untold leader was looked at last.
+    looked: Duration,
+}
+
+impl Watch {
+    const fn new() -> Self {
+        Self { separated: false, looked: Duration::ZERO }
+    }
+
+    /// Leaves the program's descriptors, once, as soon as this cannot become the last thread. Where the kernel refuses, it shares them, as before.
+    fn separate(&mut self, thread: &MaintenanceThread) {
+        if !self.separated && thread.leader.is_told() {
+            hugeheap_os::linux::separate_descriptors();
+            self.separated = true;
+        }
+    }
+
+    fn longest_nap(&self, thread: &MaintenanceThread) -> Duration {
+        if thread.leader.is_told() { Duration::MAX } else { LEADER_LOOK }
+    }
+
+    /// Whether an untold leader has ended, looked at now and then.
+    fn leader_is_gone(&mut self, thread: &MaintenanceThread, now: Duration) -> bool {
+        self.separate(thread);
+        if self.separated || now.saturating_sub(self.looked) < LEADER_LOOK {
+            return false;
+        }
+        self.looked = now;
+        thread.leader.look()
     }
 }
 
@@ -343,8 +402,6 @@ extern "C" fn entry(argument: *mut libc::c_void) -> *mut libc::c_void {
     let runtime: &'static Runtime = unsafe { &*argument.cast::<Runtime>() };
     // SAFETY: gettid has no preconditions.
     runtime.thread.number.store(unsafe { libc::gettid() }, Ordering::Release);
-    // Where the kernel refuses, it shares the program's, as before.
-    hugeheap_os::linux::separate_descriptors();
     // A panic must not unwind into the C library. There is nothing to save: the process goes on without maintenance.
     if std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| runtime.thread.run(runtime))).is_err() {
         // The standard library's own message goes to a stderr that this thread does not have.
