@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import time
 
 KIB = 1 << 10
 
@@ -12,14 +13,15 @@ def resident():
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / KIB
 
 
-def taken(count, length, written):
-    """MiB that so many blocks take of which so many bytes are written, from their beginning."""
+def taken(count, length, written, wait=0):
+    """MiB that so many blocks take of which so many bytes are written, from their beginning, so many seconds later."""
     library = ctypes.CDLL(sys.argv[1])
     malloc = getattr(library, "hh_malloc" if hasattr(library, "hh_malloc") else "malloc")
     malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     before = resident()
     for _ in range(count):
         ctypes.memset(malloc(length), 1, written)
+    time.sleep(wait)
     return resident() - before
 
 

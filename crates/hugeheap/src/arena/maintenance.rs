@@ -22,7 +22,7 @@
 //!
 //! What fails is tried again after ten decay times, and after twice as long each further time. What is refused again and again though
 //! nothing is short (memory locked by `mlockall` is) is then left alone until the arena is used again, so that an idle
-//! process is left in peace. A pass that achieved nothing is never followed by another at once.
+//! process is left in peace. So is an arena of which too little is resident for a collapse, as soon as that stays as it is. A pass that achieved nothing is never followed by another at once.
 
 use super::arenas::pages_bytes;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
@@ -62,6 +62,10 @@ const DOUBLINGS: u32 = 5;
 
 /// Refusals in a row after which an arena is left alone.
 const REFUSALS: u8 = 8;
+
+/// Answers in a row that say the same of an arena of which too little is resident, after which it is left alone. With runs in it they come 10, 20 and 40 decay times one after the other: a program that
+/// goes on to use what it has asked for has touched some of it in that time, or takes and frees others there. Of a large block nothing else is ever told, so its arenas get as many as refusals do.
+const ALIKE_ANSWERS: u8 = 4;
 
 /// When the next pass is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,8 +231,8 @@ impl<O: Os> Arenas<O> {
                     self.collapsed(step)
                 }
             };
-            if step.found == Some(Found::Sparse) {
-                let (first, retry_at) = self.found_sparse(step.id, now);
+            if let Some(Found::Sparse(resident)) = step.found {
+                let (first, retry_at) = self.found_sparse(step.id, resident, now);
                 // The first answers come one after the other, whatever they are: a block of 64 GiB kept the thread awake for minutes, 16 arenas at a time.
                 achieved |= first;
                 due = due.min(retry_at);
@@ -346,18 +350,27 @@ impl<O: Os> Arenas<O> {
         }
         let arena = self.table.arena_mut(step.id);
         // Of a sparse one nothing is known yet.
-        arena.untold &= step.found == Some(Found::Sparse);
+        arena.untold &= matches!(step.found, Some(Found::Sparse(_)));
     }
 
     /// Puts off the collapse of an arena of which little is resident. Returns whether that is news, and when it is looked at again. That its program touches it
-    /// nobody tells, so it is looked at ever more seldom, and then no more until it is used for something else: an idle process is left in peace.
-    fn found_sparse(&mut self, id: ArenaId, now: u64) -> (bool, u64) {
+    /// nobody tells, so it is looked at ever more seldom, as long as each look finds that something was touched; then no more until a run of it is taken or freed: an idle process is left in peace.
+    fn found_sparse(&mut self, id: ArenaId, resident: u16, now: u64) -> (bool, u64) {
         if self.arena(id).in_use == 0 {
             // Freed meanwhile: it may be given back at once.
             return (false, u64::MAX);
         }
         let first = self.arena(id).failures == 0;
-        let retry_at = self.put_off(id, now, false);
+        let retry_at = self.put_off(id, now, true);
+        let arena = self.table.arena_mut(id);
+        let alike = arena.alike_answers > 0 && arena.sparse == resident;
+        arena.alike_answers = if alike { arena.alike_answers.saturating_add(1) } else { 1 };
+        arena.sparse = resident;
+        let large = matches!(arena.state, State::Large | State::LargeRest);
+        if arena.alike_answers >= if large { REFUSALS } else { ALIKE_ANSWERS } {
+            arena.retry_at = u64::MAX;
+            return (false, u64::MAX);
+        }
         self.sweep.due = self.sweep.due.min(retry_at);
         (first, retry_at)
     }

@@ -75,8 +75,8 @@ pub(super) enum Action {
 pub(super) enum Found {
     /// It is a huge page already.
     Huge,
-    /// Too little is resident.
-    Sparse,
+    /// Too little is resident: so many 4 KiB.
+    Sparse(u16),
     /// It is dense, and no huge page.
     Dense,
 }
@@ -282,14 +282,16 @@ impl Step {
 
     /// Whether a collapse left a huge page.
     pub(super) fn is_collapsed(&self) -> bool {
-        self.result.is_ok() && self.found != Some(Found::Sparse)
+        self.result.is_ok() && !matches!(self.found, Some(Found::Sparse(_)))
     }
 
     /// What there is to collapse.
     fn ask<P: Pages>(&self, os: &P, untold: bool) -> Found {
         match os.residency(self.range) {
             Ok(residency) if residency.huge() == self.range.len as u64 => Found::Huge,
-            Ok(residency) if residency.resident < (DENSE as usize * HEAP_PAGE_BYTES) as u64 => Found::Sparse,
+            Ok(residency) if residency.resident < (DENSE as usize * HEAP_PAGE_BYTES) as u64 => {
+                Found::Sparse((residency.resident / 4096) as u16)
+            }
             Ok(_) => Found::Dense,
             // A kernel that does not answer: what the policy expects is assumed, as at the first touch.
             Err(_) if untold => Found::Huge,
@@ -302,7 +304,7 @@ impl Step {
             let found = self.ask(os, untold);
             self.found = Some(found);
             // One that is advised against huge pages, and is one all the same, is advised for them.
-            if found == Found::Sparse || found == Found::Huge && !advise {
+            if matches!(found, Found::Sparse(_)) || found == Found::Huge && !advise {
                 return;
             }
         }

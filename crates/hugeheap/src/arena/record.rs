@@ -108,6 +108,9 @@ pub(crate) struct Arena {
     pub(super) offer: Offer,
     /// Calls of maintenance that failed for this arena since one succeeded.
     pub(crate) failures: u8,
+    /// What the kernel said of it when too little was resident for a collapse: how much, in 4 KiB, and how often in a row. 0: it was not asked.
+    pub(super) sparse: u16,
+    pub(super) alike_answers: u8,
     /// Its longest free range, for who orders it next; 0: nobody knows. To look for it was a fifth of all instructions where runs of 20 kB were freed at random, which leaves many ranges.
     pub(super) longest: u8,
     /// Key of the list the arena is in (see `order`, `empties`), so that it can be taken out.
@@ -123,6 +126,11 @@ impl Arena {
         if self.retry_at == u64::MAX {
             (self.retry_at, self.failures) = (0, 0);
         }
+    }
+
+    /// Forgets what the kernel said of it: it is used for something else.
+    pub(crate) fn forget_answers(&mut self) {
+        (self.sparse, self.alike_answers) = (0, 0);
     }
 
     /// Number of live runs.
@@ -155,6 +163,11 @@ impl Arena {
         let later_starts = (self.starts >> page) & !1;
         let until_next = later_starts.trailing_zeros();
         Some(if until_free < until_next { until_free } else { until_next })
+    }
+
+    /// Whether a run of more than one heap page lives in it.
+    pub(crate) const fn has_long_runs(&self) -> bool {
+        self.starts != self.in_use
     }
 
     /// First heap pages of the live runs of one page.

@@ -283,6 +283,7 @@ impl<O: Os> Arenas<O> {
         arena.untold = making.may_be_huge && touched.took.is_none();
         arena.retry_at = 0;
         arena.failures = 0;
+        arena.forget_answers();
         self.counters.retained += pages_bytes(touched.pages);
         self.touch(id, now, touched.pages);
     }

@@ -11,8 +11,9 @@
 //! list for this: most of the time none of them is without a huge page. What a break could not split is found here too,
 //! whether the arena is still used or not.
 //!
-//! That a large block is live says nothing of what its program has touched, so of its arenas, and of those that such a block left, the kernel is asked first. Where seven eighths
-//! are not resident nothing is collapsed: that would fill the holes of a sparse table with zeros, the more the larger it is.
+//! That a large block is live says nothing of what its program has touched, nor that a run of more than one heap page is. So of the arenas of a block, of those that it left, and of those with such runs the kernel is asked first. Where seven eighths
+//! are not resident nothing is collapsed: that would fill the holes of a sparse table with zeros, the more the larger it is. Such an arena is asked about again after ten decay times, after twice as long each further time, and no more when nothing
+//! was touched between four answers, of a large block eight. (Each was asked about eight times whatever the answer, for 950 decay times, in which the maintenance thread lived.)
 
 use super::list::ArenaId;
 use super::maintenance::LOOK;
@@ -84,7 +85,9 @@ impl<O: Os> Arenas<O> {
         let earliest = if tight { now.saturating_add(self.demand.decay()) } else { unchanged };
         let due = earliest.max(arena.retry_at);
         let advise = matches!(arena.made, Made::Base | Made::Broken);
-        let ask = arena.untold || matches!(arena.state, State::Large | State::LargeRest);
+        // What is longer than a heap page may be a buffer that is used in part: 100 MiB of them, of which 9 were touched, became huge pages as a whole.
+        let in_part = matches!(arena.state, State::Large | State::LargeRest) || arena.has_long_runs();
+        let ask = arena.untold || in_part;
         Some((Action::Collapse { advise, ask, untold: arena.untold, merging: arena.merging }, due))
     }
 

@@ -399,6 +399,7 @@ impl<O: Os> Arenas<O> {
             arena.changed(now);
             // What was put off was a collapse; it may be given back at once.
             (arena.retry_at, arena.failures) = (0, 0);
+            arena.forget_answers();
             self.counters.retained += bytes;
             self.counters.live -= bytes;
             self.counters.large -= bytes;

@@ -184,6 +184,7 @@ impl<O: Os> Arenas<O> {
         (arena.made, arena.state) = (content.made, content.state);
         (arena.huge, arena.unsplit, arena.guess) = (content.huge, content.unsplit, content.guess);
         arena.untold = content.untold;
+        arena.forget_answers();
         // What stays behind is an empty mapping with the old advice.
         let arena = self.table.arena_mut(old);
         (arena.in_use, arena.starts, arena.touched) = (0, 0, 0);

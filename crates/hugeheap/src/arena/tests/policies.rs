@@ -67,6 +67,87 @@ fn dense_is_never_advised_at_first_and_collapsed_when_dense_under_every_mode() {
     }
 }
 
+/// A collapse fills what was never touched: 100 MiB of buffers of 64 KiB, of which the program wrote 4 each, were resident as a whole a decay time later.
+#[test]
+fn buffers_that_are_used_in_part_are_no_huge_pages_before_the_program_uses_the_rest() {
+    let mut world = World::new(Policy::Dense, Config::default());
+    let runs: Vec<usize> = (0..32).map(|_| world.heap.allocate(4).expect("memory").get()).collect();
+    for &run in &runs {
+        world.use_all(run, HEAP_PAGE_BYTES);
+    }
+    world.run(5.0);
+    assert_eq!(world.huge_bytes(), 0);
+    for &run in &runs {
+        world.use_all(run, 4 * HEAP_PAGE_BYTES);
+    }
+    world.run(60.0);
+    assert_eq!(world.huge_bytes(), ARENA);
+    world.check();
+}
+
+/// Runs of 4 heap pages that fill an arena, of which a quarter was used, found sparse and left alone.
+fn buffers_left_alone() -> (World, Vec<usize>) {
+    let mut world = World::new(Policy::Dense, Config::default());
+    let runs: Vec<usize> = (0..32).map(|_| world.heap.allocate(4).expect("memory").get()).collect();
+    for &run in &runs {
+        world.use_all(run, HEAP_PAGE_BYTES);
+    }
+    world.run(80.0);
+    (world, runs)
+}
+
+/// An arena that stays sparse kept the maintenance thread for 950 decay times, and with it a child that CPython 3.12 had forked from a thread.
+#[test]
+fn an_arena_that_stays_sparse_is_asked_about_four_times() {
+    let (mut world, _) = buffers_left_alone();
+    assert_eq!(world.kernel.calls(Call::Residency), 4);
+    assert_eq!(world.heap.maintain(), Wait::Idle);
+    assert!(!world.heap.maintenance_due(), "a thread would be started");
+    world.run(3000.0);
+    assert_eq!((world.kernel.calls(Call::Residency), world.huge_bytes()), (4, 0));
+    world.check();
+}
+
+#[test]
+fn an_arena_that_was_left_alone_is_asked_about_once_more_after_each_change() {
+    let (mut world, mut runs) = buffers_left_alone();
+    for asked in 5..10 {
+        let run = runs.pop().expect("there are some");
+        world.free(run, 4);
+        assert_eq!(world.heap.allocate(4).expect("memory").get(), run);
+        runs.insert(0, run);
+        world.run(2000.0);
+        assert_eq!(world.kernel.calls(Call::Residency), asked, "nothing was touched meanwhile");
+        assert_eq!(world.heap.maintain(), Wait::Idle);
+    }
+    for &run in &runs {
+        world.use_all(run, 4 * HEAP_PAGE_BYTES);
+    }
+    world.run(2000.0);
+    assert_eq!(world.huge_bytes(), 0, "that nobody tells");
+    world.free(runs[0], 4);
+    world.run(2.0);
+    assert_eq!(world.huge_bytes(), ARENA);
+    world.check();
+}
+
+/// After eight answers it was left alone, whatever they were.
+#[test]
+fn an_arena_that_fills_slowly_is_asked_about_until_it_is_dense() {
+    let mut world = World::new(Policy::Dense, Config::default());
+    let run = world.heap.allocate(HEAP_PAGES).expect("memory").get();
+    for pages in 1..=112 {
+        world.use_all(run, pages * HEAP_PAGE_BYTES);
+        assert_eq!(world.heap.snapshot().collapses, 0, "{pages}");
+        world.run(30.0);
+    }
+    world.run(320.0);
+    let asked = world.kernel.calls(Call::Residency);
+    assert!(asked < 20, "{asked}: not ever more seldom");
+    assert_eq!(world.huge_bytes(), ARENA);
+    world.check();
+}
+
 #[test]
 fn auto_is_thp_where_that_works_and_dense_where_the_mode_is_never() {
     for mode in MODES {

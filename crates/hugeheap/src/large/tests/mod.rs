@@ -507,6 +507,22 @@ fn maintenance_does_not_fill_a_large_block_that_is_used_in_part() {
     }
 }
 
+/// After eight answers it was left alone, whatever they were.
+#[test]
+fn a_large_block_that_fills_slowly_is_asked_about_until_it_is_dense() {
+    let mut world = world(Policy::Dense);
+    let block = world.heap.allocate_large(2 * ARENA_BYTES, false).expect("there is memory").address.get();
+    for pages in 1..=32 {
+        for part in [block, block + ARENA_BYTES] {
+            world.use_all(part, pages * 4 * HEAP_PAGE_BYTES);
+        }
+        world.run(60.0);
+    }
+    world.run(320.0);
+    assert_eq!(world.huge_bytes(), 2 * ARENA);
+    world.check();
+}
+
 #[test]
 fn what_a_program_found_is_asked_later_and_counted() {
     let mut world = world(Policy::Thp);
