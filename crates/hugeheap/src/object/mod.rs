@@ -37,6 +37,7 @@
 //! | `settle` | pages that a free leaves without a live block, or no longer full |
 //! | `release` | blocks and pages that come back away from the fast paths; what an address lies in |
 //! | `resize` | aligned, zeroed, resized requests |
+//! | `few` | the classes of a thread with few blocks |
 //! | `hardened` | heaps that clear, mix and guard their blocks |
 //! | `instructions` | instructions that the compiler does not find |
 //!
