@@ -36,7 +36,7 @@ $(VENV)/.tools: tests/setup.sh Makefile
 	PYTHON=$(PYTHON) tests/setup.sh venv $(VENV) $(BUILD_TOOLS)
 	touch $@
 
-## test: everything that guards the project; about 35 minutes on two cores
+## test: everything that guards the project; 22 to 35 minutes on two cores
 test: system-packages compiled-tests python-tests
 
 # Nothing is compiled a second time here: what would make that faster is not written.
