@@ -2,6 +2,7 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,18 @@ static inline int is_zero(const void *block, size_t size) {
         if (bytes[index] != 0)
             return 0;
     return 1;
+}
+
+/* In how many heap pages, of 16 KiB, blocks begin. */
+static inline intptr_t heap_pages(void *const *blocks, int count) {
+    intptr_t pages = 0;
+    for (int number = 0; number < count; number++) {
+        int is_new = 1;
+        for (int before = 0; before < number; before++)
+            is_new &= (uintptr_t)blocks[before] >> 14 != (uintptr_t)blocks[number] >> 14;
+        pages += is_new;
+    }
+    return pages;
 }
 
 /* The same sequence each time (Knuth's MMIX). */

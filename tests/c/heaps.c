@@ -11,7 +11,6 @@ enum { FEW = 32 };
 /* A block of each of the sizes of 65 to 576 bytes in steps of 16 from the thread's heap, which lie in so many heap pages. */
 static void *few_of(void *function) {
     void *blocks[FEW];
-    intptr_t pages = 0;
     for (unsigned n = 0; n < FEW; n++) {
         size_t size = 65 + 16 * n;
         switch ((intptr_t)function) {
@@ -20,14 +19,11 @@ static void *few_of(void *function) {
         default: blocks[n] = hh_realloc(NULL, size);
         }
         CHECK(blocks[n] != NULL && hh_usable_size(blocks[n]) >= size);
-        int is_new = 1;
-        for (unsigned before = 0; before < n; before++)
-            is_new &= (uintptr_t)blocks[before] >> 14 != (uintptr_t)blocks[n] >> 14;
-        pages += is_new;
     }
+    void *pages = (void *)heap_pages(blocks, FEW);
     for (unsigned n = 0; n < FEW; n++)
         hh_free_sized(blocks[n], 65 + 16 * n);
-    return (void *)pages;
+    return pages;
 }
 
 /* A thread with few blocks has few heap pages, whichever function they come from. */

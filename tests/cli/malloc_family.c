@@ -422,7 +422,6 @@ enum { FEW = 32 };
 /* A block of each of the sizes of 65 to 576 bytes in steps of 16, which lie in so many heap pages. */
 static void *few_of(void *function) {
     void *blocks[FEW];
-    long pages = 0;
     for (long number = 0; number < FEW; number++) {
         size_t size = 65 + 16 * (size_t)number;
         switch ((intptr_t)function) {
@@ -431,14 +430,11 @@ static void *few_of(void *function) {
         default: blocks[number] = realloc(malloc(1), size);
         }
         CHECK(blocks[number] && malloc_usable_size(blocks[number]) >= size);
-        int is_new = 1;
-        for (long before = 0; before < number; before++)
-            is_new &= (uintptr_t)blocks[before] >> 14 != (uintptr_t)blocks[number] >> 14;
-        pages += is_new;
     }
+    void *pages = (void *)heap_pages(blocks, FEW);
     for (long number = 0; number < FEW; number++)
         free(blocks[number]);
-    return (void *)pages;
+    return pages;
 }
 
 /* A thread with few blocks has few heap pages, whichever function they come from. */
