@@ -60,7 +60,7 @@ fn stands(class: Class) -> bool {
 }
 
 /// The groups of a heap: a bit for each class that stands for others.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Groups {
     /// Its group has no classes of its own.
     together: u64,
@@ -151,9 +151,7 @@ impl<S: Source> Own<S> {
             self.lead(standing, false);
         }
     }
-}
 
-impl<S: Source> Own<S> {
     /// Whether each size leads where its group says.
     pub(super) fn verify_ways(&self) -> Result<(), String> {
         for (step, &way) in self.ways.iter().enumerate().skip(1) {

@@ -181,3 +181,22 @@ fn hardened_heaps_have_no_groups() {
     let wrong = Mistake::WrongSize { bytes: 192, given: 150 };
     assert_eq!(space.check_size(at(block), 150), Err(wrong));
 }
+
+/// Objects with a header keep their place in cache lines, also those of classes that the headed one stands for.
+#[test]
+fn what_has_a_header_is_led_to_the_headed_class_that_stands_for_it() {
+    let space = space();
+    space.expect_headers();
+    let mut heap = space.acquire().expect("memory");
+    heap.group();
+    let few = [100, 112, 128].map(|bytes| take(&mut heap, bytes));
+    for block in few {
+        assert_eq!((heap.usable_size(block), at(block) % 64), (Ok(128), 48));
+    }
+    heap.check();
+    let many: Vec<_> = (0..400).map(|_| take(&mut heap, 112)).collect();
+    assert_eq!(heap.usable_size(many[399]), Ok(112), "on its own by now");
+    heap.check();
+    heap.give_all(few.into_iter().chain(many));
+    heap.check_empty();
+}
