@@ -11,7 +11,7 @@
 //! 210 ns per block.
 //!
 //! Memory does not wait for a class that needs nothing: everything is collected before pages are taken from the arenas, when the owner frees in a page
-//! that is pending, and now and then ([`SELDOM`]). With only that page's class collected there, a program that was done kept 6 MiB for good.
+//! that is pending. With only that page's class collected there, a program that was done kept 6 MiB for good. And now and then ([`SELDOM`]) all but as many pages of each class as it has used up since the last time: it comes to these soon.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Own, Place, Shared};
@@ -23,17 +23,29 @@ use super::space::{Page, Source};
 use super::tag;
 use core::sync::atomic::Ordering;
 
-/// After so many times that some class has used up its page, all queues are collected: a mebibyte of new blocks, so what waits costs no more than that is used.
-/// `xmalloc` with two threads took 3.6 s of processor time with 1 and with 8, 2.9 with 64 and 3.2 with 512 (five runs each, in turn, on a disturbed host).
-const SELDOM: u32 = 64;
+/// After so many times that some class has used up its page, the pages in the queues are collected that no class comes to soon: four mebibytes of new blocks, so what waits costs no more than that is used.
+///
+/// Seconds of `xmalloc --threads 2` and, with eight blocks to a page, of `xmalloc --threads 2 most=4096` (seven runs, by turns): all pages after 64 times 0.77 and 2.09; as here after 64 times 0.73 and 2.07, 128 0.69 and 1.93, 256 0.65 and 1.90; never 0.64
+/// and 1.80. All pages after 64 times were 4.7 blocks to a collected page of eight, and the pages that this left empty went to the arenas and came back; never are 7.2.
+const SELDOM: u32 = 256;
+
+/// Pending pages of a class.
+#[derive(Debug)]
+struct Queue {
+    pages: List,
+    /// How many these are.
+    waiting: u32,
+    /// Pages that the class has used up since all queues were looked at.
+    used: u32,
+}
 
 /// Pending pages by class, linked as in the inbox, first announced first.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    queues: [List; CLASSES],
+    queues: [Queue; CLASSES],
     /// Pages in all of them.
     pages: usize,
-    /// Until all are collected.
+    /// Until those are collected that no class comes to soon.
     patience: u32,
 }
 
@@ -72,6 +84,11 @@ impl<S: Source> Own<S> {
             }
         }
         self.collect_queues();
+        self.collect_runs(shared);
+    }
+
+    /// Keeps or gives back the page runs that other threads freed.
+    fn collect_runs(&mut self, shared: &Shared) {
         let space = self.space;
         let mut spilled = Spilled::none();
         space.take_handed_runs(shared, |run| {
@@ -95,7 +112,7 @@ impl<S: Source> Own<S> {
 
     /// The first page of a queue, as an address; 0: none.
     pub(super) fn first_queued(&self, class: Class) -> usize {
-        self.pending.queues[class].first
+        self.pending.queues[class].pages.first
     }
 
     /// How far a heap of another thread is.
@@ -114,18 +131,32 @@ impl<S: Source> Own<S> {
     }
 
     /// Called whenever a class has used up its page.
-    pub(super) fn collect_now_and_then(&mut self, shared: &Shared) {
+    pub(super) fn collect_now_and_then(&mut self, shared: &Shared, class: Class) {
+        self.pending.queues[class].used += 1;
         self.pending.patience -= 1;
         if self.pending.patience == 0 {
             self.pending.patience = SELDOM;
-            self.collect(shared);
+            self.collect_surplus(shared);
         }
     }
 
-    /// The same for a class of which no page waits in its queue. Says no, with nothing changed, where one does or it is time to collect everything.
+    /// Collects the pages that no class comes to soon, those first that had the longest time for more free blocks.
+    #[cold]
+    fn collect_surplus(&mut self, shared: &Shared) {
+        self.sort_inbox(shared);
+        for class in 1..CLASSES {
+            let soon = core::mem::take(&mut self.pending.queues[class].used);
+            while self.pending.queues[class].waiting > soon && self.collect_next(class) {}
+        }
+        self.collect_runs(shared);
+    }
+
+    /// The same for a class of which no page waits in its queue. Says no, with nothing changed, where one does or it is time to look at all queues.
     #[inline(always)]
     pub(super) fn pass_queue(&mut self, class: Class) -> bool {
-        let passes = self.pending.queues[class].first == 0 && self.pending.patience > 1;
+        let queue = &mut self.pending.queues[class];
+        let passes = queue.pages.first == 0 && self.pending.patience > 1;
+        queue.used += u32::from(passes);
         self.pending.patience -= u32::from(passes);
         passes
     }
@@ -149,10 +180,11 @@ impl<S: Source> Own<S> {
     pub(super) fn queue(&mut self, page: Page) {
         page.links().inbox.store(0, Ordering::Relaxed);
         let queue = &mut self.pending.queues[tag::class(page.tag())];
-        let last = core::mem::replace(&mut queue.last, page.address());
+        queue.waiting += 1;
+        let last = core::mem::replace(&mut queue.pages.last, page.address());
         match self.space.page(last) {
             Some(last) => last.links().inbox.store(page.address(), Ordering::Relaxed),
-            None => queue.first = page.address(),
+            None => queue.pages.first = page.address(),
         }
         self.pending.pages += 1;
     }
@@ -171,10 +203,11 @@ impl<S: Source> Own<S> {
     /// Takes the first page of a queue.
     pub(super) fn take_queued(&mut self, class: Class) -> Option<Page> {
         let queue = &mut self.pending.queues[class];
-        let page = self.space.page(queue.first)?;
-        queue.first = page.links().inbox.load(Ordering::Relaxed);
-        if queue.first == 0 {
-            queue.last = 0;
+        let page = self.space.page(queue.pages.first)?;
+        queue.waiting -= 1;
+        queue.pages.first = page.links().inbox.load(Ordering::Relaxed);
+        if queue.pages.first == 0 {
+            queue.pages.last = 0;
         }
         self.pending.pages -= 1;
         Some(page)
@@ -213,7 +246,7 @@ impl<S: Source> Own<S> {
 
     /// The pages in the queues: for the verifier.
     pub(super) fn queued_pages(&self) -> impl Iterator<Item = Page> + '_ {
-        let firsts = self.pending.queues.iter().map(|queue| queue.first);
+        let firsts = self.pending.queues.iter().map(|queue| queue.pages.first);
         firsts.flat_map(|first| {
             core::iter::successors(self.space.page(first), |page| {
                 self.space.page(page.links().inbox.load(Ordering::Relaxed))

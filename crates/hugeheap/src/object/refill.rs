@@ -45,7 +45,7 @@ impl<S: Source> Own<S> {
             // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in no list, and with it left only
             // afterwards nobody found them again.
             self.leave_page(class);
-            self.collect_now_and_then(shared);
+            self.collect_now_and_then(shared, class);
             if self.next_page(class) {
                 continue;
             }

@@ -245,7 +245,8 @@ fn beginning_spare_pages_does_not_put_off_what_is_collected_now_and_then() {
     // A class that needs a page sorts the inbox.
     let third = heap.take(1024);
     assert!(!heap.own().queues_are_empty());
-    for _ in 0..70 {
+    // Twice as many as it takes until the queues are looked at: of what a class has used up until then as much may wait.
+    for _ in 0..520 {
         let page = heap.take_many(HEAP_PAGE_BYTES / BYTES + 1, BYTES);
         heap.give_all(page);
     }

@@ -1,7 +1,7 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
 use super::super::class::class_of;
-use super::super::heap::Place;
+use super::super::heap::{Own, Place};
 use super::super::tag;
 use super::hardened::child;
 use super::*;
@@ -20,6 +20,23 @@ impl Heap<World> {
         // SAFETY: nobody else uses the heap meanwhile.
         let queues = unsafe { (*self.core.as_ptr()).own.queues_are_empty() };
         queues && self.shared().inbox.first.load(Ordering::SeqCst) == 0
+    }
+
+    /// Uses up pages of a class in which nobody else frees, until it was time to look at the queues.
+    fn use_up_until_queues_are_looked_at(&mut self) {
+        const BYTES: usize = 1024;
+        // SAFETY: nobody else uses the heap meanwhile.
+        let patience = |heap: &Self| unsafe { Own::progress(&raw const (*heap.core.as_ptr()).own).patience };
+        let mut before = patience(self);
+        loop {
+            let page = self.take_many(HEAP_PAGE_BYTES / BYTES + 1, BYTES);
+            self.give_all(page);
+            let now = patience(self);
+            if now > before {
+                return;
+            }
+            before = now;
+        }
     }
 }
 
@@ -127,13 +144,15 @@ fn who_frees_a_run_that_another_thread_freed_before_and_is_something_else_by_now
 fn what_others_freed_is_used_again() {
     let (space, mut heap) = heap();
     let mut other = space.acquire().expect("memory");
-    let blocks = heap.take_many(20_000, 64);
+    // Whole pages: with a rest at hand one of those in which others freed is not needed, and waits.
+    const BLOCKS: usize = 80 * (HEAP_PAGE_BYTES / 64);
+    let blocks = heap.take_many(BLOCKS, 64);
     let before = live(space);
     other.give_all(blocks.iter().copied());
     heap.check();
     other.check();
     assert!(!heap.inbox_is_empty());
-    let again = heap.take_many(20_000, 64);
+    let again = heap.take_many(BLOCKS, 64);
     assert!(live(space) <= before + (super::super::heap::SPARES * HEAP_PAGE_BYTES) as u64, "{}", live(space));
     assert!(heap.inbox_is_empty());
     heap.check();
@@ -240,6 +259,39 @@ fn what_others_freed_does_not_wait_for_a_class_that_is_used_no_more() {
     assert!(heap.inbox_is_empty());
     assert!(heap.page_count() < before * 2 / 3, "{} of {before} pages", heap.page_count());
     heap.check();
+}
+
+#[test]
+fn pages_that_a_class_comes_to_soon_wait_and_those_beyond_are_collected() {
+    // Of the second one spare pages are begun by a shorter way.
+    for bytes in [64, 2048] {
+        const PAGES: usize = 100;
+        const FEW: usize = 10;
+        let (space, mut heap) = heap();
+        let mut other = space.acquire().expect("memory");
+        let per_page = HEAP_PAGE_BYTES / bytes;
+        let blocks = heap.take_many(PAGES * per_page, bytes);
+        let (theirs, own) = blocks.split_at(PAGES / 2 * per_page);
+        other.give_all(theirs.iter().copied());
+        // It has used up more pages than wait, so it may come to all of them.
+        heap.use_up_until_queues_are_looked_at();
+        assert_eq!(heap.own().queued(), PAGES / 2, "{bytes} bytes");
+        heap.check();
+        // Now it has used up few: those wait that had the least time for more free blocks.
+        let again = heap.take_many(FEW * per_page, bytes);
+        assert_eq!(page_of(again[0]), page_of(theirs[0]), "announced first");
+        heap.use_up_until_queues_are_looked_at();
+        assert_eq!(heap.own().queued(), FEW, "{bytes} bytes");
+        let last = heap.own().queued_pages().last().expect("some wait");
+        assert_eq!(last.address(), page_of(theirs[theirs.len() - 1]));
+        heap.check();
+        // And now none.
+        heap.use_up_until_queues_are_looked_at();
+        assert_eq!(heap.own().queued(), 0, "{bytes} bytes");
+        heap.give_all(again);
+        heap.give_all(own.iter().copied());
+        heap.check_empty();
+    }
 }
 
 #[test]
