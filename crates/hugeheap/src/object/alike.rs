@@ -165,8 +165,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn groups() -> Box<Groups> {
-        // SAFETY: numbers, of which zero is a value.
-        unsafe { Box::<Groups>::new_zeroed().assume_init() }
+        // Not made on the stack, for which it is large, nor by `Box::new_zeroed`, which the oldest compiler does not have.
+        // SAFETY: numbers, of which zero is a value, in memory of the layout that a box of them has.
+        unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<Groups>()).cast()) }
     }
 
     /// A page of blocks of so many granules, of which the `seed` says one in how many live.
