@@ -19,7 +19,7 @@ SEED ?= 1
 export PROPTEST_RNG_SEED := $(SEED)
 export FUZZ_SEED := $(SEED)
 
-.PHONY: build test test-all demo bench lint docs clean rust-tests model fuzz python-tests regression interpreters system-packages install peers
+.PHONY: build test test-all demo bench lint docs clean rust-tests model fuzz python-tests regression interpreters arm64 system-packages install peers
 .PHONY: compiled-tests programs models
 
 ## build: the command at target/release/hugeheap and, with the Python package, at .venv/bin/hugeheap
@@ -92,6 +92,10 @@ regression: build
 ## interpreters: CPython 3.14 and 3.15 for the tests, from Debian's testing release; `make test` then takes longer
 interpreters:
 	tests/setup.sh interpreters
+
+## arm64: the unit tests and a CPython on arm64, in emulation; about ten minutes, as root on a Debian
+arm64:
+	tests/arm64.sh
 
 # Real programs that tests need: installed as root, named otherwise; tests that miss one skip and say so.
 system-packages:
