@@ -62,8 +62,14 @@ while read -r binary; do
 done <"$work/binaries"
 
 cargo build --release --locked --target "$target" -p hugeheap-preload -p hugeheap-malloc
-[ -d "$root" ] || mmdebstrap --quiet --variant=extract --architectures=arm64 --include=python3-minimal,libpython3-stdlib \
-    --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Check-Valid-Until "false"' "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root" >/dev/null
+if [ ! -d "$root" ]; then
+    # What a failed attempt left is no root.
+    rm -rf "$root.part"
+    mmdebstrap --quiet --variant=extract --architectures=arm64 --include=python3-minimal,libpython3-stdlib \
+        --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Check-Valid-Until "false"' \
+        "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root.part" >/dev/null
+    mv "$root.part" "$root"
+fi
 cat >"$work/program.py" <<'PROGRAM'
 import json, platform, threading
 items = [(number, str(number), {"number": number}) for number in range(100_000)]
