@@ -11,13 +11,14 @@ export CARGO_TARGET_DIR=target/arm64
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 
 tests/setup.sh packages qemu-user gcc-aarch64-linux-gnu mmdebstrap
-for program in qemu-aarch64 aarch64-linux-gnu-gcc mmdebstrap; do
-    command -v "$program" >/dev/null || { echo "arm64: $program is missing; install qemu-user, gcc-aarch64-linux-gnu, mmdebstrap" >&2; exit 1; }
+for program in rustup qemu-aarch64 aarch64-linux-gnu-gcc mmdebstrap; do
+    command -v "$program" >/dev/null || { echo "arm64: $program is missing; it takes rustup, and Debian's qemu-user, gcc-aarch64-linux-gnu and mmdebstrap" >&2; exit 1; }
 done
 rustup target add "$target"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+touch "$work/names"
 
 # What the emulator has no memory for: it keeps a record of each OS page of a reservation, and these reserve terabytes.
 reserve=(
@@ -51,15 +52,18 @@ skipped=("${reserve[@]}" "${start[@]}" "${call[@]}")
 echo "arm64: ${#skipped[@]} tests are skipped, which the emulator cannot run: see $0"
 emulated="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 cargo test --locked --target "$target" -p hugeheap-os -p hugeheap --lib --features hugeheap/allocator-api2 --no-run \
-    --config profile.dev.package.hugeheap.opt-level=1 --config profile.dev.package.hugeheap-os.opt-level=1 --message-format=json \
+    --config profile.dev.package.hugeheap.opt-level=1 --config profile.dev.package.hugeheap-os.opt-level=1 --message-format=json-render-diagnostics \
     | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' >"$work/binaries"
 while read -r binary; do
     # Some at a time: what the emulator has recorded it keeps, 24 GB for all of them.
-    $emulated "$binary" --list 2>/dev/null | sed -n 's/: test$//p' | grep -vxF "$(printf '%s\n' "${skipped[@]}")" \
+    $emulated "$binary" --list 2>/dev/null | sed -n 's/: test$//p' | tee -a "$work/names" | grep -vxF "$(printf '%s\n' "${skipped[@]}")" \
         | xargs --max-args=8 --max-procs=2 $emulated "$binary" --exact --test-threads=1 --quiet >"$work/tests" 2>&1 \
         || { cat "$work/tests"; exit 1; }
     echo "arm64: $(basename "$binary"): $(($(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$work/tests" | paste -sd+))) tests passed"
 done <"$work/binaries"
+for name in "${skipped[@]}"; do
+    grep -qxF "$name" "$work/names" || { echo "arm64: there is no test $name to be skipped" >&2; exit 1; }
+done
 
 cargo build --release --locked --target "$target" -p hugeheap-preload -p hugeheap-malloc
 if [ ! -d "$root" ]; then

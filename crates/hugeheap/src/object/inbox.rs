@@ -140,6 +140,16 @@ impl<S: Source> Own<S> {
         }
     }
 
+    /// The same for a class of which no page waits in its queue. Says no, with nothing changed, where one does or it is time to look at all queues.
+    #[inline(always)]
+    pub(super) fn pass_queue(&mut self, class: Class) -> bool {
+        let queue = &mut self.pending.queues[class];
+        let passes = queue.pages.first == 0 && self.pending.patience > 1;
+        queue.used += u32::from(passes);
+        self.pending.patience -= u32::from(passes);
+        passes
+    }
+
     /// Collects the pages that no class comes to soon, those first that had the longest time for more free blocks.
     #[cold]
     fn collect_surplus(&mut self, shared: &Shared) {
@@ -149,16 +159,6 @@ impl<S: Source> Own<S> {
             while self.pending.queues[class].waiting > soon && self.collect_next(class) {}
         }
         self.collect_runs(shared);
-    }
-
-    /// The same for a class of which no page waits in its queue. Says no, with nothing changed, where one does or it is time to look at all queues.
-    #[inline(always)]
-    pub(super) fn pass_queue(&mut self, class: Class) -> bool {
-        let queue = &mut self.pending.queues[class];
-        let passes = queue.pages.first == 0 && self.pending.patience > 1;
-        queue.used += u32::from(passes);
-        self.pending.patience -= u32::from(passes);
-        passes
     }
 
     /// Moves the pages of the inbox to the queues of their classes.

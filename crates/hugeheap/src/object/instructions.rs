@@ -34,11 +34,16 @@ pub(super) fn without_bit(mut word: u64, index: usize) -> u64 {
 
 /// The value in a register, of which the compiler knows nothing else: what it is made of is not computed again where it is used, nor put off until then. No instruction.
 #[inline(always)]
-pub(super) fn in_register(mut value: usize) -> usize {
+pub(super) fn in_register(value: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: no instruction.
-    unsafe {
-        core::arch::asm!("/* {} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
+    {
+        let same;
+        // SAFETY: no instruction.
+        unsafe {
+            core::arch::asm!("/* {} */", inout(reg) value => same, options(pure, nomem, nostack, preserves_flags));
+        }
+        same
     }
+    #[cfg(not(target_arch = "x86_64"))]
     value
 }

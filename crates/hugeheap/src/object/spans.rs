@@ -94,13 +94,12 @@ impl Taken {
         NonNull::new(self.span.address_of(self.first) as *mut u8)
     }
 
-    /// Whether there are others.
-    #[inline(always)]
+    /// Whether there are others than the first.
     pub(super) fn has_more(&self) -> bool {
         self.more != 0
     }
 
-    /// They.
+    /// The others.
     pub(super) fn more(&self) -> impl Iterator<Item = Kept> {
         let Self { span, more, .. } = *self;
         let numbers = (0..span.cut().blocks as usize).filter(move |number| more >> number & 1 != 0);

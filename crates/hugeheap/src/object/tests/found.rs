@@ -245,11 +245,9 @@ fn beginning_spare_pages_does_not_put_off_what_is_collected_now_and_then() {
     // A class that needs a page sorts the inbox.
     let third = heap.take(1024);
     assert!(!heap.own().queues_are_empty());
-    // Twice as many as it takes until the queues are looked at: of what a class has used up until then as much may wait.
-    for _ in 0..520 {
-        let page = heap.take_many(HEAP_PAGE_BYTES / BYTES + 1, BYTES);
-        heap.give_all(page);
-    }
+    // Twice: of what a class has used up until the first time as much may wait.
+    heap.use_up_until_queues_are_looked_at(BYTES);
+    heap.use_up_until_queues_are_looked_at(BYTES);
     assert!(heap.own().queues_are_empty());
     heap.give_all(blocks.into_iter().chain(other.into_iter().skip(1)).chain([third]));
     heap.check_empty();

@@ -32,6 +32,20 @@ impl Heap<World> {
     }
 }
 
+/// Who only takes small blocks never misses a run: what others freed of these would wait for good.
+#[test]
+fn a_run_that_others_freed_is_taken_when_the_queues_are_looked_at() {
+    let (space, mut heap) = heap();
+    let mut other = space.acquire().expect("memory");
+    let run = heap.take(100_000);
+    other.give(run).expect("live");
+    assert!(!heap.own().keeps_run(at(run)));
+    heap.use_up_until_queues_are_looked_at(1024);
+    assert!(heap.own().keeps_run(at(run)));
+    heap.check();
+    heap.check_empty();
+}
+
 #[test]
 fn buffers_that_come_and_go_are_had_without_the_arenas() {
     for (count, bytes) in [(100, 16 << 10), (20, 100_000), (8, 500_000), (1, 200_000)] {

@@ -22,14 +22,13 @@ impl Heap<World> {
         queues && self.shared().inbox.first.load(Ordering::SeqCst) == 0
     }
 
-    /// Uses up pages of a class in which nobody else frees, until it was time to look at the queues.
-    fn use_up_until_queues_are_looked_at(&mut self) {
-        const BYTES: usize = 1024;
+    /// Uses up pages of blocks of that size, in which nobody else frees, until it was time to look at the queues.
+    pub(super) fn use_up_until_queues_are_looked_at(&mut self, bytes: usize) {
         // SAFETY: nobody else uses the heap meanwhile.
         let patience = |heap: &Self| unsafe { Own::progress(&raw const (*heap.core.as_ptr()).own).patience };
         let mut before = patience(self);
-        loop {
-            let page = self.take_many(HEAP_PAGE_BYTES / BYTES + 1, BYTES);
+        for _ in 0..10_000 {
+            let page = self.take_many(HEAP_PAGE_BYTES / bytes + 1, bytes);
             self.give_all(page);
             let now = patience(self);
             if now > before {
@@ -37,6 +36,7 @@ impl Heap<World> {
             }
             before = now;
         }
+        panic!("nobody looked at the queues");
     }
 }
 
@@ -274,19 +274,19 @@ fn pages_that_a_class_comes_to_soon_wait_and_those_beyond_are_collected() {
         let (theirs, own) = blocks.split_at(PAGES / 2 * per_page);
         other.give_all(theirs.iter().copied());
         // It has used up more pages than wait, so it may come to all of them.
-        heap.use_up_until_queues_are_looked_at();
+        heap.use_up_until_queues_are_looked_at(1024);
         assert_eq!(heap.own().queued(), PAGES / 2, "{bytes} bytes");
         heap.check();
         // Now it has used up few: those wait that had the least time for more free blocks.
         let again = heap.take_many(FEW * per_page, bytes);
         assert_eq!(page_of(again[0]), page_of(theirs[0]), "announced first");
-        heap.use_up_until_queues_are_looked_at();
+        heap.use_up_until_queues_are_looked_at(1024);
         assert_eq!(heap.own().queued(), FEW, "{bytes} bytes");
         let last = heap.own().queued_pages().last().expect("some wait");
         assert_eq!(last.address(), page_of(theirs[theirs.len() - 1]));
         heap.check();
         // And now none.
-        heap.use_up_until_queues_are_looked_at();
+        heap.use_up_until_queues_are_looked_at(1024);
         assert_eq!(heap.own().queued(), 0, "{bytes} bytes");
         heap.give_all(again);
         heap.give_all(own.iter().copied());
