@@ -11,10 +11,12 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Versions that the tests were written for; newer ones of the same major number usually work.
 BUILD_TOOLS := 'maturin>=1.9,<2' 'pytest>=8,<10' 'pytest-timeout>=2.4,<3' 'pytest-xdist>=3.8,<4'
 
-# Processes that run tests at once, a file at a time: one keeps a processor busy half of the time. Which tests bear others beside them is known to tests/conftest.py.
+# Processes that run tests at once, a file at a time: one keeps a processor busy half of the time. Which tests
+# bear others beside them is known to tests/conftest.py.
 TESTERS := 2
 
-# What is drawn at random is drawn from this: a commit passes or fails whoever runs its tests. `make test SEED=$$RANDOM` draws something else.
+# What is drawn at random is drawn from this: a commit passes or fails whoever runs its tests.
+# `make test SEED=$$RANDOM` draws something else.
 SEED ?= 1
 export PROPTEST_RNG_SEED := $(SEED)
 export FUZZ_SEED := $(SEED)
@@ -68,12 +70,14 @@ lint:
 	cargo clippy --locked --workspace --all-targets --features hugeheap/allocator-api2 -- -D warnings
 	tests/setup.sh oldest-compiler
 
-# The library and the simulated kernel are optimised a little, checks stay: property tests call them millions of times, which took longer than that does.
+# The library and the simulated kernel are optimised a little, checks stay: property tests call them millions of
+# times, which took longer than that does.
 rust-tests:
 	cargo test --locked --workspace --exclude hugeheap-python --features hugeheap/allocator-api2 --no-fail-fast \
 		--config profile.dev.package.hugeheap.opt-level=1 --config profile.dev.package.hugeheap-os.opt-level=1
 
-# The lock-free parts, all interleavings. Only what walks through them is optimised: the rest takes longer to compile than to run.
+# The lock-free parts, all interleavings. Only what walks through them is optimised: the rest takes longer to
+# compile than to run.
 model:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --locked -p hugeheap --lib --config profile.dev.debug=0 \
 		--config profile.dev.package.loom.opt-level=3 --config profile.dev.package.generator.opt-level=3 -- sequence model

@@ -3,8 +3,8 @@
  *   cc lua.c $(pkg-config --cflags --libs hugeheap lua5.4) -o lua
  *   ./lua [--stats] [--limit BYTES] SCRIPT [ARGUMENT...]
  *
- * --stats prints what the heap did, as JSON on standard error. --limit is a limit for Lua's memory: a script that needs more gets
- * Lua's own error, "not enough memory", which it may catch.
+ * --stats prints what the heap did, as JSON on standard error. --limit is a limit for Lua's memory: a script
+ * that needs more gets Lua's own error, "not enough memory", which it may catch.
  */
 #include <errno.h>
 #include <hugeheap.h>
@@ -21,7 +21,8 @@ struct memory {
     size_t limit;
 };
 
-/* The whole of the connection. Lua says the old size of every block, but for new ones, where it says what will be in it. */
+/* The whole of the connection. Lua says the old size of every block, but for new ones, where it says what will
+ * be in it. */
 static void *allocate(void *given, void *block, size_t old_size, size_t new_size) {
     struct memory *memory = given;
     if (block == NULL)

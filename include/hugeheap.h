@@ -5,19 +5,23 @@
  *   collected objects   hh_gc_alloc, hh_gc_write …                        hugeheap_gc.h; they are found dead by themselves
  *   the process         hh_configure, hh_give_back, hh_stats …            what all heaps share: arenas, settings, numbers
  *
- * A heap hands out blocks: addresses aligned to 16 bytes that stay where they are until they are freed. All heaps of a process take their
- * memory from the same arenas of 2 MiB.
+ * A heap hands out blocks: addresses aligned to 16 bytes that stay where they are until they are freed. All
+ * heaps of a process take their memory from the same arenas of 2 MiB.
  *
  * Rules for all functions:
- *   - No initialisation. The first call that needs memory reads the settings from the environment (HUGEHEAP_POLICY and so on).
+ *   - No initialisation. The first call that needs memory reads the settings from the environment
+ *     (HUGEHEAP_POLICY and so on).
  *   - No memory: NULL, and errno is ENOMEM. The process is never ended for want of memory.
- *   - Every free is checked exactly. A wrong one ends the process by SIGABRT, after one line on standard error that names
- *     the address, the size class and the mistake: not from this heap, inside a block, freed twice, another size, freed by two threads.
+ *   - Every free is checked exactly. A wrong one ends the process by SIGABRT, after one line on standard error
+ *     that names the address, the size class and the mistake: not from this heap, inside a block, freed twice,
+ *     another size, freed by two threads.
  *   - A block may be freed by any thread: with hh_free, or with the functions of any heap that the thread uses.
  *   - A request of 0 bytes gets a block of its own, like one of 1 byte.
- *   - After fork the child has all blocks and heaps of its parent. A heap that another thread was using at that moment must not be used.
+ *   - After fork the child has all blocks and heaps of its parent. A heap that another thread was using at that
+ *     moment must not be used.
  *
- * C11 or C++17. Version 0.1: the interface may change with 0.2, and so does the name of the shared library (libhugeheap.so.0.1).
+ * C11 or C++17. Version 0.1: the interface may change with 0.2, and so does the name of the shared library
+ * (libhugeheap.so.0.1).
  */
 #ifndef HUGEHEAP_H
 #define HUGEHEAP_H
@@ -53,27 +57,30 @@ void *hh_malloc(size_t size) HH_NOEXCEPT HH_NEW(1);
 /* A block for `count` elements of `size` bytes, all zero. NULL with ENOMEM also when the product is no size_t. */
 void *hh_calloc(size_t count, size_t size) HH_NOEXCEPT HH_NEW(1, 2);
 
-/* Gives a block another size. Contents stay up to the lesser size; the address may change. NULL with ENOMEM: the block is as it was.
- * hh_realloc(NULL, size) is hh_malloc(size). hh_realloc(block, 0) frees nothing: the block has then 1 byte. An alignment
- * above 16 is not kept. */
+/* Gives a block another size. Contents stay up to the lesser size; the address may change. NULL with ENOMEM:
+ * the block is as it was. hh_realloc(NULL, size) is hh_malloc(size). hh_realloc(block, 0) frees nothing: the
+ * block has then 1 byte. An alignment above 16 is not kept. */
 void *hh_realloc(void *block, size_t size) HH_NOEXCEPT HH_RESIZED(2);
 
 /* Frees a block. Nothing happens for NULL. errno stays as it was. */
 void hh_free(void *block) HH_NOEXCEPT;
 
-/* The same, faster and checked further: `size` is what was asked for (the last size, after hh_realloc). For blocks of hh_malloc,
- * hh_calloc, hh_realloc, hh_heap_alloc …; not for those of hh_aligned_alloc, whose size may have been rounded up. */
+/* The same, faster and checked further: `size` is what was asked for (the last size, after hh_realloc). For
+ * blocks of hh_malloc, hh_calloc, hh_realloc, hh_heap_alloc …; not for those of hh_aligned_alloc, whose size
+ * may have been rounded up. */
 void hh_free_sized(void *block, size_t size) HH_NOEXCEPT;
 
 /* The largest alignment: a huge page. */
 #define HH_MAX_ALIGNMENT ((size_t)2 << 20)
 
-/* Like hh_malloc, aligned to `alignment`, a power of two up to HH_MAX_ALIGNMENT; others: NULL with EINVAL. `size` need not be a multiple. */
+/* Like hh_malloc, aligned to `alignment`, a power of two up to HH_MAX_ALIGNMENT; others: NULL with EINVAL.
+ * `size` need not be a multiple. */
 void *hh_aligned_alloc(size_t alignment, size_t size) HH_NOEXCEPT HH_RESIZED(2);
 
-/* Bytes of a live block: at least what was asked for. 0 for NULL. What is beyond that the heap does not use, but the compiler takes the size that
- * was asked for for the block's: with -D_FORTIFY_SOURCE=3 memset over all of it ends the process, and more may be optimised away.
- * block = hh_realloc(block, hh_usable_size(block)) makes those bytes part of it, and moves nothing. */
+/* Bytes of a live block: at least what was asked for. 0 for NULL. What is beyond that the heap does not use,
+ * but the compiler takes the size that was asked for for the block's: with -D_FORTIFY_SOURCE=3 memset over all
+ * of it ends the process, and more may be optimised away. block = hh_realloc(block, hh_usable_size(block))
+ * makes those bytes part of it, and moves nothing. */
 size_t hh_usable_size(const void *block) HH_NOEXCEPT;
 
 /* ---- Heaps of your own -------------------------------------------------------------------------------------------- */
@@ -88,8 +95,8 @@ typedef struct hh_heap_options {
 
 #define HH_HEAP_OPTIONS_INIT { sizeof(hh_heap_options), 0 }
 
-/* A new heap, or one that was dropped, with what is live in it. `options`: NULL for the defaults. NULL with ENOMEM, or with EINVAL for options
- * that this version does not know. */
+/* A new heap, or one that was dropped, with what is live in it. `options`: NULL for the defaults. NULL with
+ * ENOMEM, or with EINVAL for options that this version does not know. */
 hh_heap *hh_heap_new(const hh_heap_options *options) HH_NOEXCEPT HH_RESULT;
 
 /* Gives up the handle. Live blocks stay live, and are freed with hh_free or through other heaps. */
@@ -99,8 +106,9 @@ void hh_heap_drop(hh_heap *heap) HH_NOEXCEPT;
 void *hh_heap_alloc(hh_heap *heap, size_t size) HH_NOEXCEPT HH_NEW(2);
 void *hh_heap_zalloc(hh_heap *heap, size_t size) HH_NOEXCEPT HH_NEW(2);
 
-/* As hh_realloc. `old_size` is what was asked for last; one that the block cannot have been asked for with is a mistake like a wrong
- * free. Without a meaning for NULL. Not for blocks of hh_aligned_alloc, as hh_free_sized. */
+/* As hh_realloc. `old_size` is what was asked for last; one that the block cannot have been asked for with is
+ * a mistake like a wrong free. Without a meaning for NULL. Not for blocks of hh_aligned_alloc, as
+ * hh_free_sized. */
 void *hh_heap_realloc(hh_heap *heap, void *block, size_t old_size, size_t new_size) HH_NOEXCEPT HH_RESIZED(4);
 
 /* As hh_free and hh_free_sized: shortest for blocks of this heap, allowed for those of any. */
@@ -160,15 +168,19 @@ typedef struct hh_options {
 /* Changes the settings of the process, at any time. Returns HH_OK, or another hh_status and changes nothing. */
 int hh_configure(const hh_options *options) HH_NOEXCEPT HH_RESULT;
 
-/* Gives back to the system now what is kept for reuse, on the calling thread: after hh_heap_trim of its own heap, whole arenas
- * and free parts of sparse ones. Waits for what the library's own thread is just giving back. Returns the bytes given back. */
+/* Gives back to the system now what is kept for reuse, on the calling thread: after hh_heap_trim of its own
+ * heap, whole arenas and free parts of sparse ones. Waits for what the library's own thread is just giving
+ * back. Returns the bytes given back. */
 uint64_t hh_give_back(void) HH_NOEXCEPT;
 
-/* For a program that limits its own address space: to be called before setrlimit(RLIMIT_AS) with the limit in bytes. Address space is reserved for four times the memory of the
- * host; what of it no arena of blocks uses goes back to the system, but for a part of the limit to grow into. A limit that is there before the first block needs no call. */
+/* For a program that limits its own address space: to be called before setrlimit(RLIMIT_AS) with the limit in
+ * bytes. Address space is reserved for four times the memory of the host; what of it no arena of blocks uses
+ * goes back to the system, but for a part of the limit to grow into. A limit that is there before the first
+ * block needs no call. */
 void hh_limit_address_space(uint64_t bytes) HH_NOEXCEPT;
 
-/* The numbers of the process's arenas. Bytes are bytes, arenas are counts, times are nanoseconds. Later versions add members at the end. */
+/* The numbers of the process's arenas. Bytes are bytes, arenas are counts, times are nanoseconds. Later
+ * versions add members at the end. */
 typedef struct hh_stats_t {
     uint32_t schema;           /* version of the meaning of the members: 1 */
     uint32_t size;             /* in: sizeof(hh_stats_t); out: bytes that were filled */
@@ -239,14 +251,15 @@ typedef struct hh_stats_t {
     uint64_t merged; /* bytes in OS pages that the kernel had merged when hh_measure looked last; 0: not asked for, not measured, or it does not tell */
 } hh_stats_t;
 
-/* Asks the kernel what backs the arenas now, which takes milliseconds; the numbers are in what hh_stats answers next. */
+/* Asks the kernel what backs the arenas now, which takes milliseconds; the numbers are in what hh_stats
+ * answers next. */
 void hh_measure(void) HH_NOEXCEPT;
 
 /* Fills the struct, whose `size` is set. Returns HH_OK or another hh_status. */
 int hh_stats(hh_stats_t *stats) HH_NOEXCEPT HH_RESULT;
 
-/* Writes the numbers as JSON (schema hugeheap.stats/1), cut to `size` bytes with the NUL at its end. Returns the length of all of it without
- * the NUL, as snprintf does. `buffer` may be NULL when `size` is 0. */
+/* Writes the numbers as JSON (schema hugeheap.stats/1), cut to `size` bytes with the NUL at its end. Returns
+ * the length of all of it without the NUL, as snprintf does. `buffer` may be NULL when `size` is 0. */
 size_t hh_stats_json(char *buffer, size_t size) HH_NOEXCEPT;
 
 /* The version of the library in use; HH_VERSION is that of this header. */

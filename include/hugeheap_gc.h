@@ -7,29 +7,31 @@
  *        │               ▲ roots: frames of the shadow stack, callbacks, globals
  *        └─ hh_gc_write ─┴─ barrier: which old objects were written
  *
- * An object begins with its header, one word, and is aligned to 16 bytes. An object of variable length has its length in the second word.
- * A slot is a word that may hold a reference: 0, or the address of an object, or a word whose low four bits are not all zero, which
- * the collector leaves alone (a small integer with a tag).
+ * An object begins with its header, one word, and is aligned to 16 bytes. An object of variable length has its
+ * length in the second word. A slot is a word that may hold a reference: 0, or the address of an object, or a
+ * word whose low four bits are not all zero, which the collector leaves alone (a small integer with a tag).
  *
  * Rules for all functions:
  *   - A function that may collect says "collects". After it every address of an object that is not in a root is wrong.
  *   - Before the next call that collects, all slots of new objects are written, with hh_gc_alloc each of them.
- *   - A reference is written into an object with hh_gc_write or HH_GC_SET, but for an object that hh_gc_alloc answered since the last
- *     call that collects and that has at most HH_GC_MAX_YOUNG bytes.
- *   - No memory: NULL and errno is ENOMEM, after everything dead was freed. The heap is as usable as before. An object above 1 MiB that a control
- *     group's limit has no room for is no memory, too; smaller ones know no limit but `maximum`. Where malloc answers NULL nothing is different:
- *     what notes something refuses, and a collection does without, so that more stays than has to. The checks of hh_gc_options, and
- *     hh_gc_verify, need memory.
- *   - A mistake that is noticed ends the process by SIGABRT, after one line on standard error. Most are noticed by the checks only:
- *     see hh_gc_options.
- *   - A heap belongs to the thread that made it. A process may have several. After fork the child has those of the forking thread.
- *     That another thread uses it is not noticed: nothing is locked, and objects are lost or lie on top of each other.
- *   - Root callbacks, trace functions, ranges and hooks run inside of collections: whatever would change the heap there ends the process, but for
- *     a write of a reference, which is not noticed.
+ *   - A reference is written into an object with hh_gc_write or HH_GC_SET, but for an object that hh_gc_alloc
+ *     answered since the last call that collects and that has at most HH_GC_MAX_YOUNG bytes.
+ *   - No memory: NULL and errno is ENOMEM, after everything dead was freed. The heap is as usable as before. An
+ *     object above 1 MiB that a control group's limit has no room for is no memory, too; smaller ones know no
+ *     limit but `maximum`. Where malloc answers NULL nothing is different: what notes something refuses, and a
+ *     collection does without, so that more stays than has to. The checks of hh_gc_options, and hh_gc_verify,
+ *     need memory.
+ *   - A mistake that is noticed ends the process by SIGABRT, after one line on standard error. Most are noticed
+ *     by the checks only: see hh_gc_options.
+ *   - A heap belongs to the thread that made it. A process may have several. After fork the child has those of
+ *     the forking thread. That another thread uses it is not noticed: nothing is locked, and objects are lost
+ *     or lie on top of each other.
+ *   - Root callbacks, trace functions, ranges and hooks run inside of collections: whatever would change the
+ *     heap there ends the process, but for a write of a reference, which is not noticed.
  *
- * Everything is compiled into the program that is needed to allocate: where the window lies, what a header is. hh_gc_new has the
- * number of that layout in the name of the function it calls: with a library of another layout a program is not linked.
- * Offsets for generated code are constants below.
+ * Everything is compiled into the program that is needed to allocate: where the window lies, what a header is.
+ * hh_gc_new has the number of that layout in the name of the function it calls: with a library of another
+ * layout a program is not linked. Offsets for generated code are constants below.
  *
  * C11 or C++17, with GCC or Clang.
  */
@@ -68,8 +70,8 @@ extern "C" {
 /* Offset of the length in an object of variable length. */
 #define HH_GC_LENGTH_OFFSET 8
 
-/* Largest object, in bytes, that is allocated in the nursery. A larger one begins in the old generation and is zero; it has heap pages of 16 KiB
- * of its own, so that just above 8 and 16 KiB half of them is lost. */
+/* Largest object, in bytes, that is allocated in the nursery. A larger one begins in the old generation and is
+ * zero; it has heap pages of 16 KiB of its own, so that just above 8 and 16 KiB half of them is lost. */
 #define HH_GC_MAX_YOUNG ((size_t)8192)
 
 /* Header of a new object of a type: the upper half is the number of the type. */
@@ -151,8 +153,9 @@ static inline HH_RESULT int hh_gc_new(const hh_gc_options *options, hh_gc **heap
     return hh_gc_layout_1_new(options, heap);
 }
 
-/* Ends a heap with all its objects. Nothing happens for NULL. Frames of roots may be pushed still, as in the scope of HH_GC_ROOTS: they are
- * popped without effect. The handle is memory of others afterwards: that it is used once more, or dropped, is not noticed. */
+/* Ends a heap with all its objects. Nothing happens for NULL. Frames of roots may be pushed still, as in the
+ * scope of HH_GC_ROOTS: they are popped without effect. The handle is memory of others afterwards: that it is
+ * used once more, or dropped, is not noticed. */
 void hh_gc_drop(hh_gc *heap) HH_NOEXCEPT;
 
 /* ---- Types ---------------------------------------------------------------------------------------------------------- */
@@ -160,10 +163,12 @@ void hh_gc_drop(hh_gc *heap) HH_NOEXCEPT;
 /* Takes slots: in trace functions and root callbacks only. */
 typedef struct hh_gc_visitor hh_gc_visitor;
 
-/* Names every slot of an object with hh_gc_visit, the same ones as long as nobody writes to the object. Calls nothing else of the heap. */
+/* Names every slot of an object with hh_gc_visit, the same ones as long as nobody writes to the object. Calls
+ * nothing else of the heap. */
 typedef void (*hh_gc_trace)(void *object, hh_gc_visitor *visitor);
 
-/* The same for the slots that begin in `from`..`to`, a part of the object; an ephemeron if one of its slots does. Naming others costs time only. */
+/* The same for the slots that begin in `from`..`to`, a part of the object; an ephemeron if one of its slots
+ * does. Naming others costs time only. */
 typedef void (*hh_gc_trace_part)(void *object, void *from, void *to, hh_gc_visitor *visitor);
 
 /* Names a slot, or `count` of them in a row. */
@@ -223,7 +228,8 @@ int hh_gc_register(hh_gc *heap, const hh_gc_layout *layout, hh_gc_type *type) HH
 /* Left to itself the compiler makes functions of them in a file that has several uses. */
 #define HH_GC_INLINE static inline __attribute__((always_inline))
 
-/* Pushes `count` slots that lie in a row. `frame` becomes what is answered, and stays where it is until it is popped. */
+/* Pushes `count` slots that lie in a row. `frame` becomes what is answered, and stays where it is until it is
+ * popped. */
 HH_GC_INLINE hh_gc_frame hh_gc_push(hh_gc *heap, hh_gc_frame *frame, void *slots, size_t count) {
     hh_gc_frame pushed = {heap->frames, (void **)slots, count, heap};
     /* GCC would warn of the address of a local variable that stays behind: it does not see that it is popped. */
@@ -260,21 +266,24 @@ HH_GC_INLINE void hh_gc_pop(const hh_gc_frame *frame) { frame->heap->frames = fr
 
 static inline void hh_gc_pop_frame_(hh_gc_frame *frame) { hh_gc_pop(frame); }
 
-/* Names with hh_gc_visit slots that the program holds elsewhere, in each collection. Calls nothing else of the heap. */
+/* Names with hh_gc_visit slots that the program holds elsewhere, in each collection. Calls nothing else of the
+ * heap. */
 typedef void (*hh_gc_roots)(void *data, hh_gc_visitor *visitor);
 
-/* Adds a callback; returns HH_OK or another hh_status. Removes what was added with the same arguments; nothing happens when there is none. */
+/* Adds a callback; returns HH_OK or another hh_status. Removes what was added with the same arguments; nothing
+ * happens when there is none. */
 int hh_gc_add_roots(hh_gc *heap, hh_gc_roots roots, void *data) HH_NOEXCEPT HH_RESULT;
 void hh_gc_remove_roots(hh_gc *heap, hh_gc_roots roots, void *data) HH_NOEXCEPT;
 
-/* Says where words lie that may be addresses of objects, or of places inside them: `begin` and `end`, multiples of 8. What they refer to
- * stays alive and where it is. Calls nothing of the heap. */
+/* Says where words lie that may be addresses of objects, or of places inside them: `begin` and `end`,
+ * multiples of 8. What they refer to stays alive and where it is. Calls nothing of the heap. */
 typedef void (*hh_gc_range)(void *data, const void **begin, const void **end);
 
-/* Adds words that are looked at in every collection, a stack for instance; the registers are no part of it until setjmp writes them there. A
- * minor collection then costs what was allocated, not what survives. Where there is no memory to note what was found, everything stays, and no major
- * collection goes on. Returns HH_OK or another hh_status. Removes what was added with the same
- * arguments, so that its words keep nothing from the next collection on; nothing happens when there is none. */
+/* Adds words that are looked at in every collection, a stack for instance; the registers are no part of it
+ * until setjmp writes them there. A minor collection then costs what was allocated, not what survives. Where
+ * there is no memory to note what was found, everything stays, and no major collection goes on. Returns HH_OK
+ * or another hh_status. Removes what was added with the same arguments, so that its words keep nothing from the
+ * next collection on; nothing happens when there is none. */
 int hh_gc_add_scan(hh_gc *heap, hh_gc_range range, void *data) HH_NOEXCEPT HH_RESULT;
 void hh_gc_remove_scan(hh_gc *heap, hh_gc_range range, void *data) HH_NOEXCEPT;
 
@@ -285,7 +294,8 @@ typedef uint64_t hh_gc_global;
 hh_gc_global hh_gc_keep(hh_gc *heap, void *object) HH_NOEXCEPT HH_RESULT;
 hh_gc_global hh_gc_pin(hh_gc *heap, void *object) HH_NOEXCEPT HH_RESULT;
 
-/* The object of a handle. A handle that was released, or is of another heap, ends the process with one line, here and below. */
+/* The object of a handle. A handle that was released, or is of another heap, ends the process with one line,
+ * here and below. */
 void *hh_gc_get(const hh_gc *heap, hh_gc_global global) HH_NOEXCEPT HH_RESULT;
 
 /* Ends a handle. Nothing happens for 0. */
@@ -293,8 +303,8 @@ void hh_gc_release(hh_gc *heap, hh_gc_global global) HH_NOEXCEPT;
 
 /* ---- Allocation ----------------------------------------------------------------------------------------------------- */
 
-/* Where the window has no room. Collects. `window`: the heap's, or the open one. `bytes`: what the caller takes the object to have, compared
- * with what it has; 0: not known. Header and length are written. */
+/* Where the window has no room. Collects. `window`: the heap's, or the open one. `bytes`: what the caller
+ * takes the object to have, compared with what it has; 0: not known. Header and length are written. */
 void *hh_gc_refill(hh_gc *heap, hh_gc_window *window, hh_gc_type type, size_t length, size_t bytes) HH_NOEXCEPT HH_RESULT;
 
 /* Bytes, rounded as those of an object are; 0 for the last 15 numbers. */
@@ -324,7 +334,8 @@ HH_GC_INLINE void *hh_gc_take_items(hh_gc_window *window, hh_gc_type type, size_
     return object;
 }
 
-/* hh_gc_refill for an open window. It gets a copy: a variable whose address is handed on is kept in memory, before and after as well. */
+/* hh_gc_refill for an open window. It gets a copy: a variable whose address is handed on is kept in memory,
+ * before and after as well. */
 HH_GC_INLINE void *hh_gc_refill_open(hh_gc *heap, hh_gc_window *window, hh_gc_type type, size_t length, size_t bytes) {
     hh_gc_window copy = *window;
     void *object = hh_gc_refill(heap, &copy, type, length, bytes);
@@ -332,14 +343,16 @@ HH_GC_INLINE void *hh_gc_refill_open(hh_gc *heap, hh_gc_window *window, hh_gc_ty
     return object;
 }
 
-/* Bytes of an object with items; HH_GC_ALIGN more than HH_GC_MAX_YOUNG when it has more than that, whatever the sum is. */
+/* Bytes of an object with items; HH_GC_ALIGN more than HH_GC_MAX_YOUNG when it has more than that, whatever
+ * the sum is. */
 HH_GC_INLINE size_t hh_gc_bytes_with(size_t fixed, size_t item, size_t length) {
     if (__builtin_expect(fixed <= HH_GC_MAX_YOUNG && length <= (HH_GC_MAX_YOUNG - fixed) / item, 1))
         return hh_gc_round(fixed + length * item);
     return HH_GC_MAX_YOUNG + HH_GC_ALIGN;
 }
 
-/* An object of a fixed type with `bytes` bytes: what its layout says, best a constant. The rest of it is undefined. Collects. */
+/* An object of a fixed type with `bytes` bytes: what its layout says, best a constant. The rest of it is
+ * undefined. Collects. */
 HH_GC_INLINE HH_RESULT void *hh_gc_alloc(hh_gc *heap, hh_gc_type type, size_t bytes) {
     bytes = hh_gc_round(bytes);
     if (hh_gc_has_room(&heap->window, bytes))
@@ -347,8 +360,8 @@ HH_GC_INLINE HH_RESULT void *hh_gc_alloc(hh_gc *heap, hh_gc_type type, size_t by
     return hh_gc_refill(heap, &heap->window, type, 0, hh_gc_compared(bytes));
 }
 
-/* An object with `length` items. `fixed` and `item`, not 0, are the layout's `bytes` and `item_bytes`, best constants. The length is written; the
- * rest is undefined, and zero above HH_GC_MAX_YOUNG bytes. Collects. */
+/* An object with `length` items. `fixed` and `item`, not 0, are the layout's `bytes` and `item_bytes`, best
+ * constants. The length is written; the rest is undefined, and zero above HH_GC_MAX_YOUNG bytes. Collects. */
 HH_GC_INLINE HH_RESULT void *hh_gc_alloc_items(hh_gc *heap, hh_gc_type type, size_t fixed, size_t item, size_t length) {
     size_t bytes = hh_gc_bytes_with(fixed, item, length);
     if (hh_gc_has_room(&heap->window, bytes))
@@ -386,28 +399,30 @@ HH_GC_INLINE HH_RESULT void *hh_gc_zalloc_items(hh_gc *heap, hh_gc_type type, si
     return object;
 }
 
-/* An object that begins in the old generation, zero, for what is known to live long; `length` is 0 for a fixed type. References are written into
- * it with hh_gc_write. Collects. */
+/* An object that begins in the old generation, zero, for what is known to live long; `length` is 0 for a fixed
+ * type. References are written into it with hh_gc_write. Collects. */
 void *hh_gc_alloc_old(hh_gc *heap, hh_gc_type type, size_t length) HH_NOEXCEPT HH_RESULT;
 
 /* The same for an object that does not move and lives until its handle is released. With NULL the handle is 0. */
 void *hh_gc_alloc_pinned(hh_gc *heap, hh_gc_type type, size_t length, hh_gc_global *handle) HH_NOEXCEPT HH_RESULT;
 
-/* An object of a type with a finalizer: it never comes from the window, so hh_gc_alloc is a mistake for such a type. `length` is 0 for a fixed
- * type. Collects. */
+/* An object of a type with a finalizer: it never comes from the window, so hh_gc_alloc is a mistake for such a
+ * type. `length` is 0 for a fixed type. Collects. */
 void *hh_gc_alloc_finalized(hh_gc *heap, hh_gc_type type, size_t length) HH_NOEXCEPT HH_RESULT;
 
-/* Calls the finalizers of the objects that were found unreachable, in the order in which they were made but for those that a later one
- * leads to: of a dead list of objects with finalizers that is one in each whole collection. Returns how many. Collects when a finalizer does. */
+/* Calls the finalizers of the objects that were found unreachable, in the order in which they were made but
+ * for those that a later one leads to: of a dead list of objects with finalizers that is one in each whole
+ * collection. Returns how many. Collects when a finalizer does. */
 size_t hh_gc_run_finalizers(hh_gc *heap) HH_NOEXCEPT;
 
-/* Sees to it that an object of any type is handed out once it is unreachable, by hh_gc_next_finalizable; a type's finalizer needs no such call.
- * Once more for each call, and for an object that was handed out again. Returns HH_OK or HH_NO_MEMORY. Does not collect. */
+/* Sees to it that an object of any type is handed out once it is unreachable, by hh_gc_next_finalizable; a
+ * type's finalizer needs no such call. Once more for each call, and for an object that was handed out again.
+ * Returns HH_OK or HH_NO_MEMORY. Does not collect. */
 int hh_gc_finalize(hh_gc *heap, void *object) HH_NOEXCEPT HH_RESULT;
 
-/* Takes one object that was found unreachable, the first in the order of hh_gc_run_finalizers, and calls nothing: for a program that ends things
- * when it has time. It is in no root any more. NULL: there is none. hh_gc_run_finalizers takes them all, and lets those go whose type has no
- * finalizer. Does not collect. */
+/* Takes one object that was found unreachable, the first in the order of hh_gc_run_finalizers, and calls
+ * nothing: for a program that ends things when it has time. It is in no root any more. NULL: there is none.
+ * hh_gc_run_finalizers takes them all, and lets those go whose type has no finalizer. Does not collect. */
 void *hh_gc_next_finalizable(hh_gc *heap) HH_NOEXCEPT HH_RESULT;
 
 /* How many there are to take. */
@@ -416,9 +431,10 @@ size_t hh_gc_finalizable(const hh_gc *heap) HH_NOEXCEPT HH_RESULT;
 /* What hh_gc_open does with a window that is open: ends the process with one line. */
 void hh_gc_not_closed(const hh_gc *heap) HH_NOEXCEPT;
 
-/* Moves the window into a local variable, for a loop that allocates with hh_gc_alloc_in: cursor and limit stay in registers. Until
- * hh_gc_close the only other functions of this heap that may be called are hh_gc_write and what does not collect. A heap has one open window: what is called in the loop and allocates
- * gets its address, and to open it once more ends the process with one line. */
+/* Moves the window into a local variable, for a loop that allocates with hh_gc_alloc_in: cursor and limit stay
+ * in registers. Until hh_gc_close the only other functions of this heap that may be called are hh_gc_write and
+ * what does not collect. A heap has one open window: what is called in the loop and allocates gets its address,
+ * and to open it once more ends the process with one line. */
 HH_GC_INLINE HH_RESULT hh_gc_window hh_gc_open(hh_gc *heap) {
     if (__builtin_expect(heap->open != 0, 0))
         hh_gc_not_closed(heap);
@@ -457,10 +473,12 @@ HH_GC_INLINE size_t hh_gc_length(const void *object) {
     return length;
 }
 
-/* Reads a weak slot, or one of an ephemeron: NULL when what it refers to was found dead. The slot itself may say so later only. */
+/* Reads a weak slot, or one of an ephemeron: NULL when what it refers to was found dead. The slot itself may
+ * say so later only. */
 void *hh_gc_weak(const hh_gc *heap, const void *slot) HH_NOEXCEPT HH_RESULT;
 
-/* A number that an object keeps as long as it lives, wherever it moves: not 0, below 2^26. Different objects may have the same. */
+/* A number that an object keeps as long as it lives, wherever it moves: not 0, below 2^26. Different objects
+ * may have the same. */
 uint32_t hh_gc_hash(hh_gc *heap, void *object) HH_NOEXCEPT HH_RESULT;
 
 /* Whether an object is in the nursery. */
@@ -469,7 +487,8 @@ int hh_gc_is_young(const hh_gc *heap, const void *object) HH_NOEXCEPT HH_RESULT;
 /* What hh_gc_barrier does when a flag of the object is set. */
 void hh_gc_remember(hh_gc *heap, void *object, void *slot) HH_NOEXCEPT;
 
-/* The barrier alone, before or after a reference is written into a slot of an object, and before the next call that collects. */
+/* The barrier alone, before or after a reference is written into a slot of an object, and before the next call
+ * that collects. */
 HH_GC_INLINE void hh_gc_barrier(hh_gc *heap, void *object, void *slot) {
     if (__builtin_expect((hh_gc_header_of(object) & HH_GC_BARRIER_FLAGS) != 0, 0))
         hh_gc_remember(heap, object, slot);
@@ -490,15 +509,16 @@ HH_GC_INLINE void hh_gc_write(hh_gc *heap, void *object, void *slot, const void 
 /* Where the major collection is. */
 enum hh_gc_phase { HH_GC_IDLE = 0, HH_GC_MARKING = 1, HH_GC_CLEARING = 2, HH_GC_SWEEPING = 3 };
 
-/* A minor collection, and a step of the major one when that is under way or due: a bounded pause, for when the program waits. Returns the
- * enum hh_gc_phase after it. Collects. */
+/* A minor collection, and a step of the major one when that is under way or due: a bounded pause, for when the
+ * program waits. Returns the enum hh_gc_phase after it. Collects. */
 int hh_gc_collect_minor(hh_gc *heap) HH_NOEXCEPT;
 
-/* A whole collection: afterwards everything dead is free, and heap pages without live objects are the arenas' again. Collects. */
+/* A whole collection: afterwards everything dead is free, and heap pages without live objects are the arenas'
+ * again. Collects. */
 void hh_gc_collect(hh_gc *heap) HH_NOEXCEPT;
 
-/* A whole collection after which the old generation takes no new objects into its pages, so that a child goes on sharing them. Before fork.
- * Collects. */
+/* A whole collection after which the old generation takes no new objects into its pages, so that a child goes
+ * on sharing them. Before fork. Collects. */
 void hh_gc_prepare_fork(hh_gc *heap) HH_NOEXCEPT;
 
 /* ---- Protection ----------------------------------------------------------------------------------------------------- */
@@ -511,15 +531,16 @@ typedef struct hh_gc_fault {
     size_t bytes;
 } hh_gc_fault;
 
-/* Protects the heap page of an address in the old generation: the first access that is forbidden is told to the hook. Fills `range` unless
- * that is NULL. Collections lift protections and set them again. Returns HH_OK or another hh_status. */
+/* Protects the heap page of an address in the old generation: the first access that is forbidden is told to
+ * the hook. Fills `range` unless that is NULL. Collections lift protections and set them again. Returns HH_OK
+ * or another hh_status. */
 int hh_gc_protect(hh_gc *heap, const void *address, int forbid, hh_gc_fault *range) HH_NOEXCEPT HH_RESULT;
 
 /* Lifts the protection of the heap page of an address. Returns 0 when it had none. */
 int hh_gc_unprotect(hh_gc *heap, const void *address) HH_NOEXCEPT;
 
-/* Is told in the signal handler of the thread that made the access: does only what a handler may. true: the protection is lifted, the
- * thread goes on; false: the process ends with one line, as it does without a hook. */
+/* Is told in the signal handler of the thread that made the access: does only what a handler may. true: the
+ * protection is lifted, the thread goes on; false: the process ends with one line, as it does without a hook. */
 typedef bool (*hh_gc_fault_hook)(const hh_gc_fault *fault);
 
 /* Sets the hook of all heaps of the process; NULL: none. */
@@ -565,15 +586,16 @@ typedef void (*hh_gc_hook)(void *data, const hh_gc_event *event);
 /* Has a function told of what happens in a heap, instead of the one before; NULL: none. Needs no memory. */
 void hh_gc_set_hook(hh_gc *heap, hh_gc_hook hook, void *data) HH_NOEXCEPT;
 
-/* Gives a heap a log of its own: `log` is gc-minor,gc-major,arena:FILE as in the variable HUGEHEAP_LOG, with - for standard error; NULL: nothing
- * is logged of this heap. Returns HH_OK, or HH_BAD_LOG or HH_NO_MEMORY and its text in `buffer`, cut to `size` bytes with the NUL; the log is the
- * one before then. */
+/* Gives a heap a log of its own: `log` is gc-minor,gc-major,arena:FILE as in the variable HUGEHEAP_LOG, with -
+ * for standard error; NULL: nothing is logged of this heap. Returns HH_OK, or HH_BAD_LOG or HH_NO_MEMORY and
+ * its text in `buffer`, cut to `size` bytes with the NUL; the log is the one before then. */
 int hh_gc_set_log(hh_gc *heap, const char *log, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
 
 /* ---- Numbers -------------------------------------------------------------------------------------------------------- */
 
-/* Verifies the heap now, but for objects that were allocated since the last collection: after hh_gc_collect_minor it looks at all.
- * Returns HH_OK, or HH_MISTAKE and its text in `buffer`, cut to `size` bytes with the NUL. Does not collect. */
+/* Verifies the heap now, but for objects that were allocated since the last collection: after
+ * hh_gc_collect_minor it looks at all. Returns HH_OK, or HH_MISTAKE and its text in `buffer`, cut to `size`
+ * bytes with the NUL. Does not collect. */
 int hh_gc_verify(hh_gc *heap, char *buffer, size_t size) HH_NOEXCEPT HH_RESULT;
 
 /* The same for references into the nursery in objects that no barrier remembered. */
@@ -582,7 +604,8 @@ int hh_gc_verify_barriers(const hh_gc *heap, char *buffer, size_t size) HH_NOEXC
 /* Buckets of the histogram: bucket n counts pauses from 2^n to 2^(n+1) nanoseconds, the last one all longer ones. */
 #define HH_GC_BUCKETS 36
 
-/* The numbers of a heap. Bytes are bytes, times are nanoseconds; counts are since the heap was made. Later versions add members at the end. */
+/* The numbers of a heap. Bytes are bytes, times are nanoseconds; counts are since the heap was made. Later
+ * versions add members at the end. */
 typedef struct hh_gc_stats_t {
     uint32_t schema;          /* version of the meaning of the members: 1 */
     uint32_t size;            /* in: sizeof(hh_gc_stats_t); out: bytes that were filled */

@@ -1,14 +1,15 @@
 /* hugeheap: allocating and freeing small blocks without a call.
  *
- * For the two places of a runtime that allocate and free most: little more than half of the instructions of a call where the size is
- * a constant. Everything else is hugeheap.h, and both may be mixed at will.
+ * For the two places of a runtime that allocate and free most: little more than half of the instructions of a
+ * call where the size is a constant. Everything else is hugeheap.h, and both may be mixed at will.
  *
  *   heap ─▶ bin of the size's class ─▶ a word with a bit per block ─▶ the block
  *             │ no free bit                    │ no bit of a live block
  *             └──────── the library ◀──────────┘
  *
- * A program that includes this header knows how a heap is laid out. The two functions it calls have the number of that layout in
- * their names: with a library of another layout it is not linked, instead of running wrongly. It is compiled again then.
+ * A program that includes this header knows how a heap is laid out. The two functions it calls have the number
+ * of that layout in their names: with a library of another layout it is not linked, instead of running wrongly.
+ * It is compiled again then.
  */
 #ifndef HUGEHEAP_INLINE_H
 #define HUGEHEAP_INLINE_H

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Unit tests and a real CPython on arm64, in emulation (qemu-aarch64), on an x86-64 Debian as root. What it needs is installed; nothing of the host is changed otherwise.
+# Unit tests and a real CPython on arm64, in emulation (qemu-aarch64), on an x86-64 Debian as root. What it
+# needs is installed; nothing of the host is changed otherwise.
 #
-# An emulator orders memory as the host does: it shows that the code for this processor is right step by step, not that its threads agree.
+# An emulator orders memory as the host does: it shows that the code for this processor is right step by step,
+# not that its threads agree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets for a short fixed time, all at once. FUZZ_SECONDS sets it (15), FUZZ_TARGETS which ones (all), FUZZ_SEED what libFuzzer
-# draws from (the clock).
+# Runs the fuzz targets for a short fixed time, all at once. FUZZ_SECONDS sets it (15), FUZZ_TARGETS which ones
+# (all), FUZZ_SEED what libFuzzer draws from (the clock).
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${FUZZ_SECONDS:-15}

@@ -10,7 +10,8 @@ fail() {
 
 as_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-# Installs Debian packages as root; else says what to install and goes on. A package has a command of its name, or is a library.
+# Installs Debian packages as root; else says what to install and goes on. A package has a command of its name,
+# or is a library.
 packages() {
     local missing=()
     for package in "$@"; do
@@ -53,8 +54,9 @@ venv() {
     "$directory/bin/pip" install --quiet --disable-pip-version-check "$@"
 }
 
-# CPythons newer than the host's, from Debian's testing release, for tests alone: target/interpreters/VERSION/bin/pythonVERSION. Each has the C library and the
-# others it was built with beside it, so nothing of the host is changed or used. About 1 GB.
+# CPythons newer than the host's, from Debian's testing release, for tests alone:
+# target/interpreters/VERSION/bin/pythonVERSION. Each has the C library and the others it was built with beside
+# it, so nothing of the host is changed or used. About 1 GB.
 interpreters() {
     local root=target/interpreters/.root versions=("${@:-3.14 3.15}") version
     as_root || fail "newer interpreters come from Debian's packages: run this as root on a Debian"

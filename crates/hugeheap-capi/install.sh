@@ -3,8 +3,8 @@
 #
 #   install.sh BUILT
 #
-# BUILT is the directory with libhugeheap.so and libhugeheap.a (target/release). From the environment, as usual with make install:
-# PREFIX (/usr/local), LIBDIR below it (lib), DESTDIR before all of it (none; for packagers).
+# BUILT is the directory with libhugeheap.so and libhugeheap.a (target/release). From the environment, as usual
+# with make install: PREFIX (/usr/local), LIBDIR below it (lib), DESTDIR before all of it (none; for packagers).
 set -euo pipefail
 crate=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$crate/../.." && pwd)
@@ -33,8 +33,9 @@ case $version in
     0.*) abi=$(cut -d. -f1-2 <<<"$version") ;;
     *) abi=${version%%.*} ;;
 esac
-# What the static library needs beside itself, as rustc names it for this target, but for the unwinder: the compiler adds the one that fits, libgcc_s or, where
-# all is linked statically, libgcc_eh. Named here as -lgcc_s it was not found with -static.
+# What the static library needs beside itself, as rustc names it for this target, but for the unwinder: the
+# compiler adds the one that fits, libgcc_s or, where all is linked statically, libgcc_eh. Named here as -lgcc_s
+# it was not found with -static.
 private="-lpthread -lm -ldl -lc"
 # From LIBDIR/cmake/hugeheap to PREFIX.
 up=$(sed 's,[^/][^/]*,..,g' <<<"$libdir/cmake/hugeheap")

@@ -3,8 +3,8 @@
 #
 #   install.sh BUILT
 #
-# BUILT is the directory with hugeheap, libhugeheap_preload.so and libhugeheap_malloc.so (target/release). From the environment: PREFIX (/usr/local), and
-# DESTDIR before it (none; for packagers).
+# BUILT is the directory with hugeheap, libhugeheap_preload.so and libhugeheap_malloc.so (target/release). From
+# the environment: PREFIX (/usr/local), and DESTDIR before it (none; for packagers).
 set -euo pipefail
 
 fail() {

@@ -1,5 +1,5 @@
-//! The unwinder, which a panic needs, is linked in. As the library `libgcc_s.so.1` it is 100 KiB resident and one more file to find and
-//! map at each start, though it is never run.
+//! The unwinder, which a panic needs, is linked in. As the library `libgcc_s.so.1` it is 100 KiB resident and
+//! one more file to find and map at each start, though it is never run.
 
 use std::env;
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ fn main() {
     }
 }
 
-/// The folder of the linker's own `libgcc_eh.a`. A compiler that does not have it, as one for another target, prints the bare name.
+/// The folder of the linker's own `libgcc_eh.a`. A compiler that does not have it, as one for another target,
+/// prints the bare name.
 fn unwinder() -> Option<PathBuf> {
     let linker = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let output = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output().ok()?;

@@ -1,4 +1,5 @@
-//! How the library is linked: never unloaded, because the program's blocks are its memory until the process ends, and ordered as the preload library is.
+//! How the library is linked: never unloaded, because the program's blocks are its memory until the process
+//! ends, and ordered as the preload library is.
 
 use std::env;
 

@@ -1,4 +1,5 @@
-//! How the library is linked: never unloaded, and with as little resident memory as possible, because every child of a process loads it.
+//! How the library is linked: never unloaded, and with as little resident memory as possible, because every
+//! child of a process loads it.
 //!
 //! * The interpreter keeps pointers into it until the process ends, so it is never unloaded.
 //! * What a start does not run is put apart: `order.ld`.

@@ -1,7 +1,8 @@
 /* Analysis: a form becomes nodes, in which names are variables and derived forms are gone.
  *
- * Nodes lie in memory of C that is dropped with the form. Nothing here allocates on the heap, so nothing moves: forms and symbols can be held in
- * plain local variables, and symbols compared by address. What nodes refer to is put among the constants, which are roots. */
+ * Nodes lie in memory of C that is dropped with the form. Nothing here allocates on the heap, so nothing moves:
+ * forms and symbols can be held in plain local variables, and symbols compared by address. What nodes refer to
+ * is put among the constants, which are roots. */
 #include "code.h"
 
 #include <stdlib.h>

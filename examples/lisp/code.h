@@ -1,13 +1,14 @@
 /* Instructions of the machine, and the nodes that they are made of.
  *
- * A word of code is an instruction, operation and argument as a small integer, or a constant that belongs to the instruction before it. The
- * machine has a stack: each expression leaves one value there. Of a function's part of it the first values are its arguments,
- * then come the variables of `let`, then what is being computed:
+ * A word of code is an instruction, operation and argument as a small integer, or a constant that belongs to
+ * the instruction before it. The machine has a stack: each expression leaves one value there. Of a function's
+ * part of it the first values are its arguments, then come the variables of `let`, then what is being computed:
  *
  *   … │ closure │ argument 0 │ argument 1 │ variable │ temporary │
  *               ▲ slots count from here                          ▲ top
  *
- * A variable that is captured by an inner function and assigned as well lives in a box; what is captured only is copied into the closure. */
+ * A variable that is captured by an inner function and assigned as well lives in a box; what is captured only
+ * is copied into the closure. */
 #ifndef CODE_H
 #define CODE_H
 

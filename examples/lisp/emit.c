@@ -1,5 +1,6 @@
-/* Emission: nodes become code. Functions first become words in memory of C, in which a constant is its place among the constants, an even
- * number; then the code on the heap, which may collect, and is a constant itself for the function around it. */
+/* Emission: nodes become code. Functions first become words in memory of C, in which a constant is its place
+ * among the constants, an even number; then the code on the heap, which may collect, and is a constant itself
+ * for the function around it. */
 #include "code.h"
 
 #include <string.h>

@@ -9,8 +9,9 @@
  *
  * The collector leaves alone what does not end in four zeros, so a slot needs no other tag.
  *
- * Rooting: every function that may collect says so ("collects"). What it is to keep lies on the machine's stack, in an argument of a primitive
- * (these are on that stack), or in a local variable that HH_GC_ROOTS names.
+ * Rooting: every function that may collect says so ("collects"). What it is to keep lies on the machine's
+ * stack, in an argument of a primitive (these are on that stack), or in a local variable that HH_GC_ROOTS
+ * names.
  */
 #ifndef LISP_H
 #define LISP_H

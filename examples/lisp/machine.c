@@ -1,8 +1,9 @@
 /* The machine: runs code.
  *
- * Its stack is one frame of the shadow stack, so whatever lies on it is rooted where it lies: the machine only says how much of the stack is in
- * use before it calls what may collect. The code may move then; where it goes on is kept as a number, and the address made again from
- * the closure, which lies on the stack. Nothing in the loop uses malloc. */
+ * Its stack is one frame of the shadow stack, so whatever lies on it is rooted where it lies: the machine only
+ * says how much of the stack is in use before it calls what may collect. The code may move then; where it goes
+ * on is kept as a number, and the address made again from the closure, which lies on the stack. Nothing in the
+ * loop uses malloc. */
 #include "code.h"
 
 #include <stdlib.h>

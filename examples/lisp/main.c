@@ -28,7 +28,8 @@ static void set_up(void) {
     run_text(prelude, strlen(prelude), false);
 }
 
-/* Sets up, when there is no text; else the same, with the heap's frames and the stack as they were when an error left. Says whether there was none. */
+/* Sets up, when there is no text; else the same, with the heap's frames and the stack as they were when an
+ * error left. Says whether there was none. */
 static bool try_text(const char *text, size_t length, bool print_results) {
     jmp_buf here, *const outer = lisp.handler;
     hh_gc_frame *const frames = lisp.heap->frames;
@@ -70,7 +71,8 @@ static char *whole_file(const char *name, size_t *length) {
     return text;
 }
 
-/* Whether all parentheses of a text are closed: strings and comments are looked at roughly, the reader does it exactly. */
+/* Whether all parentheses of a text are closed: strings and comments are looked at roughly, the reader does it
+ * exactly. */
 static bool is_whole(const char *text) {
     int depth = 0;
     bool quoted = false;

@@ -1,6 +1,7 @@
 /* The heap: its types, and how objects are made.
  *
- * What is large begins in the old generation and is zero; there its slots are written with the barrier. `new_vector` shows it. */
+ * What is large begins in the old generation and is zero; there its slots are written with the barrier.
+ * `new_vector` shows it. */
 #include "lisp.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Symbols, and the constants of the form that is being compiled: tables in memory of C, which the collector sees through a root callback.
+/* Symbols, and the constants of the form that is being compiled: tables in memory of C, which the collector
+ * sees through a root callback.
  *
  * A symbol is found by the hash of its text, which does not change when it moves. */
 #include "lisp.h"

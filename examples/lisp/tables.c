@@ -1,7 +1,8 @@
 /* Hash tables, with `equal?` for keys: open addressing, the places of removed keys are GONE until the table grows.
  *
- * Numbers and strings are hashed by what they are. Anything else is hashed by its identity, a number that the collector keeps with an object
- * while it moves: an address would not do. Lists and vectors are hashed by their contents, so that equal ones are found. */
+ * Numbers and strings are hashed by what they are. Anything else is hashed by its identity, a number that the
+ * collector keeps with an object while it moves: an address would not do. Lists and vectors are hashed by their
+ * contents, so that equal ones are found. */
 #include "lisp.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 //! Fuzz target: sequences of operations on arenas over the simulated kernel, faults included, against a plain model.
 //!
-//! The input is the machine's start (9 bytes: its seed and whether calls fail) and then 4 bytes per operation. The machine checks
-//! itself after every step and once more at the end; see `crates/hugeheap/tests/arena_model`.
+//! The input is the machine's start (9 bytes: its seed and whether calls fail) and then 4 bytes per operation.
+//! The machine checks itself after every step and once more at the end; see
+//! `crates/hugeheap/tests/arena_model`.
 
 #![no_main]
 

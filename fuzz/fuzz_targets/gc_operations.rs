@@ -1,7 +1,9 @@
-//! Fuzz target: sequences of operations on a garbage-collected heap over the simulated kernel, faults included, against a plain model.
+//! Fuzz target: sequences of operations on a garbage-collected heap over the simulated kernel, faults included,
+//! against a plain model.
 //!
-//! The input is the machine's start (9 bytes: which checks and settings, and whether calls fail) and then 4 bytes per operation. The machine
-//! checks itself now and then, and once more at the end; see `crates/hugeheap/tests/gc_model`.
+//! The input is the machine's start (9 bytes: which checks and settings, and whether calls fail) and then 4
+//! bytes per operation. The machine checks itself now and then, and once more at the end; see
+//! `crates/hugeheap/tests/gc_model`.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
 //! The fuzz targets' machines, driven by random operations for a fixed time: where libFuzzer cannot be built.
 //!
-//! `at-random TARGET SECONDS [SEED]`. Prints the seed of each sequence before it runs, so that a failure can be repeated.
+//! `at-random TARGET SECONDS [SEED]`. Prints the seed of each sequence before it runs, so that a failure can be
+//! repeated.
 
 #[path = "../../crates/hugeheap/tests/arena_model/mod.rs"]
 mod arena_model;

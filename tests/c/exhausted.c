@@ -1,8 +1,11 @@
-/* The process's own allocator refuses: exhausted SECTION all | one | pages. Each section is a scenario. It is run in a child of its own for each n: after n requests every further one is
- * refused (all), or the next one (one), also those of the C library. Nothing may end the process: what fails answers what the header says, and does what it should once there is memory
- * again. Requests are blocks of malloc's; with `pages` also memory of the system, and the next one is refused.
+/* The process's own allocator refuses: exhausted SECTION all | one | pages. Each section is a scenario. It is
+ * run in a child of its own for each n: after n requests every further one is refused (all), or the next one
+ * (one), also those of the C library. Nothing may end the process: what fails answers what the header says, and
+ * does what it should once there is memory again. Requests are blocks of malloc's; with `pages` also memory of
+ * the system, and the next one is refused.
  *
- * With WRAPPED they are only the blocks that the archive asks for (ld --wrap), so that a sanitizer's allocator can be below. Prints how many requests a section made. */
+ * With WRAPPED they are only the blocks that the archive asks for (ld --wrap), so that a sanitizer's allocator
+ * can be below. Prints how many requests a section made. */
 #include "gc_objects.h"
 
 #include <errno.h>
@@ -78,7 +81,8 @@ static void allow(void) {
 }
 static void forbid(void) { left = held; }
 
-/* Runs a call that answers a status until it is HH_OK: at most once without memory, and only where something was refused. */
+/* Runs a call that answers a status until it is HH_OK: at most once without memory, and only where something
+ * was refused. */
 #define DONE(call)                                                   \
     do {                                                             \
         long before_ = refused;                                      \
@@ -253,7 +257,8 @@ static void test_scans(void) {
     hh_gc_drop(heap);
 }
 
-/* A sparse old generation, which is evacuated in steps and at once, with weak slots and ephemerons; told to a hook and a log. */
+/* A sparse old generation, which is evacuated in steps and at once, with weak slots and ephemerons; told to a
+ * hook and a log. */
 static void evacuate(uint32_t checks) {
     enum { MANY = 6000 };
     static hh_gc_global pinned[4];

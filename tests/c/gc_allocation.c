@@ -1,4 +1,5 @@
-/* Where objects are: sizes, the window, many heaps, what happens when memory ends, objects that move, protected pages. */
+/* Where objects are: sizes, the window, many heaps, what happens when memory ends, objects that move,
+ * protected pages. */
 #include "gc_objects.h"
 
 #include <errno.h>
@@ -163,7 +164,8 @@ static void test_evacuation(void) {
             hh_gc_write(heap, table, &table->items[n].node, NULL);
     hh_gc_collect(heap);
     hh_gc_stats_t now = numbers();
-    /* The arena of the pinned one stays as it is. It has few nodes, unless they were moved together before most died: then it is full. */
+    /* The arena of the pinned one stays as it is. It has few nodes, unless they were moved together before
+     * most died: then it is full. */
     const char *checks = getenv("CHECKS");
     size_t stay = checks && strtoul(checks, NULL, 10) & HH_GC_MOVING ? 3 << 20 : 1 << 20;
     CHECK(now.evacuations > 0 && now.moved > 0 && now.freed_pages > 0 && now.held < hh_gc_length(table) * 16 + stay);

@@ -1,4 +1,5 @@
-/* The garbage-collected heap in a control group: gc_limits nursery BYTES | gc_limits objects BYTES. What is refused is NULL or a status, not the end of the process. */
+/* The garbage-collected heap in a control group: gc_limits nursery BYTES | gc_limits objects BYTES. What is
+ * refused is NULL or a status, not the end of the process. */
 #include "check.h"
 
 #include <errno.h>

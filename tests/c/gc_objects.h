@@ -1,5 +1,6 @@
-/* What the programs about hugeheap_gc.h share: a heap with the settings of the environment's CHECKS (verify, barriers, poison; as a number) and STRESS,
- * types, lists whose contents are known, and the choice of a section: PROGRAM SECTION. */
+/* What the programs about hugeheap_gc.h share: a heap with the settings of the environment's CHECKS (verify,
+ * barriers, poison; as a number) and STRESS, types, lists whose contents are known, and the choice of a
+ * section: PROGRAM SECTION. */
 #ifndef GC_OBJECTS_H
 #define GC_OBJECTS_H
 

@@ -130,7 +130,8 @@ static void test_weak(void) {
     memset(elsewhere, 0, sizeof elsewhere);
 }
 
-/* Objects of any type, taken one by one: the first of a list before the others, each once for each time that it was registered. */
+/* Objects of any type, taken one by one: the first of a list before the others, each once for each time that
+ * it was registered. */
 static void test_one_by_one(void) {
     struct node *node = list(3);
     HH_GC_ROOTS(heap, node);

@@ -22,7 +22,8 @@ struct number {
         last = object;                                   \
     }
 
-/* A function of its own, so that its code can be looked at. The objects of the loop die with it: nothing of it is a root. */
+/* A function of its own, so that its code can be looked at. The objects of the loop die with it: nothing of it
+ * is a root. */
 __attribute__((noinline)) static void *plain(hh_gc *heap, hh_gc_type type, long count) {
     struct number *last = NULL, *before = NULL;
     hh_gc_window window = hh_gc_open(heap);

@@ -8,7 +8,8 @@
 
 enum { FEW = 32 };
 
-/* A block of each of the sizes of 65 to 576 bytes in steps of 16 from the thread's heap, which lie in so many heap pages. */
+/* A block of each of the sizes of 65 to 576 bytes in steps of 16 from the thread's heap, which lie in so many
+ * heap pages. */
 static void *few_of(void *function) {
     void *blocks[FEW];
     for (unsigned n = 0; n < FEW; n++) {

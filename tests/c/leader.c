@@ -1,4 +1,5 @@
-/* A process whose leader, the thread it began with, ends before others do: each scenario by its name. With C_INTERFACE memory is that of the C interface, else of malloc.
+/* A process whose leader, the thread it began with, ends before others do: each scenario by its name. With
+ * C_INTERFACE memory is that of the C interface, else of malloc.
  *
  * What is printed stays in the buffer of stdout, which is no terminal, until the last thread ends. */
 #include "check.h"
@@ -85,7 +86,8 @@ static void start(void *(*work)(void *)) {
     CHECK(pthread_detach(thread) == 0);
 }
 
-/* Waits for it: the C library does not stand a fork in the middle of another thread's pthread_exit, which the child aborts in. */
+/* Waits for it: the C library does not stand a fork in the middle of another thread's pthread_exit, which the
+ * child aborts in. */
 static void start_and_join(void *(*work)(void *)) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, work, NULL) == 0);
@@ -189,7 +191,8 @@ static void *works_when_the_leader_has_ended(void *unused) {
     return unused;
 }
 
-/* The C library holds the values of the first 32 keys with the thread, and of others in memory that it asks malloc for. */
+/* The C library holds the values of the first 32 keys with the thread, and of others in memory that it asks
+ * malloc for. */
 static void use_keys(int wanted) {
     pthread_key_t key;
     for (int made = 0; made < wanted && pthread_key_create(&key, NULL) == 0; made++)

@@ -1,4 +1,5 @@
-/* Wrong uses of blocks. Each must end the process by SIGABRT with one line: mistakes KIND. Prints the address that the line must name. */
+/* Wrong uses of blocks. Each must end the process by SIGABRT with one line: mistakes KIND. Prints the address
+ * that the line must name. */
 #include "check.h"
 
 #include <hugeheap.h>
@@ -162,7 +163,8 @@ static void size_realloc_class(void) { CHECK(hh_heap_realloc(heap, named(hh_heap
 static void size_realloc_run(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 1000000)), 8193, 100) == NULL); }
 static void size_realloc_large(void) { CHECK(hh_heap_realloc(heap, named(hh_heap_alloc(heap, 50000000)), 8193, 100) == NULL); }
 
-/* In a thread that has left its heap: in a destructor that is called after hugeheap's own, which is of an earlier key. */
+/* In a thread that has left its heap: in a destructor that is called after hugeheap's own, which is of an
+ * earlier key. */
 static pthread_key_t late_key;
 static void (*late_work)(void);
 

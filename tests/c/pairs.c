@@ -1,4 +1,5 @@
-/* Allocates and frees blocks of 48 bytes in a loop, or only allocates them, for counting instructions: pairs KIND COUNT. */
+/* Allocates and frees blocks of 48 bytes in a loop, or only allocates them, for counting instructions: pairs
+ * KIND COUNT. */
 #include <hugeheap_inline.h>
 #include <stdio.h>
 #include <stdlib.h>

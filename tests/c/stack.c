@@ -1,4 +1,5 @@
-/* Threads with the smallest stack that a program can give them, and all functions of hugeheap.h and hugeheap_gc.h: stack SECTION. */
+/* Threads with the smallest stack that a program can give them, and all functions of hugeheap.h and
+ * hugeheap_gc.h: stack SECTION. */
 #include "interface.h"
 
 #include <hugeheap_gc.h>
@@ -6,7 +7,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-/* What PTHREAD_STACK_MIN is on x86-64 Linux, as a number: newer C libraries ask the kernel, which adds what the processor's registers need. */
+/* What PTHREAD_STACK_MIN is on x86-64 Linux, as a number: newer C libraries ask the kernel, which adds what
+ * the processor's registers need. */
 enum { SMALL = 16384 };
 
 /* ---- What is called, each as the first of its process and after others ------------------------------------------------ */

@@ -7,7 +7,8 @@ import pytest
 
 from .conftest import HERE, needs
 
-# Instructions per pair of allocating and freeing 48 bytes, and per block that is only allocated; a tenth above what was counted when they were set.
+# Instructions per pair of allocating and freeing 48 bytes, and per block that is only allocated; a tenth above
+# what was counted when they were set.
 BOUNDS = {
     "heap": 62, "heap-sized": 57, "inline": 35, "inline-variable": 49, "thread": 77, "thread-sized": 78, "fill": 36, "fill-inline": 23,
 }  # fmt: skip

@@ -12,7 +12,8 @@ from .conftest import HERE, TIMEOUT
 
 SOURCE = HERE / "exhausted.c"
 SECTIONS = re.findall(r"^static void test_(\w+)\(", SOURCE.read_text(), re.M)
-# What a section asks for at least: fewer, and it does not meet what it was written for. Of `blocks` only the C library asks, for a thread.
+# What a section asks for at least: fewer, and it does not meet what it was written for. Of `blocks` only the C
+# library asks, for a thread.
 LEAST = {"roots": 100, "scans": 200, "evacuation": 100, "moving": 100, "logs": 20, "blocks": 1}
 WRAPPED = ["-DWRAPPED", *(f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign"))]
 

@@ -12,7 +12,8 @@ from .conftest import HERE
 # Seconds. The first is longer than anybody waits here.
 KEPT, SOON, TIMEOUT = "3600", "0.3", 100
 
-# What each scenario of the program prints, and for how long memory is kept in it. A child that is forked while something is in the buffer has it in its own.
+# What each scenario of the program prints, and for how long memory is kept in it. A child that is forked while
+# something is in the buffer has it in its own.
 SCENARIOS = [
     ("alone", KEPT, ["the leader"]),
     ("alone", SOON, ["the leader"]),

@@ -131,8 +131,8 @@ static void test_keys(void) {
 
 static volatile int stop;
 
-/* Nobody forks before the threads are at work. While one starts, a sanitizer allocates for it, and a child forked meanwhile finds the lock of the
- * sanitizer's own allocator taken for good: it hung one time in thirty. */
+/* Nobody forks before the threads are at work. While one starts, a sanitizer allocates for it, and a child
+ * forked meanwhile finds the lock of the sanitizer's own allocator taken for good: it hung one time in thirty. */
 static pthread_barrier_t at_work;
 
 static void *churn(void *seed) {

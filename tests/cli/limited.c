@@ -1,4 +1,5 @@
-/* What a program has under a limit: the steps are its arguments, and each that asks for memory prints how many MiB there were.
+/* What a program has under a limit: the steps are its arguments, and each that asks for memory prints how many
+ * MiB there were.
    fN: blocks of N bytes until there are no more; tN: the same with four threads; x: all of them freed; b: the longest block; gN: one block that grows by N KiB at a time;
    vN: a limit of N MiB on address space; k: a child goes on. */
 #include "check.h"

@@ -1,4 +1,5 @@
-/* The functions of <malloc.h> and <stdlib.h> as a program finds them at level malloc. Each section ends the process with a message when something is not as the C library's manual has it. */
+/* The functions of <malloc.h> and <stdlib.h> as a program finds them at level malloc. Each section ends the
+ * process with a message when something is not as the C library's manual has it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,7 +48,8 @@ static void sizes(void) {
     free(sink);
 }
 
-/* With a guard behind each, there were mappings for 33,000 of them, and for nothing else. None is written, so that they need no memory. */
+/* With a guard behind each, there were mappings for 33,000 of them, and for nothing else. None is written, so
+ * that they need no memory. */
 static void many(void) {
     for (int number = 0; number < 40000; number++)
         CHECK(malloc(20000));
@@ -67,7 +69,8 @@ static void *asks_the_c_library(void *unused) {
     return unused;
 }
 
-/* The C library initialised its own malloc in both threads at once, where neither it nor hugeheap had served before: nine of ten children ended. */
+/* The C library initialised its own malloc in both threads at once, where neither it nor hugeheap had served
+ * before: nine of ten children ended. */
 static void first(void) {
     for (int round = 0; round < 20; round++) {
         pid_t child = fork();
@@ -154,7 +157,8 @@ static void foreign(void) {
     free(__libc_memalign(4096, 10));
 }
 
-/* Under a limit that leaves less than an arena small blocks are had all the same, and large ones grow as far as there is memory. */
+/* Under a limit that leaves less than an arena small blocks are had all the same, and large ones grow as far
+ * as there is memory. */
 static void limited(void) {
     struct rlimit limit;
     char *grown = malloc(1000);
@@ -189,7 +193,8 @@ static void limited(void) {
     }
 }
 
-/* Where less than an arena is left to be had, the C library has some of it. Its blocks are as long as was asked for, hugeheap's a twelfth longer. */
+/* Where less than an arena is left to be had, the C library has some of it. Its blocks are as long as was
+ * asked for, hugeheap's a twelfth longer. */
 static void little_left(void) {
     const size_t size = 3000;
     struct rlimit limit;
@@ -353,7 +358,8 @@ static int stacks(size_t size, long count) {
     return 0;
 }
 
-/* Buffers of random sizes, written throughout, the oldest one replaced each time. Prints the bytes of those that live, and what is resident, in KiB. */
+/* Buffers of random sizes, written throughout, the oldest one replaced each time. Prints the bytes of those
+ * that live, and what is resident, in KiB. */
 static int ring(size_t most, long count) {
     enum { SLOTS = 100 };
     static char *blocks[SLOTS];

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 
-# Ends its main thread at the first line of its input, and itself at the second. With an argument, so many MiB of memory that is not huge and may become so.
+# Ends its main thread at the first line of its input, and itself at the second. With an argument, so many MiB
+# of memory that is not huge and may become so.
 HEADLESS = """
 #include <pthread.h>
 #include <stdio.h>

@@ -19,7 +19,8 @@ import testbed
 from targets import HEADLESS, Target, drop, ended, kernel_thread, rss
 
 TARGETS = Path(__file__).parent
-# Each mapping loses up to 2 MiB at either end, and the interpreter has two or three: of 60 MB that was up to 13 % by chance of addresses.
+# Each mapping loses up to 2 MiB at either end, and the interpreter has two or three: of 60 MB that was up to 13
+# % by chance of addresses.
 MEGABYTES = int(os.environ.get("HUGEHEAP_TEST_HEAP_MB", "160"))
 # A busy machine makes programs stand still by itself, and is sometimes short of huge pages: a later try counts as well.
 TRIES = 3

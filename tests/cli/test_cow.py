@@ -18,8 +18,9 @@ def bench(hugeheap, python):
 
 def test_tables_and_report(bench, tmp_path):
     file, tables = tmp_path / "cow.json", tmp_path / "cow.txt"
-    # A child that collects moves what is in the nursery: up to 4 MiB are written here and there, so a heap of 16 MiB would have
-    # half of itself un-shared when the nursery is full, and a fifth when half of it is in use.
+    # A child that collects moves what is in the nursery: up to 4 MiB are written here and there, so a heap of
+    # 16 MiB would have half of itself un-shared when the nursery is full, and a fifth when half of it is in
+    # use.
     result = bench(*SMALL[:-1], "64M", "--against", "cpython,cpython-objects", "--json", file, "-o", tables)
     assert result.returncode == 0, result.stderr
     assert tables.read_text() == result.stdout

@@ -66,7 +66,8 @@ def limited(compiled):
     return compiled("limited.c")
 
 
-# With blocks of 1,060,000 bytes it had half of what it has on stock, with those of 5 MB 81 %; and with all freed an eighth of the limit for one block.
+# With blocks of 1,060,000 bytes it had half of what it has on stock, with those of 5 MB 81 %; and with all
+# freed an eighth of the limit for one block.
 @pytest.mark.any_host
 @pytest.mark.parametrize(
     ("before", "steps"),
@@ -82,7 +83,8 @@ def limited(compiled):
     ],
 )
 def test_a_program_has_nearly_all_of_its_limit(before, steps, hugeheap, limited):
-    # A process of several threads gets further arenas of the C library when that is refused memory: 64 MiB of address space each. It has the maintenance thread.
+    # A process of several threads gets further arenas of the C library when that is refused memory: 64 MiB of
+    # address space each. It has the maintenance thread.
     command = ["sh", "-c", f"{before}; MALLOC_ARENA_MAX=1 exec {limited} {steps}"]
     stock = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True)
     ours = on_malloc(hugeheap, *command)
@@ -120,7 +122,8 @@ def test_the_functions_are_the_librarys_and_not_those_of_a_program_that_is_switc
         result = on_malloc(hugeheap, family, "owner", env=env)
         library, address = result.stdout.split()
         assert Path(library).name == "libhugeheap_malloc.so"
-        # A class of 112 bytes begins at a multiple of it in a heap page of 16 KiB; the C library's lie 16 bytes behind their headers, low in the heap.
+        # A class of 112 bytes begins at a multiple of it in a heap page of 16 KiB; the C library's lie 16 bytes
+        # behind their headers, low in the heap.
         assert (int(address, 16) % 16384 % 112 == 0) == ours, address
 
 
@@ -328,7 +331,8 @@ def test_a_running_process_cannot_change_to_it(hugeheap):
     assert "hugeheap run --level malloc" in refused.value.hint
 
 
-# Instructions per pair of `malloc` and `free`, and per `free` of a block that another thread took, the calls included; a tenth above what was counted.
+# Instructions per pair of `malloc` and `free`, and per `free` of a block that another thread took, the calls
+# included; a tenth above what was counted.
 COSTS = {
     ("pairs", 48): 65, ("pairs", 1000): 82, ("others", 48): 95, ("others", 1000): 109, ("pairs", 600_000): 272, ("stacks", 1 << 20): 272, ("stacks", 3_000_000): 3870,
 }  # fmt: skip

@@ -19,7 +19,8 @@ MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 madvise = pytest.mark.skipif(not MODE.exists() or "[madvise]" not in MODE.read_text(), reason="the mode is not madvise")
 
-# Eight units each: not advised, advised against, advised and huge, sparse. Between them nothing, so that they do not merge.
+# Eight units each: not advised, advised against, advised and huge, sparse. Between them nothing, so that they
+# do not merge.
 PARTS = """
 import ctypes, mmap, sys
 unit = 2 << 20
@@ -95,7 +96,8 @@ def test_reasons_and_what_helps_come_first(hugeheap, parts):
     assert max(len(line) for line in lines if "/" not in line and "because" not in line) <= 132
 
 
-# A huge page that is mapped by entries of OS pages, since one of them may be read only; and one of which half was given up by this process and none by its child.
+# A huge page that is mapped by entries of OS pages, since one of them may be read only; and one of which half
+# was given up by this process and none by its child.
 MAPPED = """
 import ctypes, mmap, os, sys
 unit, libc, kept = 2 << 20, ctypes.CDLL(None), []

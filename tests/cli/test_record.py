@@ -161,7 +161,8 @@ def test_what_a_command_prints_is_its_own(hugeheap, tmp_path):
 
 
 def test_a_daemon_is_told_and_not_waited_for(hugeheap, tmp_path):
-    # Its own streams: the pipes of this test would be waited for otherwise. It lives longer than the recording may take.
+    # Its own streams: the pipes of this test would be waited for otherwise. It lives longer than the recording
+    # may take.
     leave = "sleep 600 > /dev/null 2>&1 & echo $!"
     result = hugeheap("record", "--children", "-o", tmp_path / "a.tsv", "--", "sh", "-c", leave)
     os.kill(int(result.stdout), signal.SIGKILL)

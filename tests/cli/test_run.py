@@ -362,8 +362,9 @@ def test_a_mistyped_option_is_not_looked_for_in_path(hugeheap):
     assert hugeheap("run", "--", "--polcy").returncode == 127, "what is behind -- is a command"
 
 
-# Two mistakes with the interpreter's allocator that no check of an ordinary heap can see: a block is used after it was freed, and freed
-# again after it was handed out in between. Nothing of the interpreter's own has that size here.
+# Two mistakes with the interpreter's allocator that no check of an ordinary heap can see: a block is used after
+# it was freed, and freed again after it was handed out in between. Nothing of the interpreter's own has that
+# size here.
 MISTAKES = """
 import ctypes
 api = ctypes.pythonapi

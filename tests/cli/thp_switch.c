@@ -1,5 +1,6 @@
-/* Takes transparent huge pages from itself as CRuby does at its start, and prints what `prctl` answered, `errno` (77 before), the switch, and what of the family passes through.
- * With the argument `old` in a kernel before 6.18: a filter refuses the flag as that does. */
+/* Takes transparent huge pages from itself as CRuby does at its start, and prints what `prctl` answered,
+ * `errno` (77 before), the switch, and what of the family passes through. With the argument `old` in a kernel
+ * before 6.18: a filter refuses the flag as that does. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

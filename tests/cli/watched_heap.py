@@ -30,8 +30,8 @@ def kernel_says():
 
 def main():
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    # A list with one float is about 120 bytes with its slot. In batches, as records are read: one list of all would move
-    # each time it grows, and leave holes between the mappings.
+    # A list with one float is about 120 bytes with its slot. In batches, as records are read: one list of all
+    # would move each time it grows, and leave holes between the mappings.
     count = megabytes * 1_000_000 // 120
     batches = [[[float(number)] for number in range(first, first + BATCH)] for first in range(0, count, BATCH)]
     random.seed(7)

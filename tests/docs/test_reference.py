@@ -228,7 +228,8 @@ def test_the_number_of_runs_is_what_the_code_takes(command):
             assert re.search(rf"`{name}`[^;|]* {runs} and {quick}", row), name
 
 
-# Every key of what is printed stands in one of the pages, but for what is below these: it is told elsewhere, or its keys are names that were given.
+# Every key of what is printed stands in one of the pages, but for what is below these: it is told elsewhere, or
+# its keys are names that were given.
 ELSEWHERE = {"host", "figures", "telemetry", "environment", "against_reference_program"}
 # Keys that are names of what was measured or found.
 NAMES = {"programs", "reference", "variants", "metrics", "workloads", "results", "unshared_share", "counters", "legend"}

@@ -103,7 +103,8 @@ def workplace(tmp_path):
     return tmp_path
 
 
-# A host whose huge pages come slowly, or not at all, at this moment: what hugeheap then says is true, and not what the sample shows.
+# A host whose huge pages come slowly, or not at all, at this moment: what hugeheap then says is true, and not
+# what the sample shows.
 SHORT_OF_HUGE_PAGES = re.compile(r"\d+ × (latency|no_huge_page|collapse_no_page)")
 TRIES = 3
 

@@ -50,12 +50,13 @@ def example(tmp_path_factory):
         pytest.skip("valgrind is not installed (apt-get install valgrind)")
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target")))
 
-    # Cargo builds what only tests of the library need with every example, and none of it is in one: as little of that as possible.
+    # Cargo builds what only tests of the library need with every example, and none of it is in one: as little
+    # of that as possible.
     unused = [f"--config=profile.release.package.{name}.opt-level=0" for name in ("proptest", "regex-syntax", "rand", "num-traits")]
     build = ["cargo", "build", "--release", "--locked", "-p", "hugeheap", "--target-dir", target, *unused]
 
-    # What an example is built of serves every choice of features, and the last choice's is where cargo leaves the example: so who builds takes a
-    # copy before another process builds.
+    # What an example is built of serves every choice of features, and the last choice's is where cargo leaves
+    # the example: so who builds takes a copy before another process builds.
     @functools.cache
     def built(name, features):
         copy = tmp_path_factory.mktemp("built") / name

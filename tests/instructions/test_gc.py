@@ -20,18 +20,23 @@ def window(example):
 def test_an_object_of_16_bytes_costs_no_more_than_promised(window, kind):
     cost = window.each(kind, 1_000_000, 5_000_000)
     print(f"{kind}: {cost:.2f} instructions per object")
-    # Less than a test, an addition and a write cannot be: the loop was not removed. A collection per 262,144 objects is 0.003 of it.
+    # Less than a test, an addition and a write cannot be: the loop was not removed. A collection per 262,144
+    # objects is 0.003 of it.
     assert 3 <= round(cost, 1) <= BOUNDS[kind]
 
 
-# Instructions of a minor collection with one survivor, its allocation and two readings of the clock included. 814 were counted when the bound was set, 886
-# with what collections learnt to ask later, 907 since the nursery's gaps are handed out as far as its part goes wherever they lie, 870 to 881 since handles of old objects are not looked at. That is far below two microseconds.
+# Instructions of a minor collection with one survivor, its allocation and two readings of the clock included.
+# 814 were counted when the bound was set, 886 with what collections learnt to ask later, 907 since the
+# nursery's gaps are handed out as far as its part goes wherever they lie, 870 to 881 since handles of old
+# objects are not looked at. That is far below two microseconds.
 COLLECTION = 890
 
 
-# Instructions of an object of two slots that is allocated, survives and refers to another one that does: a tenth above 129. A call for each slot, a
-# list of offsets instead of a map, and two bitmaps changed for each block made it 290; everything read from memory after each write, 170. With a length before the
-# slots it was 255 while only objects of a fixed size had a map, and is 201, ten more than when the others paid with 9 for it: 139, 135 since bytes are counted by windows, and 131 since copies wait with their maps.
+# Instructions of an object of two slots that is allocated, survives and refers to another one that does: a
+# tenth above 129. A call for each slot, a list of offsets instead of a map, and two bitmaps changed for each
+# block made it 290; everything read from memory after each write, 170. With a length before the slots it was
+# 255 while only objects of a fixed size had a map, and is 201, ten more than when the others paid with 9 for
+# it: 139, 135 since bytes are counted by windows, and 131 since copies wait with their maps.
 SURVIVORS = {"survive": 134, "survive-row": 205}
 
 
@@ -39,11 +44,13 @@ SURVIVORS = {"survive": 134, "survive-row": 205}
 def test_a_survivor_costs_no_more_than_when_it_was_measured(window, kind):
     cost = window.each(kind, 50_000, 250_000)
     print(f"a survivor, {kind}: {cost:.1f} instructions")
-    # To a tenth: between two runs of the same program there are 0.1 of an object, which are the collections' and not its own.
+    # To a tenth: between two runs of the same program there are 0.1 of an object, which are the collections'
+    # and not its own.
     assert 50 < round(cost, 1) <= SURVIVORS[kind]
 
 
-# Old objects of two slots, MARKED of the example, each marked and looked into, and their pages swept; what a whole collection does besides is four of it. 109 were counted. In a list whose objects have another child
+# Old objects of two slots, MARKED of the example, each marked and looked into, and their pages swept; what a
+# whole collection does besides is four of it. 109 were counted. In a list whose objects have another child
 # hardly any are ahead of the one that is looked into: where these were searched for in their ring it was 145.
 MARKED = 200_000
 MARK = 112
@@ -69,7 +76,9 @@ def test_handles_cost_a_minor_collection_nothing_once_their_objects_are_old(wind
     assert abs(many - none) < 20
 
 
-# Instructions for each of 1,000 pinned objects of two slots, which are looked into in each minor collection: a fiftieth above 357. It was 533 while the next one, and the gap between two, were searched for from the one before.
+# Instructions for each of 1,000 pinned objects of two slots, which are looked into in each minor collection: a
+# fiftieth above 357. It was 533 while the next one, and the gap between two, were searched for from the one
+# before.
 PINNED = 1_000
 PIN = 364
 
@@ -80,7 +89,8 @@ def test_a_pinned_object_costs_a_minor_collection_no_more_than_when_it_was_measu
     assert 50 < cost <= PIN
 
 
-# Instructions of a minor collection whose one survivor has an ephemeron and a weak slot that it clears: a fiftieth above 1,845. It was 2,446 while the memory of such notes was taken and given back each time.
+# Instructions of a minor collection whose one survivor has an ephemeron and a weak slot that it clears: a
+# fiftieth above 1,845. It was 2,446 while the memory of such notes was taken and given back each time.
 WEAK = 1_880
 
 

@@ -12,7 +12,8 @@ kept = [bytes(12_288) for _ in range(8_000)]
 print(sum(id(each) % 16_384 != 0 for each in kept))
 """
 
-# A buffer longer than a sixteenth of the limit, of a process that has a good part of it: whether it is malloc's, which has its own header before it.
+# A buffer longer than a sixteenth of the limit, of a process that has a good part of it: whether it is
+# malloc's, which has its own header before it.
 LIMITED = """
 import ctypes, resource
 kept = [str(number) for number in range(1_500_000)]

@@ -88,14 +88,16 @@ CASES = [(version, "setrlimit") for version in INTERPRETERS] + [(MAIN, "prlimit"
 def test_a_program_that_limits_itself_has_threads_imports_and_memory_errors(version, level, how, tmp_path):
     stock = limited_on_stock(version, how)
     found = limited(version, how, testbed.preloaded(telemetry=tmp_path, level=level, **ONE_MALLOC))
-    # Regions are taken by parts of what is left: the last of it is too little for one. Objects of 3.12 and 3.13 fit a tenth more at level `objects`.
+    # Regions are taken by parts of what is left: the last of it is too little for one. Objects of 3.12 and 3.13
+    # fit a tenth more at level `objects`.
     assert found > 0.75 * stock, (stock, found)
     assert testbed.only_record(tmp_path)["state"] == "hooked"
 
 
 ALL = testbed.ROOT / "docs/measurements/limited.py"
 
-# Part of what stock has. Of what lies below an arena with a live object nothing goes to others, and where that is depends on the time: one block or list may have half.
+# Part of what stock has. Of what lies below an arena with a live object nothing goes to others, and where that
+# is depends on the time: one block or list may have half.
 LEAST = {"filled": 0.85, "longest": 0.5, "grown": 0.5}
 
 
@@ -105,7 +107,8 @@ def all_on_stock(version):
 
 
 def all_of_its_limit(version, env):
-    # A process of several threads, such as one with the maintenance thread, gets further arenas of the C library when that is refused memory: 64 MiB of address space each.
+    # A process of several threads, such as one with the maintenance thread, gets further arenas of the C
+    # library when that is refused memory: 64 MiB of address space each.
     env = env | {"MALLOC_ARENA_MAX": "1"}
     result = testbed.run([INTERPRETERS[version], ALL, MEGABYTES], env=env)
     assert (result.returncode, result.stderr) == (0, "")

@@ -404,7 +404,8 @@ def test_what_a_worker_built_is_given_back_though_it_does_nothing_more(version, 
     assert large == "True" and int(percent) <= 25, result.stdout
 
 
-# A thread of a sub-interpreter for which there is no memory for a heap: heaps are made eight at a time, and as many as argv says were made before.
+# A thread of a sub-interpreter for which there is no memory for a heap: heaps are made eight at a time, and as
+# many as argv says were made before.
 WITHOUT_HEAPS = """
 import os, sys, threading
 try:
@@ -468,7 +469,8 @@ int main(int argc, char **argv) {
 }
 """
 
-# `PyMemAllocatorName`: not set, default, malloc, pymalloc, pymalloc with debug hooks. The interpreter sets all but the first over ours.
+# `PyMemAllocatorName`: not set, default, malloc, pymalloc, pymalloc with debug hooks. The interpreter sets all
+# but the first over ours.
 ALLOCATORS = {0: "objects", 1: "arenas", 3: "arenas", 5: "arenas", 6: "arenas"}
 
 

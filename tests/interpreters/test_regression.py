@@ -44,7 +44,8 @@ INTERPRETERS = testbed.find_interpreters()
 MAIN = (3, 11) if (3, 11) in INTERPRETERS else min(INTERPRETERS, default=None)
 # More than processors: these tests mostly wait. With 4 a run takes 40 s instead of 25 s.
 JOBS = 8
-# Runs at once: one keeps a processor busy, and two take 35 s together. Beside other tests the second processor is theirs.
+# Runs at once: one keeps a processor busy, and two take 35 s together. Beside other tests the second processor
+# is theirs.
 RUNS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 # Seconds for a file; the longest takes 26.
 FILE_TIMEOUT = 240
@@ -53,8 +54,8 @@ TIMEOUT = 3 * FILE_TIMEOUT
 # A test that fails every third time on a busy machine passes as often by chance in 3 of 10 cases.
 REPEATS = 3
 
-# The installations of some releases lack test_multiprocessing_fork (3.11.7, 3.12.1), which is hardly more than this. In three files,
-# because it takes longest; without the classes WithThreads…, in which nothing forks.
+# The installations of some releases lack test_multiprocessing_fork (3.11.7, 3.12.1), which is hardly more than
+# this. In three files, because it takes longest; without the classes WithThreads…, in which nothing forks.
 FORK_FILES = {
     "test_fork_processes": 'name.startswith("WithProcesses")',
     "test_fork_manager": 'name.startswith("WithManager")',

@@ -59,7 +59,8 @@ REASONS = [
     "offer_refused",
     "no_merging",
 ]
-# What a host that is busy or short of huge pages at the moment makes of any policy that wants them: no test can rule it out.
+# What a host that is busy or short of huge pages at the moment makes of any policy that wants them: no test can
+# rule it out.
 CHANCE = {"no_huge_page", "latency", "collapse_no_page", "collapse_busy"}
 COUNTERS = (
     "arenas arenas_peak arenas_full arenas_partial arenas_empty arenas_thp arenas_hugetlb arenas_base arenas_broken "

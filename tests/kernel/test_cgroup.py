@@ -154,7 +154,8 @@ def test_far_from_the_limit_it_plays_no_part(need, tmp_path):
     assert "memory_limit" not in testbed.only_record(tmp_path)["fallbacks"]
 
 
-# Of large blocks and of small ones, never both at once: the large ones come from hugeheap at level `arenas`, the small ones from the C library.
+# Of large blocks and of small ones, never both at once: the large ones come from hugeheap at level `arenas`,
+# the small ones from the C library.
 IN_TURN = """
 for k in range(4):
     l = [bytes(bytearray(3 << 20)) for _ in range(40)]

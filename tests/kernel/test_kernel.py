@@ -168,7 +168,8 @@ def test_the_charge_follows_what_is_live_after_a_burst(python, tmp_path):
         def enough(phase, seen):
             if phase not in ("tenth", "none"):
                 return True
-            # MiB above stock's charge in the same state: what the retention rule leaves for a program at rest, and rounding.
+            # MiB above stock's charge in the same state: what the retention rule leaves for a program at rest,
+            # and rounding.
             low = above(seen, phase) <= above(stock, phase) + 8
             return low and (phase == "tenth" or seen[phase][1]["retained"] <= 4 << 20)
 

@@ -114,7 +114,8 @@ def test_the_end_is_the_interpreters(both, tmp_path):
         (tmp_path / "program.py").write_text(code)
         alone, ours = both(*words)
         assert (ours.returncode, ours.stdout) == (alone.returncode, alone.stdout) == (status, ""), (code, ours.stderr)
-        # Above the program's lines are ours; below, everything is as it was. Of -c CPython 3.13 keeps the source to show it.
+        # Above the program's lines are ours; below, everything is as it was. Of -c CPython 3.13 keeps the
+        # source to show it.
         _, found, expected = alone.stderr.partition("Traceback (most recent call last):\n")
         expected = expected.splitlines(keepends=True)[-1] if found and words[0] == "-c" else expected
         assert ours.stderr.endswith(expected if found else alone.stderr), (code, ours.stderr, alone.stderr)
@@ -212,7 +213,8 @@ def test_a_wrong_command_line_is_a_usage_error_and_help_names_every_option(inter
         assert option in result.stdout
 
 
-# Options of `hugeheap run` that `python -m hugeheap` cannot have, each with the reason. Who adds one to `run` adds it there, or here.
+# Options of `hugeheap run` that `python -m hugeheap` cannot have, each with the reason. Who adds one to `run`
+# adds it there, or here.
 ONLY_RUN = {
     "--hardened": "heaps are hardened from their first block on, which the interpreter has taken by then",
     "--no-thread": "as HUGEHEAP_THREAD=0, which is read when the heap begins",

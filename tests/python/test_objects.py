@@ -106,7 +106,8 @@ print(json.dumps([vars(hugeheap.status()), hugeheap.stats().live, levels, at_pag
     )
     assert levels == ["arenas", "objects", "objects", "objects"], "a level is raised, and never lowered"
     assert status["level"] == "objects" and status["policy"] == "base" and live > 5 << 20
-    # 100 000 strings of 80 bytes: about 490 heap pages, each of which begins with one. A pool of pymalloc's begins with its header.
+    # 100 000 strings of 80 bytes: about 490 heap pages, each of which begins with one. A pool of pymalloc's
+    # begins with its header.
     assert at_page > 300, "objects do not come from blocks"
     assert testbed.only_record(tmp_path)["level"] == "objects"
 

@@ -1,7 +1,7 @@
 //! The allocators: their programs, their own huge-page options, their versions.
 //!
-//! Every peer is measured at its best: those that have an option for huge pages get it, by environment, because that is how
-//! their users would.
+//! Every peer is measured at its best: those that have an option for huge pages get it, by environment, because
+//! that is how their users would.
 
 use std::path::{Path, PathBuf};
 

@@ -33,8 +33,8 @@ pub(crate) struct Arguments {
     /// Workloads to run. Default: all (--list shows them).
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) workloads: Vec<String>,
-    /// Peers to measure beside hugeheap: mimalloc, jemalloc, snmalloc, tcmalloc, rpmalloc, system, all or none. Default:
-    /// all that are built.
+    /// Peers to measure beside hugeheap: mimalloc, jemalloc, snmalloc, tcmalloc, rpmalloc, system, all or none.
+    /// Default: all that are built.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) against: Vec<String>,
     /// Numbers of threads. Workloads that have one thread only run once.

@@ -1,12 +1,16 @@
-//! Copies of programs: each run is another file, so that no allocator has the luck or the bad luck of one file in all of its runs.
+//! Copies of programs: each run is another file, so that no allocator has the luck or the bad luck of one file
+//! in all of its runs.
 //!
 //! ```text
 //!   program ── copied ─▶ a file of its own ── run ─▶ removed
 //!               other pages of the page cache each time
 //! ```
 //!
-//! Where the kernel has a program's file in physical memory decides which of its lines are in each other's way in a processor's caches, and that stays as it is for as long as the file is cached: one program ran `xmalloc` in
-//! 1.6 times the time of a byte-identical copy of its file, in each run, for as long as it was cached (`docs/measurements/placement.py` shows it for any program). Runs by turns cannot tell that from a difference of the allocators.
+//! Where the kernel has a program's file in physical memory decides which of its lines are in each other's way
+//! in a processor's caches, and that stays as it is for as long as the file is cached: one program ran
+//! `xmalloc` in 1.6 times the time of a byte-identical copy of its file, in each run, for as long as it was
+//! cached (`docs/measurements/placement.py` shows it for any program). Runs by turns cannot tell that from a
+//! difference of the allocators.
 
 use std::io;
 use std::ops::Deref;
@@ -34,7 +38,8 @@ impl Deref for Copy {
 }
 
 impl Copy {
-    /// A copy of `program`, beside it: there is room for programs there, and they may be run. If that cannot be, the program itself and why.
+    /// A copy of `program`, beside it: there is room for programs there, and they may be run. If that cannot
+    /// be, the program itself and why.
     pub(crate) fn of(program: &Path) -> (Self, Option<String>) {
         match make(program) {
             Ok(path) => (Self::Made(path), None),

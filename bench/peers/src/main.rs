@@ -11,8 +11,8 @@
 //!       (tables)      (JSON)    (claims checked)
 //! ```
 //!
-//! It builds nothing and allocates nothing that is measured. What it shares with `hugeheap bench` (statistics, cgroups, touching of
-//! memory, tables, host facts) is `hugeheap_cli::measuring`.
+//! It builds nothing and allocates nothing that is measured. What it shares with `hugeheap bench` (statistics,
+//! cgroups, touching of memory, tables, host facts) is `hugeheap_cli::measuring`.
 
 mod allocators;
 mod arguments;

@@ -1,9 +1,10 @@
 //! The measurement itself: which process runs when.
 //!
-//! Per workload: one look at the memory of each allocator (it warms files and caches up, and tells how much memory must
-//! be at hand); the timed runs in turn, A B C B C A, so that no allocator always follows the same one; last, where it is
-//! worth it, the latency of single allocations, in runs of their own, because reading the clock takes as long as an
-//! allocation. Before each run the memory it needs is touched (see [`touch`]), and each is another [copy](crate::copies) of its program.
+//! Per workload: one look at the memory of each allocator (it warms files and caches up, and tells how much
+//! memory must be at hand); the timed runs in turn, A B C B C A, so that no allocator always follows the same
+//! one; last, where it is worth it, the latency of single allocations, in runs of their own, because reading
+//! the clock takes as long as an allocation. Before each run the memory it needs is touched (see [`touch`]),
+//! and each is another [copy](crate::copies) of its program.
 
 use crate::allocators::Allocator;
 use crate::child::{self, Latency, Look, Told};

@@ -5,7 +5,8 @@ use crate::child::Latency;
 use crate::measure::{Entry, Measurement, Plan, Results};
 use hugeheap_cli::measuring::{Estimate, geometric_mean_of_ratios, median, ratio_of_medians};
 
-/// Coverage is told of heaps of at least this many bytes: in a smaller one, stacks and the program's own data weigh as much.
+/// Coverage is told of heaps of at least this many bytes: in a smaller one, stacks and the program's own data
+/// weigh as much.
 pub(crate) const HEAP: u64 = 32 << 20;
 
 /// A plan and its results.
@@ -117,7 +118,8 @@ impl<'a> View<'a> {
         median(&peaks).map(|peak| peak as u64)
     }
 
-    /// Share of the anonymous memory that is mapped by huge pages in the steady state, where there is a heap to speak of.
+    /// Share of the anonymous memory that is mapped by huge pages in the steady state, where there is a heap to
+    /// speak of.
     pub(crate) fn coverage(self, entry: usize, allocator: usize) -> Option<f64> {
         let steady = self.measurement(entry, allocator).looks?.steady;
         let all = steady.anonymous + steady.hugetlb;

@@ -1,7 +1,7 @@
 //! buffers: blocks of 8 to 128 KiB that come and go like what programs read into, write from and sort in.
 //!
-//! Each thread has a stack of buffers that grows and shrinks at random, as calls do; one of so many that leave it is not freed there: it is left in the box of the
-//! next thread, which frees what it finds in its own.
+//! Each thread has a stack of buffers that grows and shrinks at random, as calls do; one of so many that leave
+//! it is not freed there: it is left in the box of the next thread, which frees what it finds in its own.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};

@@ -1,9 +1,9 @@
 //! cache-scratch and cache-thrash: whether two threads get blocks in one cache line.
 //!
-//! In both a thread takes a small block, writes it many times and frees it, again and again. *Thrash* is just that: an
-//! allocator that serves two threads from one line slows both down. In *scratch* every thread first frees a
-//! block it was given, taken by the main thread beside those of the others: an allocator that gives it out again to the thread that
-//! freed it lets the line be shared from then on.
+//! In both a thread takes a small block, writes it many times and frees it, again and again. *Thrash* is just
+//! that: an allocator that serves two threads from one line slows both down. In *scratch* every thread first
+//! frees a block it was given, taken by the main thread beside those of the others: an allocator that gives it
+//! out again to the thread that freed it lets the line be shared from then on.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};

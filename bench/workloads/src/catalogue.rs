@@ -209,8 +209,9 @@ pub static WORKLOADS: [Workload; 16] = [
         latency: true,
         parameters: &[
             count("count", 200, "growing at once, per thread"),
-            // Half of them, by two threads, are a MiB for each that grows: what began at once is complete, and what there is has no common beginning any more. With 4 million the longest
-            // were half as long as they would be when the memory of two threads was looked at.
+            // Half of them, by two threads, are a MiB for each that grows: what began at once is complete, and
+            // what there is has no common beginning any more. With 4 million the longest were half as long as
+            // they would be when the memory of two threads was looked at.
             count("operations", 8_000_000, "pieces appended, by all threads"),
             size("least", 64, "shortest length in bytes"),
             size("most", 1 << 20, "longest length in bytes"),

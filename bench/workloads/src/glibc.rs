@@ -1,7 +1,8 @@
 //! glibc-simple and glibc-thread: what the C library's own measurements do.
 //!
-//! *Simple*: some blocks of one size are taken and freed in the order they were taken; then another number, then another
-//! size. *Thread*: each thread replaces blocks at random, with sizes of which small ones are much more frequent.
+//! *Simple*: some blocks of one size are taken and freed in the order they were taken; then another number,
+//! then another size. *Thread*: each thread replaces blocks at random, with sizes of which small ones are much
+//! more frequent.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};

@@ -1,7 +1,8 @@
 //! growing: text and lists that are built piece by piece, as a parser, a serializer or an interpreter builds them.
 //!
-//! Each thread has a number of them and appends a piece to one at random. What has its length, which is drawn at the beginning, is dropped, and another begins in its place. Text is resized
-//! for each piece; a list, which is every other one, has room for an eighth more than it needs each time that it is full.
+//! Each thread has a number of them and appends a piece to one at random. What has its length, which is drawn
+//! at the beginning, is dropped, and another begins in its place. Text is resized for each piece; a list, which
+//! is every other one, has room for an eighth more than it needs each time that it is full.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};

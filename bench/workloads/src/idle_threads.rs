@@ -1,6 +1,8 @@
 //! idle-threads: a server with a thread for each connection, most of which wait.
 //!
-//! Each thread has a few blocks of many sizes. Threads replace blocks at random, then wait with what they have. An allocator that keeps something for each thread and each size keeps it so often, and nothing was freed that would tell it to look.
+//! Each thread has a few blocks of many sizes. Threads replace blocks at random, then wait with what they have.
+//! An allocator that keeps something for each thread and each size keeps it so often, and nothing was freed
+//! that would tell it to look.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};

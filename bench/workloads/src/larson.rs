@@ -1,8 +1,8 @@
 //! larson: a server whose threads end and leave their blocks to their successors.
 //!
-//! Each chain of threads has an array of blocks. A thread replaces blocks at random, then starts its successor, hands the
-//! array over and ends. So most blocks are freed by another thread than the one that took them, whose heap is
-//! an ended thread's by then.
+//! Each chain of threads has an array of blocks. A thread replaces blocks at random, then starts its successor,
+//! hands the array over and ends. So most blocks are freed by another thread than the one that took them, whose
+//! heap is an ended thread's by then.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};

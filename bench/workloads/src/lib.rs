@@ -11,7 +11,8 @@
 //!      └── random      numbers that are the same in every run
 //! ```
 //!
-//! The library knows no allocator: it asks `std::alloc`, and the program that uses it chooses with `#[global_allocator]`.
+//! The library knows no allocator: it asks `std::alloc`, and the program that uses it chooses with
+//! `#[global_allocator]`.
 
 pub mod catalogue;
 pub mod program;

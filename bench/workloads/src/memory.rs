@@ -1,8 +1,8 @@
 //! Blocks: taken and given plainly, checked, or timed one by one.
 //!
 //! * [`Plain`] writes a block where a program would at least: its first word, its end, and one byte of every OS page.
-//! * [`Checked`] fills it with a pattern of its own and looks at every byte before it is given back: two blocks that overlap,
-//!   and a block the allocator wrote into, are found.
+//! * [`Checked`] fills it with a pattern of its own and looks at every byte before it is given back: two blocks
+//!   that overlap, and a block the allocator wrote into, are found.
 //! * [`Timed`] measures each allocation, its first write included: a fresh page costs where it is written.
 
 use crate::histogram::Histogram;
@@ -143,7 +143,8 @@ fn allocate(size: usize) -> Block {
 
 fn resize(block: &mut Block, size: usize) {
     let layout = layout(size);
-    // SAFETY: taken by `allocate` or here with this layout, and the size is not zero: blocks only grow. The old one is given up.
+    // SAFETY: taken by `allocate` or here with this layout, and the size is not zero: blocks only grow. The old
+    // one is given up.
     let start = unsafe { realloc(block.start.as_ptr(), block.layout(), layout.size()) };
     let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
     (block.start, block.size) = (start, layout.size() as u32);
@@ -217,7 +218,8 @@ impl Memory for Checked {
     }
 }
 
-/// Writes the pattern from the byte `first` on. What a block had before it grew is left alone: it has to be there still.
+/// Writes the pattern from the byte `first` on. What a block had before it grew is left alone: it has to be
+/// there still.
 fn write_pattern(block: &Block, first: usize) {
     for word in first / WORD..block.size().div_ceil(WORD) {
         let pattern = pattern(block.tag, word);

@@ -1,7 +1,7 @@
 //! mstress: threads that come and go, blocks of all sizes with all lifetimes, some of them handed to whoever comes by.
 //!
-//! In each round new threads do the same amount of work. A thread takes blocks in groups; frees some at once, keeps some for
-//! its lifetime, and swaps some with slots that all threads and rounds share.
+//! In each round new threads do the same amount of work. A thread takes blocks in groups; frees some at once,
+//! keeps some for its lifetime, and swaps some with slots that all threads and rounds share.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};
@@ -11,7 +11,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Slots all threads share.
 const SHARED: usize = 1000;
-/// Of a hundred blocks: swapped with a shared slot, and kept until the thread ends. The others live for a few operations.
+/// Of a hundred blocks: swapped with a shared slot, and kept until the thread ends. The others live for a few
+/// operations.
 const SWAPPED: usize = 10;
 const KEPT: usize = 20;
 /// Places of short-lived blocks.

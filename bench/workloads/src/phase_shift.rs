@@ -1,7 +1,8 @@
 //! phase-shift: a program that goes from one kind of object to another, and keeps a few of each.
 //!
-//! In each phase blocks of other sizes are taken until the limit is reached, then all but a small share, chosen at random, are freed.
-//! What is kept stays to the end. An allocator that cannot use the memory of one phase in the next grows with each.
+//! In each phase blocks of other sizes are taken until the limit is reached, then all but a small share, chosen
+//! at random, are freed. What is kept stays to the end. An allocator that cannot use the memory of one phase in
+//! the next grows with each.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory, drop_most, fill};

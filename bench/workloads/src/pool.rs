@@ -1,7 +1,9 @@
-//! thread-pool: the workers of a pool build lists, one after the other; another thread drops them; the workers wait for what comes next.
+//! thread-pool: the workers of a pool build lists, one after the other; another thread drops them; the workers
+//! wait for what comes next.
 //!
-//! A service with a queue. What a worker allocated is freed while it sleeps, and it may sleep for hours: an allocator that leaves it to the worker to take such blocks back holds them for as long. A few
-//! blocks of each list are kept to the end, as a cache keeps some.
+//! A service with a queue. What a worker allocated is freed while it sleeps, and it may sleep for hours: an
+//! allocator that leaves it to the worker to take such blocks back holds them for as long. A few blocks of each
+//! list are kept to the end, as a cache keeps some.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory, drop_most, fill};

@@ -1,8 +1,8 @@
 //! rptest: blocks of 16 bytes to 16 KiB, many of them live, a part handed to another thread now and then.
 //!
-//! Each thread frees blocks at random and takes as many again. After some loops it leaves a part of its blocks in a
-//! box and takes the part that lies there, which was left by whichever thread came before: as many blocks are live whatever
-//! the order of the threads.
+//! Each thread frees blocks at random and takes as many again. After some loops it leaves a part of its blocks
+//! in a box and takes the part that lies there, which was left by whichever thread came before: as many blocks
+//! are live whatever the order of the threads.
 
 use crate::catalogue::Values;
 use crate::memory::{Block, Memory};

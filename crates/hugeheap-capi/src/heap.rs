@@ -2,8 +2,8 @@
 //!
 //! A handle is the heap itself: one pointer, handed to C and taken back, so that a call costs no further load.
 //!
-//! A heap belongs to the thread that uses it, and the caller says which that is. So for the library it is owned by a lock: a forked
-//! child keeps it, and no other thread adopts it before it is dropped.
+//! A heap belongs to the thread that uses it, and the caller says which that is. So for the library it is owned
+//! by a lock: a forked child keeps it, and no other thread adopts it before it is dropped.
 
 use crate::{block_or_null, refuse};
 use core::ffi::c_void;
@@ -94,8 +94,9 @@ unsafe extern "C" fn hh_heap_free_sized(handle: Handle, address: *mut c_void, si
     }
 }
 
-// What `include/hugeheap_inline.h` falls back to. The name has the number of the layout it was written for: how bins lie in a heap, and
-// the first four words of one. When that changes, the number does, here and there; tests/c notices when it was forgotten.
+// What `include/hugeheap_inline.h` falls back to. The name has the number of the layout it was written for: how
+// bins lie in a heap, and the first four words of one. When that changes, the number does, here and there;
+// tests/c notices when it was forgotten.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_layout_3_alloc(handle: Handle, size: usize) -> *mut c_void {
@@ -128,8 +129,9 @@ unsafe extern "C" fn hh_heap_realloc(
     }
 }
 
-/// Whether a request of `given` bytes can have got the `bytes` that begin at `address`. Small blocks, most of what a runtime resizes, are known by `bytes` alone, but for those of a class that stands for others. For all else the library is asked: bounds of their
-/// kind let 577 pass for a block of 3000 bytes, and 8193 for 50 MB.
+/// Whether a request of `given` bytes can have got the `bytes` that begin at `address`. Small blocks, most of
+/// what a runtime resizes, are known by `bytes` alone, but for those of a class that stands for others. For all
+/// else the library is asked: bounds of their kind let 577 pass for a block of 3000 bytes, and 8193 for 50 MB.
 fn check_old_size(address: NonNull<u8>, bytes: usize, given: usize) -> Result<(), Mistake> {
     if bytes <= MAX_SMALL && (bytes - 15..=bytes).contains(&given.max(1)) {
         return Ok(());

@@ -1,7 +1,7 @@
 //! The numbers as JSON, in a buffer of the caller's: nothing is allocated.
 //!
-//! Names and values are those of the telemetry schema, as in the summaries of the command line. No name or hint has a character that JSON
-//! would want escaped; the tests parse what is written.
+//! Names and values are those of the telemetry schema, as in the summaries of the command line. No name or hint
+//! has a character that JSON would want escaped; the tests parse what is written.
 
 use core::fmt::{self, Write};
 use hugeheap::arena::Policy;
@@ -10,7 +10,8 @@ use hugeheap::telemetry::{Fallback, Snapshot};
 /// Name and version of the form.
 const SCHEMA: &str = "hugeheap.stats/1";
 
-/// Text in a buffer of the caller's, counted beyond its end. Written through a pointer: the buffer need not be initialised.
+/// Text in a buffer of the caller's, counted beyond its end. Written through a pointer: the buffer need not be
+/// initialised.
 pub(crate) struct Text {
     at: *mut u8,
     size: usize,
@@ -47,7 +48,8 @@ impl Write for Text {
     }
 }
 
-/// Writes as much of the JSON as there is room for, with a NUL at its end. Returns the length of all of it, without the NUL.
+/// Writes as much of the JSON as there is room for, with a NUL at its end. Returns the length of all of it,
+/// without the NUL.
 ///
 /// # Safety
 /// As in [`Text::new`].

@@ -11,11 +11,11 @@
 //!
 //! Rules that every function keeps:
 //! * The header says what it does; here stands how.
-//! * Nothing is allocated but what the caller asked for, and nothing runs before the first call: the library may sit below the malloc of
-//!   its program.
+//! * Nothing is allocated but what the caller asked for, and nothing runs before the first call: the library
+//!   may sit below the malloc of its program.
 //! * No memory is NULL and `errno`, never an end of the process; a wrong free is one line and an end.
-//! * No panic crosses into C: the compiler ends the process where one would leave an `extern "C"` function. None is known; it would be a
-//!   mistake of this library.
+//! * No panic crosses into C: the compiler ends the process where one would leave an `extern "C"` function.
+//!   None is known; it would be a mistake of this library.
 
 mod gc;
 mod heap;

@@ -34,8 +34,8 @@ const DECAY: core::ops::RangeInclusive<u64> = 1_000_000..=86_400_000_000_000;
 /// Where `hh_stats_t` has its size.
 const SIZE_OFFSET: usize = core::mem::offset_of!(Snapshot, size);
 
-/// Sees to it that the runtime has started, with the settings of the environment: what is configured then stays. Without memory for the
-/// thread's heap there is nothing to configure either.
+/// Sees to it that the runtime has started, with the settings of the environment: what is configured then
+/// stays. Without memory for the thread's heap there is nothing to configure either.
 fn start() {
     // SAFETY: not used.
     let _ = unsafe { thread_heap() };

@@ -1,21 +1,22 @@
 //! What a memory cgroup is charged for, and what of that is stranded.
 //!
-//! A stranded part of a huge page is charged, and nobody maps it. The kernel charges by the folio, but its statistics count anonymous
-//! memory by what is mapped (`anon`; `total_rss` of v1; since Linux 5.8). What the charge has more than all its statistics together
-//! is stranded:
+//! A stranded part of a huge page is charged, and nobody maps it. The kernel charges by the folio, but its
+//! statistics count anonymous memory by what is mapped (`anon`; `total_rss` of v1; since Linux 5.8). What the
+//! charge has more than all its statistics together is stranded:
 //!
 //! ```text
 //!   charge ┃ mapped, anonymous ┃ files, shared memory ┃ kernel, sockets, hugetlb ┃ stranded ┃
 //! ```
 //!
-//! Measured with 92 huge pages of which one OS page was mapped each: 192.9 MB, of 193.0 that were. Sums over the processes'
-//! own counts of what they map would count pages twice that are shared after a fork, and miss processes that cannot be seen from here; the
-//! statistics do neither.
+//! Measured with 92 huge pages of which one OS page was mapped each: 192.9 MB, of 193.0 that were. Sums over
+//! the processes' own counts of what they map would count pages twice that are shared after a fork, and miss
+//! processes that cannot be seen from here; the statistics do neither.
 //!
-//! The root group of v1 is charged for nothing: what the kernel shows as its charge is the sum of two of those statistics, and the
-//! difference says nothing of what is stranded.
+//! The root group of v1 is charged for nothing: what the kernel shows as its charge is the sum of two of those
+//! statistics, and the difference says nothing of what is stranded.
 //!
-//! Each processor keeps a stock of charge that nothing uses yet ([`STOCK`]); a difference that the stocks can explain is nothing.
+//! Each processor keeps a stock of charge that nothing uses yet ([`STOCK`]); a difference that the stocks can
+//! explain is nothing.
 
 use crate::status::facts::value_of;
 use hugeheap_os::linux::{Linux, LinuxProcess};

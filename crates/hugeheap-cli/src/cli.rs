@@ -115,12 +115,12 @@ pub(crate) struct RunArguments {
     /// 0: none): bytes, or with a suffix K, M, G, T.
     #[arg(long, value_parser = bytes, value_name = "BYTES", env = "HUGEHEAP_LIMIT", hide_env_values = true)]
     pub(crate) limit: Option<u64>,
-    /// Make OS pages alike of which little is used, for a host that merges equal pages (KSM): an idle heap that has shrunk takes less memory.
-    /// Only with level objects or malloc, and not with hardened heaps.
+    /// Make OS pages alike of which little is used, for a host that merges equal pages (KSM): an idle heap that
+    /// has shrunk takes less memory. Only with level objects or malloc, and not with hardened heaps.
     #[arg(long)]
     pub(crate) merge: bool,
-    /// Heaps that make mistakes harder to use: freed blocks are cleared and wait, blocks are handed out at random, large ones have guards.
-    /// Costs time. Only with level objects or malloc.
+    /// Heaps that make mistakes harder to use: freed blocks are cleared and wait, blocks are handed out at
+    /// random, large ones have guards. Costs time. Only with level objects or malloc.
     #[arg(long)]
     pub(crate) hardened: bool,
     /// When the command has ended, print what happened on standard error.
@@ -217,8 +217,9 @@ pub(crate) struct ObmallocArguments {
 
 /// Memory freed and needed again: what giving back costs, and what keeping holds.
 ///
-/// A million instances with one attribute, and a gigabyte of small objects, each made and freed several times, then a wait:
-/// real, user and system time by phase, and memory over time, watched from outside, on stock CPython, hugeheap and peers.
+/// A million instances with one attribute, and a gigabyte of small objects, each made and freed several times,
+/// then a wait: real, user and system time by phase, and memory over time, watched from outside, on stock
+/// CPython, hugeheap and peers.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -238,7 +239,8 @@ pub(crate) struct GiveBackArguments {
     /// How many instances. Default: a million.
     #[arg(long, value_name = "N", value_parser = crate::typed::whole::<u64>(0..=u64::MAX))]
     pub(crate) instances: Option<u64>,
-    /// How much memory workload cycle makes and frees: bytes, or with a suffix K, M, G, T. Default: 1G, with --quick 256M.
+    /// How much memory workload cycle makes and frees: bytes, or with a suffix K, M, G, T. Default: 1G, with --quick
+    /// 256M.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) size: Option<u64>,
     /// Seconds to wait after the last free before memory is looked at. Default: 3.
@@ -284,8 +286,8 @@ pub(crate) struct ReportArguments {
     /// A first look, smaller and with fewer runs, and less memory touched beforehand. Not for conclusions.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// How much free memory to touch once before measuring: bytes with suffix, all, or none. Default: all, and none where the host takes
-    /// free memory back at once.
+    /// How much free memory to touch once before measuring: bytes with suffix, all, or none. Default: all, and
+    /// none where the host takes free memory back at once.
     #[arg(long, value_name = "BYTES", value_parser = Touch::parse)]
     pub(crate) touch: Option<Touch>,
     /// Write all runs, host facts and results as JSON to FILE; without FILE, to standard output instead of the tables.
@@ -391,8 +393,8 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(hugeheap::runtime::parse_bytes(text)?)
 }
 
-/// A file that is written to, or standard output without it. Not `-`, by which others mean standard output: a file of that name helps
-/// nobody.
+/// A file that is written to, or standard output without it. Not `-`, by which others mean standard output: a
+/// file of that name helps nobody.
 pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
     no_dash("leave FILE out to have it on standard output")
 }

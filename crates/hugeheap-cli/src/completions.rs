@@ -7,7 +7,8 @@ use clap_complete::Shell;
 
 /// Print the completions of a shell.
 ///
-/// A script for the shell to read: commands, options and their values. It fits this version of hugeheap and needs nothing else.
+/// A script for the shell to read: commands, options and their values. It fits this version of hugeheap and
+/// needs nothing else.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

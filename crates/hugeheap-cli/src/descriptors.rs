@@ -1,7 +1,9 @@
 //! Descriptors for a command: enough of them, or nothing is begun.
 //!
-//! What cannot be opened is left out of a look, as what is not there is. With five descriptors left `map` showed memory without what is stranded in it, `release` freed less, `doctor` knew no interpreter, and
-//! each had status 0; with fewer, half a line said `Too many open files`. So it is asked before a command begins whether as many can be had as it has open at a time.
+//! What cannot be opened is left out of a look, as what is not there is. With five descriptors left `map`
+//! showed memory without what is stranded in it, `release` freed less, `doctor` knew no interpreter, and each
+//! had status 0; with fewer, half a line said `Too many open files`. So it is asked before a command begins
+//! whether as many can be had as it has open at a time.
 //!
 //! ```text
 //!   command ──▶ needed ──▶ check ──▶ the command
@@ -16,14 +18,17 @@ use std::fmt::{self, Display};
 use std::fs::File;
 use std::io;
 
-/// Most that a look has open at a time: four of a process whose physical pages are looked at (`pagemap`, and of all pages their flags, counts and groups), its list of mappings, a file of the host, and two to
-/// spare. Seen: `map` shows all from five on, `record` from four.
+/// Most that a look has open at a time: four of a process whose physical pages are looked at (`pagemap`, and of
+/// all pages their flags, counts and groups), its list of mappings, a file of the host, and two to spare. Seen:
+/// `map` shows all from five on, `record` from four.
 pub(crate) const LOOK: usize = 8;
 
-/// What asking a program which interpreter it is takes: its output, its errors, and two of the standard library's that tell whether it could be started.
+/// What asking a program which interpreter it is takes: its output, its errors, and two of the standard
+/// library's that tell whether it could be started.
 const START: usize = 4;
 
-/// Measuring programs: pipes, counters that are a descriptor each, and what the measured programs need, which have the same limit. Valgrind, by which `tlb` computes, is content from 17 on.
+/// Measuring programs: pipes, counters that are a descriptor each, and what the measured programs need, which
+/// have the same limit. Valgrind, by which `tlb` computes, is content from 17 on.
 const MEASURE: usize = 32;
 
 /// What is printed is written through a descriptor of its own, and a page to a file.
@@ -90,9 +95,11 @@ pub(crate) fn short(number: usize, error: &io::Error) -> String {
     format!("this opens {files} at a time, and fewer can be opened: {}", why(error.raw_os_error()))
 }
 
-/// An error as people are told of it: one that there were too few descriptors says no more than that, and is told with the limit and the way out.
+/// An error as people are told of it: one that there were too few descriptors says no more than that, and is
+/// told with the limit and the way out.
 ///
-/// Where an error becomes text it is told so. Recognised later, by what the text says, it was taken for one wherever a name said the same, and was none where the C library speaks another language.
+/// Where an error becomes text it is told so. Recognised later, by what the text says, it was taken for one
+/// wherever a name said the same, and was none where the C library speaks another language.
 pub(crate) fn told<'a>(error: &'a (dyn Error + 'static)) -> Told<'a> {
     Told { error, lack: number(error).filter(|code| [libc::EMFILE, libc::ENFILE].contains(code)) }
 }

@@ -9,8 +9,8 @@ use tempfile::NamedTempFile;
 
 /// Writes a file beside `path` and puts it in its place. What is no file (a pipe, a device) is written to.
 ///
-/// Written over in place, a result of yesterday would be gone when the disk is full, and a half one would be taken for one. On an
-/// error an empty file is taken away: it was made to see whether there can be one.
+/// Written over in place, a result of yesterday would be gone when the disk is full, and a half one would be
+/// taken for one. On an error an empty file is taken away: it was made to see whether there can be one.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         return std::fs::write(path, text);
@@ -31,8 +31,9 @@ pub(crate) fn can_replace(path: &Path) -> io::Result<()> {
     new_in(directory.unwrap_or(Path::new("."))).map(drop)
 }
 
-/// The exit code where a file named on the command line cannot be written: a wrong name, a missing permission, or a place that cannot take it.
-/// With one code for all, that of findings or of a mistyped option, who reads codes took a full disk for either.
+/// The exit code where a file named on the command line cannot be written: a wrong name, a missing permission,
+/// or a place that cannot take it. With one code for all, that of findings or of a mistyped option, who reads
+/// codes took a full disk for either.
 pub(crate) fn refused(error: &io::Error) -> u8 {
     use io::ErrorKind::{
         AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
@@ -45,7 +46,8 @@ pub(crate) fn refused(error: &io::Error) -> u8 {
     }
 }
 
-/// A file of its owner's alone, taken away when it is dropped. Opened here, an error is the system's: tempfile's own tells of the name, which says nothing to the reader, and has no number, so that too many open
+/// A file of its owner's alone, taken away when it is dropped. Opened here, an error is the system's:
+/// tempfile's own tells of the name, which says nothing to the reader, and has no number, so that too many open
 /// files, or a disk that fails, was an "uncategorized error".
 pub(crate) fn new_in(directory: &Path) -> io::Result<NamedTempFile> {
     named_in(directory, ".tmp")

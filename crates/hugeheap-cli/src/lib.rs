@@ -82,7 +82,8 @@ struct Context {
     library: Option<PathBuf>,
 }
 
-/// Why `--root` names no directory, and the exit code, if it does not. Where nothing is there, every file is missing: a mistyped name was told as a kernel without huge pages.
+/// Why `--root` names no directory, and the exit code, if it does not. Where nothing is there, every file is
+/// missing: a mistyped name was told as a kernel without huge pages.
 fn no_root(directory: &Path) -> Option<(String, u8)> {
     let named = |why: String, code| Some((format!("--root {}: {why}", directory.display()), code));
     match std::fs::metadata(directory) {

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::thread;
 
-/// What the command gets where the limit of its own stack (`ulimit -s`) is below [`LEAST`]: reading the command line alone takes more
-/// than 64 KiB.
+/// What the command gets where the limit of its own stack (`ulimit -s`) is below [`LEAST`]: reading the command
+/// line alone takes more than 64 KiB.
 const STACK: usize = 8 << 20;
 const LEAST: libc::rlim_t = 1 << 20;
 
-/// Called before the standard library begins: that opens /dev/null for a standard output that is closed (`>&-`), and all that is printed
-/// would be lost without a word.
+/// Called before the standard library begins: that opens /dev/null for a standard output that is closed
+/// (`>&-`), and all that is printed would be lost without a word.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE: extern "C" fn() = closed_output_refuses;
@@ -36,8 +36,8 @@ fn is_stack_small() -> bool {
     unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) == 0 && limit.rlim_cur < LEAST }
 }
 
-/// Runs `command` on a thread with a stack of its own size. This one takes no signals meanwhile: `run` blocks and waits for them on the
-/// thread that it runs on, and here they would end the process.
+/// Runs `command` on a thread with a stack of its own size. This one takes no signals meanwhile: `run` blocks
+/// and waits for them on the thread that it runs on, and here they would end the process.
 fn on_larger_stack(command: impl FnOnce() -> u8 + Send + 'static) -> u8 {
     // SAFETY: all zero is a valid value of this plain struct.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { core::mem::zeroed() };

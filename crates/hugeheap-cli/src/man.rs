@@ -1,7 +1,8 @@
 //! `hugeheap man`: manual pages, one for each command, from the same text as `--help`.
 //!
-//! What stands after the options in the help becomes sections of its own: a paragraph that begins with `Examples:` (or another
-//! title) is one with its lines as they are. The generator would fill them into one paragraph.
+//! What stands after the options in the help becomes sections of its own: a paragraph that begins with
+//! `Examples:` (or another title) is one with its lines as they are. The generator would fill them into one
+//! paragraph.
 
 use crate::cli::Cli;
 use crate::descriptors::told;

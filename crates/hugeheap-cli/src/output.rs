@@ -103,8 +103,8 @@ impl Output {
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
 
-    /// Data on standard output. `false` when the reader is gone, or there is no room: stop producing. What was lost is told by
-    /// [`finish`](Self::finish), so that no command has to ask.
+    /// Data on standard output. `false` when the reader is gone, or there is no room: stop producing. What was
+    /// lost is told by [`finish`](Self::finish), so that no command has to ask.
     pub fn data(&self, text: &str) -> bool {
         self.mute || self.written(write(text))
     }
@@ -149,16 +149,17 @@ fn write(text: &str) -> io::Result<()> {
     File::from(stdout.as_fd().try_clone_to_owned()?).write_all(text.as_bytes())
 }
 
-/// Text that others chose (the name of a process, a path, a control group), as it may be shown to people: a control character is
-/// a `?`.
+/// Text that others chose (the name of a process, a path, a control group), as it may be shown to people: a
+/// control character is a `?`.
 ///
-/// A process names itself (`PR_SET_NAME`) and files are called what their owners like, so a terminal would do what the name says: clear
-/// the screen, change its title, hide a line. [`json`] escapes them.
+/// A process names itself (`PR_SET_NAME`) and files are called what their owners like, so a terminal would do
+/// what the name says: clear the screen, change its title, hide a line. [`json`] escapes them.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     visible(text, |_| false)
 }
 
-/// A document, in lines. JSON asks for those control characters to be escaped that ASCII begins with; a terminal knows those behind it as well, U+009B for `ESC [`.
+/// A document, in lines. JSON asks for those control characters to be escaped that ASCII begins with; a
+/// terminal knows those behind it as well, U+009B for `ESC [`.
 pub(crate) fn json(document: &impl core::fmt::Display) -> String {
     escape(format!("{document:#}\n"))
 }

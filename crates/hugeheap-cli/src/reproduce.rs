@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 
-/// The command line of this process, quoted for a shell. The program by its name alone: where it lies is this host's affair.
+/// The command line of this process, quoted for a shell. The program by its name alone: where it lies is this
+/// host's affair.
 pub(crate) fn command() -> String {
     let mut words = std::env::args_os();
     words.next();

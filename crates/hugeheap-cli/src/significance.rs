@@ -1,17 +1,18 @@
 //! Whether a difference between two series of runs is one, or what chance makes of equal ones.
 //!
-//! Wilcoxon's rank-sum test (Mann and Whitney's U): if both series came from one distribution, every choice of ranks for the first
-//! would be equally likely. It assumes nothing about the distribution, takes ties as they are, and is exact: the sums of
-//! ranks of all choices are counted. Only for long series, where counting takes too long and the normal distribution is as good, that is used.
+//! Wilcoxon's rank-sum test (Mann and Whitney's U): if both series came from one distribution, every choice of
+//! ranks for the first would be equally likely. It assumes nothing about the distribution, takes ties as they
+//! are, and is exact: the sums of ranks of all choices are counted. Only for long series, where counting takes
+//! too long and the normal distribution is as good, that is used.
 //!
-//! Who tests twenty figures finds one that differs by chance at the usual one in twenty: [`holm`] makes a probability as large as it is
-//! for all tests together.
+//! Who tests twenty figures finds one that differs by chance at the usual one in twenty: [`holm`] makes a
+//! probability as large as it is for all tests together.
 
 /// Runs of both series together up to which choices are counted: some twenty million additions at most.
 const COUNTED: usize = 80;
 
-/// The probability of a difference in ranks as large as this, in either direction, between series from one distribution. `None`
-/// without runs.
+/// The probability of a difference in ranks as large as this, in either direction, between series from one
+/// distribution. `None` without runs.
 pub(crate) fn rank_sum(first: &[f64], second: &[f64]) -> Option<f64> {
     if first.is_empty() || second.is_empty() {
         return None;
@@ -34,8 +35,8 @@ pub(crate) fn rank_sum(first: &[f64], second: &[f64]) -> Option<f64> {
     Some(libm::erfc((distance - 1.0).max(0.0) / (2.0 * variance).sqrt()))
 }
 
-/// Twice the ranks, of the first series and then of the second (equal values share the mean of their ranks, which may be a half), and the sum
-/// of t³ − t over groups of t equal values.
+/// Twice the ranks, of the first series and then of the second (equal values share the mean of their ranks,
+/// which may be a half), and the sum of t³ − t over groups of t equal values.
 fn doubled_ranks(first: &[f64], second: &[f64]) -> (Vec<usize>, f64) {
     let all: Vec<f64> = first.iter().chain(second).copied().collect();
     let mut order: Vec<usize> = (0..all.len()).collect();
@@ -73,8 +74,8 @@ fn counted(ranks: &[usize], chosen: usize, mean: f64, distance: f64) -> f64 {
     far.map(|(_, ways)| ways).sum::<f64>() / all
 }
 
-/// Probabilities for several tests together, by Holm: below a level with them, none of what differs by chance is found in so
-/// many of all *reports*, not of all tests.
+/// Probabilities for several tests together, by Holm: below a level with them, none of what differs by chance
+/// is found in so many of all *reports*, not of all tests.
 pub(crate) fn holm(probabilities: &[Option<f64>]) -> Vec<Option<f64>> {
     let mut order: Vec<(usize, f64)> =
         probabilities.iter().enumerate().filter_map(|(place, it)| Some((place, (*it)?))).collect();

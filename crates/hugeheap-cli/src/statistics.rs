@@ -1,10 +1,10 @@
 //! Statistics of repeated measurements: medians, spread, and how sure a change is.
 //!
-//! Times of programs are skewed to the right (something disturbs, nothing speeds up), so the median stands for the typical run and
-//! the interquartile range for the spread. How sure the ratio of two medians is, is told by the bootstrap: draw
-//! as many runs with replacement as there were, take the ratio, do that often; 95 % of the ratios lie in the
-//! interval. It assumes nothing about the distribution. The random numbers are seeded: the same
-//! measurements give the same report.
+//! Times of programs are skewed to the right (something disturbs, nothing speeds up), so the median stands for
+//! the typical run and the interquartile range for the spread. How sure the ratio of two medians is, is told by
+//! the bootstrap: draw as many runs with replacement as there were, take the ratio, do that often; 95 % of the
+//! ratios lie in the interval. It assumes nothing about the distribution. The random numbers are seeded: the
+//! same measurements give the same report.
 
 /// Draws per interval. More do not change the third digit.
 const DRAWS: usize = 4000;

@@ -15,8 +15,10 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use core::ops::RangeInclusive;
 use std::ffi::OsString;
 
-/// Names of values that are numbers, with a unit or without. Nothing that can be meant by one begins with a hyphen, so what follows such an option is its value whatever it looks like, and its own
-/// message says what it should be: `-inf` was an option `-i`, and an option that follows one without its number was told of as one that lacks something.
+/// Names of values that are numbers, with a unit or without. Nothing that can be meant by one begins with a
+/// hyphen, so what follows such an option is its value whatever it looks like, and its own message says what it
+/// should be: `-inf` was an option `-i`, and an option that follows one without its number was told of as one
+/// that lacks something.
 const NUMBERS: [&str; 11] =
     ["BYTES", "COUNT", "HZ", "MS", "N", "NODE", "PAGES", "PERCENT", "PID", "SECONDS", "SHARE"];
 
@@ -30,7 +32,8 @@ pub(crate) fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
 }
 
-/// An option that is not known is none because two hyphens come before it: `use '-- --fro'` made it the name of a command, or of a process.
+/// An option that is not known is none because two hyphens come before it: `use '-- --fro'` made it the name of
+/// a command, or of a process.
 fn without_dashes(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument {
         let tips = match error.remove(ContextKind::Suggested) {
@@ -63,7 +66,8 @@ fn with_hyphen(argument: Arg) -> Arg {
     }
 }
 
-/// A whole number. clap's own parsers say what Rust says of a text that is none: "invalid digit found in string", "number too large to fit in target type", "0 is not in 2..=10000".
+/// A whole number. clap's own parsers say what Rust says of a text that is none: "invalid digit found in
+/// string", "number too large to fit in target type", "0 is not in 2..=10000".
 pub(crate) fn whole<T>(range: RangeInclusive<u64>) -> impl TypedValueParser<Value = T>
 where
     T: TryFrom<u64> + Clone + Send + Sync + 'static,

@@ -1,4 +1,5 @@
-//! What a preloaded library of hugeheap does before its program starts: `libhugeheap_preload.so`, and `libhugeheap_malloc.so`, which has a `malloc` as well.
+//! What a preloaded library of hugeheap does before its program starts: `libhugeheap_preload.so`, and
+//! `libhugeheap_malloc.so`, which has a `malloc` as well.
 //!
 //! ```text
 //!   ld.so ─▶ constructor ─▶ read HUGEHEAP_… ─▶ CPython here? ──yes──▶ install the hooks ─▶ main()
@@ -8,8 +9,8 @@
 //!
 //! Of the C library's functions it stands before those that set a limit: see `limits`.
 //!
-//! It is loaded into every child process as well: a process that is not CPython pays for the load (about 0.2 ms for /bin/true) and
-//! nothing else. With `HUGEHEAP_CHILDREN=0` it takes itself out of the environment.
+//! It is loaded into every child process as well: a process that is not CPython pays for the load (about 0.2 ms
+//! for /bin/true) and nothing else. With `HUGEHEAP_CHILDREN=0` it takes itself out of the environment.
 
 use core::ffi::CStr;
 use hugeheap::arena::Settings;

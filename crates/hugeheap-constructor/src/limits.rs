@@ -5,11 +5,13 @@
 //!   resource.prlimit(0, …)           ─▶ prlimit   ┘
 //! ```
 //!
-//! The heap's address space is reserved at the start and counts against a limit on it. So the C library's four functions that set one are found here first; each gives up what the heap does not need, and
-//! makes the same system call. Another process's limit (`prlimit PID`) and other limits pass through.
+//! The heap's address space is reserved at the start and counts against a limit on it. So the C library's four
+//! functions that set one are found here first; each gives up what the heap does not need, and makes the same
+//! system call. Another process's limit (`prlimit PID`) and other limits pass through.
 //!
-//! Not seen: a limit that another process sets on this one, and one set by a system call without the C library. A child of `vfork` that limits itself before it becomes another
-//! program has its parent's memory, and gives up the parent's reservation: that makes another one when it needs it.
+//! Not seen: a limit that another process sets on this one, and one set by a system call without the C library.
+//! A child of `vfork` that limits itself before it becomes another program has its parent's memory, and gives
+//! up the parent's reservation: that makes another one when it needs it.
 
 use core::ffi::{c_int, c_uint, c_void};
 use hugeheap::runtime::runtime;
@@ -18,7 +20,8 @@ use libc::{pid_t, rlimit64};
 /// Sets and asks for a limit; `errno` says why not.
 ///
 /// # Safety
-/// As for the C library's functions. What they answer `EFAULT` to is no breach: nothing is read that the kernel could not read.
+/// As for the C library's functions. What they answer `EFAULT` to is no breach: nothing is read that the kernel
+/// could not read.
 unsafe fn limit(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
     if resource == libc::RLIMIT_AS as c_uint && is_self(pid) && !new.is_null() {
         // SAFETY: the C library's error number is this thread's.
@@ -45,7 +48,8 @@ fn set(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -
     }
 }
 
-/// Whether the kernel can read a limit there. It reads it before it looks for the process, so it is asked to limit one that does not exist. `process_vm_readv` would do as well, but this is the call that is made
+/// Whether the kernel can read a limit there. It reads it before it looks for the process, so it is asked to
+/// limit one that does not exist. `process_vm_readv` would do as well, but this is the call that is made
 /// anyway: the filter that systemd sets for services (`@system-service`) ends a process that makes the other.
 fn is_readable(new: *const rlimit64) -> bool {
     const NOBODY: pid_t = -1;

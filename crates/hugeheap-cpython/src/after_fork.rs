@@ -1,7 +1,8 @@
 //! How maintenance goes on in the parent of a fork.
 //!
-//! CPython 3.12 and later count the process's threads when `os.fork` is about to return, and warn when there is more than one. So the fork's handler starts none. It asks for a
-//! *pending call*, which the main thread makes when it is back in the interpreter's loop:
+//! CPython 3.12 and later count the process's threads when `os.fork` is about to return, and warn when there is
+//! more than one. So the fork's handler starts none. It asks for a *pending call*, which the main thread makes
+//! when it is back in the interpreter's loop:
 //!
 //! ```text
 //!   os.fork ─▶ handlers before ─▶ fork ─▶ handler in the parent ─▶ threads are counted ─▶ interpreter's loop ─▶ resume
@@ -27,7 +28,8 @@ pub(crate) fn install(symbols: &Symbols) {
 
 fn ask() {
     let Some((initialized, add)) = FUNCTIONS.get() else { return };
-    // SAFETY: the first has no preconditions; the second, on an interpreter that is initialised, may be called by any thread, with the GIL or without.
+    // SAFETY: the first has no preconditions; the second, on an interpreter that is initialised, may be called
+    // by any thread, with the GIL or without.
     unsafe {
         if initialized() == 0 {
             // Nobody counts threads, and nobody would make the call.

@@ -1,9 +1,10 @@
 //! pymalloc's arenas from hugeheap.
 //!
 //! What CPython asks for, and what it gives back:
-//! * 1 MiB arenas (256 KiB before 3.10, 2 MiB with 3.15's build option); since 3.11 also data-stack chunks, 16 KiB and growing, per thread. The
-//!   size is taken from the call.
-//! * `free` may get null, and addresses that were mapped before the hook: those go to the allocator that was there before.
+//! * 1 MiB arenas (256 KiB before 3.10, 2 MiB with 3.15's build option); since 3.11 also data-stack chunks, 16
+//!   KiB and growing, per thread. The size is taken from the call.
+//! * `free` may get null, and addresses that were mapped before the hook: those go to the allocator that was
+//!   there before.
 //! * With subinterpreters that have their own GIL (3.12) both are called by several threads at once: the runtime locks.
 
 use crate::install::tell_level;
@@ -30,7 +31,9 @@ fn previous() -> ArenaAllocator {
 
 unsafe extern "C" fn alloc(_context: *mut c_void, bytes: usize) -> *mut c_void {
     if let Some(address) = runtime().allocate(bytes) {
-        // At level `objects` pymalloc hardly gets an arena. It asks for one with each object when there is no memory: with a look each time, which asks the dynamic linker, that took most of the time at the end of a limit.
+        // At level `objects` pymalloc hardly gets an arena. It asks for one with each object when there is no
+        // memory: with a look each time, which asks the dynamic linker, that took most of the time at the end
+        // of a limit.
         tell_level();
         return address.get() as *mut c_void;
     }
@@ -65,7 +68,8 @@ unsafe extern "C" fn free(_context: *mut c_void, pointer: *mut c_void, bytes: us
 /// Installs the hook. Once per process.
 ///
 /// # Safety
-/// The symbols are those of this process's CPython, no other thread changes its arena allocator now, and this library is never unloaded.
+/// The symbols are those of this process's CPython, no other thread changes its arena allocator now, and this
+/// library is never unloaded.
 pub(crate) unsafe fn install(symbols: &Symbols) {
     // SAFETY: by the contract above; PREVIOUS is written before the hook is visible.
     unsafe {

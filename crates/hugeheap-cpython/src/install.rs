@@ -1,7 +1,7 @@
 //! Installing the hooks, once per process.
 //!
-//! Once, because `site` runs again in every subinterpreter, and a second installation would take the first hook for the allocator that was there
-//! before and call itself for ever.
+//! Once, because `site` runs again in every subinterpreter, and a second installation would take the first hook
+//! for the allocator that was there before and call itself for ever.
 
 use crate::detect::{Found, decide};
 use crate::symbols::{Symbols, same_object};
@@ -54,27 +54,33 @@ fn level_in_force(objects: bool) -> Level {
     }
 }
 
-/// Whether this library has a `malloc`: it exports this name then. Whether that is the program's is [another question](has_malloc).
+/// Whether this library has a `malloc`: it exports this name then. Whether that is the program's is [another
+/// question](has_malloc).
 pub fn is_malloc_library() -> bool {
     // SAFETY: dlsym looks among the global objects.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hugeheap_malloc_v1".as_ptr()) };
     same_object(found, is_malloc_library as *const c_void)
 }
 
-/// Whether a request came to this library's `malloc` and was passed on to the C library, since [`has_malloc`] began to ask.
+/// Whether a request came to this library's `malloc` and was passed on to the C library, since [`has_malloc`]
+/// began to ask.
 static PASSED_ON: AtomicBool = AtomicBool::new(false);
 
-/// To be called by the library's `malloc` when it serves, has no memory for a request, and passes it on to the C library.
+/// To be called by the library's `malloc` when it serves, has no memory for a request, and passes it on to the
+/// C library.
 pub fn note_passed_on() {
     PASSED_ON.store(true, Ordering::Relaxed);
 }
 
-/// Whether the program's `malloc` is that of this library: not in the one without, and another one may be preloaded before it.
+/// Whether the program's `malloc` is that of this library: not in the one without, and another one may be
+/// preloaded before it.
 ///
-/// A block tells. The function's address does not: in a program that is not relocated it is the program's own, of a jump to it. And to call it by name would call this library's.
+/// A block tells. The function's address does not: in a program that is not relocated it is the program's own,
+/// of a jump to it. And to call it by name would call this library's.
 ///
-/// The block may be the C library's, where there is no memory for an arena yet: a limit on address space, say, that the program raises itself. While only the block was asked, such a program passed for one with a `malloc` of its own, and what CPython
-/// freed went to the wrong one of two allocators when there was memory.
+/// The block may be the C library's, where there is no memory for an arena yet: a limit on address space, say,
+/// that the program raises itself. While only the block was asked, such a program passed for one with a
+/// `malloc` of its own, and what CPython freed went to the wrong one of two allocators when there was memory.
 pub fn has_malloc() -> bool {
     const UNKNOWN: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -84,7 +90,8 @@ pub fn has_malloc() -> bool {
     }
     type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
     type Free = unsafe extern "C" fn(*mut c_void);
-    // SAFETY: dlsym looks among the global objects; the symbols' types are fixed by their names. The block is freed once, and not used.
+    // SAFETY: dlsym looks among the global objects; the symbols' types are fixed by their names. The block is
+    // freed once, and not used.
     let has = unsafe {
         let malloc = libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr());
         let free = libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr());
@@ -105,8 +112,8 @@ pub(crate) fn is_installed(state: HookState) -> bool {
     matches!(state, HookState::Hooked | HookState::OtherAllocator)
 }
 
-/// Looks whether the interpreter put its own allocators over ours when it started, and tells the level as it is. Asked when pymalloc wants an arena, and
-/// when the process ends, because not every allocator wants any.
+/// Looks whether the interpreter put its own allocators over ours when it started, and tells the level as it
+/// is. Asked when pymalloc wants an arena, and when the process ends, because not every allocator wants any.
 pub fn tell_level() {
     if LEVEL.load(Ordering::Relaxed) != Level::Objects as u32 || state() != HookState::Hooked {
         return;
@@ -131,8 +138,8 @@ fn start(settings: Settings) {
 /// Installs the hooks if this process is a CPython that has use for them. A second call changes the settings only.
 ///
 /// # Safety
-/// Called by a constructor before threads exist, or with the GIL held, according to `moment`. The library that contains this code is never
-/// unloaded afterwards.
+/// Called by a constructor before threads exist, or with the GIL held, according to `moment`. The library that
+/// contains this code is never unloaded afterwards.
 pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookState {
     let symbols = Symbols::find();
     let version = symbols.map_or(&b""[..], |symbols| symbols.version());
@@ -147,8 +154,8 @@ pub unsafe fn install(settings: Settings, level: Level, moment: Moment) -> HookS
         return state();
     }
     let mut level = level;
-    // In a running interpreter the variables say what was in force when it started only if it did not ignore them (`-E`, `-I`);
-    // that does harm in neither direction: the hook is installed all the same.
+    // In a running interpreter the variables say what was in force when it started only if it did not ignore
+    // them (`-E`, `-I`); that does harm in neither direction: the hook is installed all the same.
     let decision = match decide(Found {
         is_cpython: symbols.is_some(),
         version,

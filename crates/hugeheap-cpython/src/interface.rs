@@ -1,9 +1,10 @@
 //! One runtime per process.
 //!
-//! The preload library and the extension module each contain a runtime. Whichever comes second must use the first, so that there is one region, one
-//! set of numbers and one fork handler. Each exports `hugeheap_runtime_v1`, a function that answers a table of functions; whoever needs a
-//! runtime asks the process for that symbol first. The table only grows at its end; its meaning changes only with
-//! the number in the symbol's name.
+//! The preload library and the extension module each contain a runtime. Whichever comes second must use the
+//! first, so that there is one region, one set of numbers and one fork handler. Each exports
+//! `hugeheap_runtime_v1`, a function that answers a table of functions; whoever needs a runtime asks the
+//! process for that symbol first. The table only grows at its end; its meaning changes only with the number in
+//! the symbol's name.
 
 use crate::install;
 use core::ffi::c_void;
@@ -28,7 +29,8 @@ pub struct Options {
     pub limit: u64,
     /// [`Level`] as a number, for `enable`; anything else: the environment's.
     pub level: u32,
-    /// Whether OS pages are made alike for the host to merge: [`MERGE`] or [`NO_MERGE`]; anything else, as the 0 of older callers: unchanged.
+    /// Whether OS pages are made alike for the host to merge: [`MERGE`] or [`NO_MERGE`]; anything else, as the
+    /// 0 of older callers: unchanged.
     pub merge: u32,
 }
 
@@ -51,7 +53,8 @@ impl Options {
         merge: 0,
     };
 
-    /// The options of a caller whose version may have fewer fields or more: those that both know; the others change nothing.
+    /// The options of a caller whose version may have fewer fields or more: those that both know; the others
+    /// change nothing.
     ///
     /// # Safety
     /// Null, or as many bytes as the first field says.
@@ -166,7 +169,8 @@ pub fn decline(state: HookState) {
     runtime().describe(state, Level::Arenas, b"");
 }
 
-/// The runtime of this process: that of the library that came first, else this one's, which is published for those that come later.
+/// The runtime of this process: that of the library that came first, else this one's, which is published for
+/// those that come later.
 ///
 /// `anchor` is any function or static of the calling library.
 pub fn connect(anchor: *const c_void) -> &'static Interface {
@@ -176,8 +180,8 @@ pub fn connect(anchor: *const c_void) -> &'static Interface {
         if symbol.is_null() { None } else { core::mem::transmute::<*mut c_void, Export>(symbol)().as_ref() }
     };
     match found {
-        // A table may be longer than this library's, never shorter than the first version's: a function added later is called
-        // only if the size says that it is there.
+        // A table may be longer than this library's, never shorter than the first version's: a function added
+        // later is called only if the size says that it is there.
         Some(interface) if interface.size as usize >= FIRST_VERSION => interface,
         _ => {
             publish(anchor);
@@ -189,7 +193,8 @@ pub fn connect(anchor: *const c_void) -> &'static Interface {
 /// Makes the symbols of the library that contains `anchor` global, and the library permanent.
 fn publish(anchor: *const c_void) {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: dladdr fills the struct when it answers non-zero; dlopen with RTLD_NOLOAD only changes flags of a loaded object.
+    // SAFETY: dladdr fills the struct when it answers non-zero; dlopen with RTLD_NOLOAD only changes flags of a
+    // loaded object.
     unsafe {
         if libc::dladdr(anchor, info.as_mut_ptr()) != 0 {
             libc::dlopen(

@@ -1,7 +1,7 @@
 //! CPython on hugeheap: what the preload library and the extension module share.
 //!
-//! No Python symbol is linked: everything is looked up in the running process, so one library serves every version and is
-//! harmless in a process that is not CPython.
+//! No Python symbol is linked: everything is looked up in the running process, so one library serves every
+//! version and is harmless in a process that is not CPython.
 //!
 //! ```text
 //!   PyObject_Malloc ─▶ pymalloc ──arena hook──▶ page runs of 1 MiB (256 KiB before 3.10)

@@ -7,18 +7,24 @@
 //!   PyObject_Free ──▶ ours? ──no──▶ the allocator that was there before
 //! ```
 //!
-//! Up to 3.11 all interpreters share one lock, so one heap serves them all, as pymalloc does. Since 3.12 an interpreter may have a lock of its own, and which one a
-//! call runs under takes three calls to find out: with one heap for the main interpreter, and that question before each use of it, a loop over numbers took 1.4 times
-//! as long as on stock. The heap of a thread belongs to nobody else whatever lock is held, and is found without a call. But each has
-//! memory of its own, so only [`OWN_HEAPS`] have one. The main interpreter's other threads share a heap, under its lock, and have to ask.
+//! Up to 3.11 all interpreters share one lock, so one heap serves them all, as pymalloc does. Since 3.12 an
+//! interpreter may have a lock of its own, and which one a call runs under takes three calls to find out: with
+//! one heap for the main interpreter, and that question before each use of it, a loop over numbers took 1.4
+//! times as long as on stock. The heap of a thread belongs to nobody else whatever lock is held, and is found
+//! without a call. But each has memory of its own, so only [`OWN_HEAPS`] have one. The main interpreter's other
+//! threads share a heap, under its lock, and have to ask.
 //!
-//! What a thread frees of another's waits until its owner needs blocks. A worker that handed out what it built and now waits needs none: as long as there is one
-//! interpreter, whoever holds its lock [visits](visit_due) the worker's heap. Nothing else in a process uses the heaps of threads in this library, but at level `malloc`, where nobody is visited.
+//! What a thread frees of another's waits until its owner needs blocks. A worker that handed out what it built
+//! and now waits needs none: as long as there is one interpreter, whoever holds its lock [visits](visit_due)
+//! the worker's heap. Nothing else in a process uses the heaps of threads in this library, but at level
+//! `malloc`, where nobody is visited.
 //!
-//! Where a process has many buffers, requests of which [rounding would waste much](wastes) go on to the allocator that was there before, which for all above 512 bytes is malloc.
+//! Where a process has many buffers, requests of which [rounding would waste much](wastes) go on to the
+//! allocator that was there before, which for all above 512 bytes is malloc.
 //!
-//! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew since. A block of
-//! pymalloc's may lie in an arena of ours; it never begins where a page run does, because a pool begins with its header.
+//! Blocks of the allocator before go back to it: those that were there when the hook came, and those it grew
+//! since. A block of pymalloc's may lie in an arena of ours; it never begins where a page run does, because a
+//! pool begins with its header.
 
 use crate::detect::version_numbers;
 use crate::install::has_malloc;
@@ -46,8 +52,8 @@ struct State {
 
 struct Once(UnsafeCell<State>);
 
-// SAFETY: written once by `install`, before the hook is visible. Afterwards only `main` is changed, by who holds the lock of the main
-// interpreter.
+// SAFETY: written once by `install`, before the hook is visible. Afterwards only `main` is changed, by who
+// holds the lock of the main interpreter.
 unsafe impl Sync for Once {}
 
 static STATE: Once = Once(UnsafeCell::new(State {
@@ -58,8 +64,9 @@ static STATE: Once = Once(UnsafeCell::new(State {
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Threads that have a heap of their own, beside the one under the lock; more of the main interpreter's get none. A hundred threads that build things of all sizes and go on waiting hold 20 MiB with
-/// it, 31 on stock, and 110 with a heap for each (the program of `test_many_threads_free_what_each_other_made_and_hold_little`).
+/// Threads that have a heap of their own, beside the one under the lock; more of the main interpreter's get
+/// none. A hundred threads that build things of all sizes and go on waiting hold 20 MiB with it, 31 on stock,
+/// and 110 with a heap for each (the program of `test_many_threads_free_what_each_other_made_and_hold_little`).
 const OWN_HEAPS: usize = 16;
 
 /// The heap under a lock.
@@ -106,7 +113,8 @@ fn on_heap<const LOCKS: bool, R>(work: impl FnOnce(&mut ProcessHeap) -> R) -> Op
             return None;
         }
     }
-    // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held, and that is the only one or that of the main interpreter.
+    // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held, and that is the only one
+    // or that of the main interpreter.
     Some(work(unsafe { main_heap() }))
 }
 
@@ -116,8 +124,8 @@ fn shares() -> bool {
     space().heaps_in_use() > OWN_HEAPS && in_main()
 }
 
-/// Index in `State::previous`. A constant of the hook functions, and not their context: a free that has to remember its context as well needs a register
-/// more than it may use without saving one.
+/// Index in `State::previous`. A constant of the hook functions, and not their context: a free that has to
+/// remember its context as well needs a register more than it may use without saving one.
 type Domain = usize;
 
 const MEM: Domain = 0;
@@ -165,18 +173,25 @@ unsafe extern "C" fn malloc_shared<const DOMAIN: Domain>(bytes: usize) -> *mut c
     unsafe { malloc_far::<true, DOMAIN>(bytes) }
 }
 
-/// Bytes in spans from which on requests may go on to malloc, which rounds to 16 bytes: a process with less wastes 5 MiB at most. Below, all are served here. When each request that wastes a tenth went on, a program that makes and drops buffers of all sizes to 60 kB took twice to 3.4 times
-/// as long as on stock CPython: malloc, with little else in its heap, gave that back to the system with each round, where interpreters' other blocks would have been in the way.
+/// Bytes in spans from which on requests may go on to malloc, which rounds to 16 bytes: a process with less
+/// wastes 5 MiB at most. Below, all are served here. When each request that wastes a tenth went on, a program
+/// that makes and drops buffers of all sizes to 60 kB took twice to 3.4 times as long as on stock CPython:
+/// malloc, with little else in its heap, gave that back to the system with each round, where interpreters'
+/// other blocks would have been in the way.
 const EXACT_FROM: usize = 32 << 20;
 
-/// Part of a request, as a divisor, that may be wasted even then: with a tenth the `bytes` of reads of 4, 8 and 16 KiB, of which a sixteenth is left over, would take more than on stock CPython however many there are.
+/// Part of a request, as a divisor, that may be wasted even then: with a tenth the `bytes` of reads of 4, 8 and
+/// 16 KiB, of which a sixteenth is left over, would take more than on stock CPython however many there are.
 const WASTE: usize = 20;
 
-/// Bytes from which on malloc makes a mapping for each block, at first: 128 KiB. That takes longer than what heap pages waste of them is worth, an eighth at most.
+/// Bytes from which on malloc makes a mapping for each block, at first: 128 KiB. That takes longer than what
+/// heap pages waste of them is worth, an eighth at most.
 const MAPPED: usize = 128 << 10;
 
-/// Whether a request is better served by malloc. Here all of a block is resident on a huge page: 200 MB of buffers of 12, 32 or 64 KiB and a header take a sixth more (`docs/measurements/buffers.py`). Not where spans had more before: that memory is still here, or was needed already, and would be
-/// held twice for a while. And where address space is limited, of which an arena would take more.
+/// Whether a request is better served by malloc. Here all of a block is resident on a huge page: 200 MB of
+/// buffers of 12, 32 or 64 KiB and a header take a sixth more (`docs/measurements/buffers.py`). Not where spans
+/// had more before: that memory is still here, or was needed already, and would be held twice for a while. And
+/// where address space is limited, of which an arena would take more.
 fn wastes(bytes: usize) -> bool {
     leaves_over(bytes) && are_many(space().span_bytes()) || runtime().is_scarce_for(bytes)
 }
@@ -271,7 +286,8 @@ unsafe extern "C" fn realloc_far<const LOCKS: bool, const DOMAIN: Domain>(
     }
 }
 
-/// Of the allocator before: it is better for so many bytes, or hugeheap has no memory for a larger block, or for a heap.
+/// Of the allocator before: it is better for so many bytes, or hugeheap has no memory for a larger block, or
+/// for a heap.
 ///
 /// # Safety
 /// As for `realloc`.
@@ -284,7 +300,8 @@ unsafe fn realloc_without<const DOMAIN: Domain>(old: NonNull<u8>, bytes: usize) 
         Err(mistake) if is_previous(mistake) => return unsafe { before.realloc(old.as_ptr().cast(), bytes) },
         Err(mistake) => complain::abort(format_args!("realloc of {old:p}: {mistake}")),
     };
-    // SAFETY: a request like any other; the new block is apart from the old one, which has so many bytes and is given up afterwards.
+    // SAFETY: a request like any other; the new block is apart from the old one, which has so many bytes and is
+    // given up afterwards.
     unsafe {
         let moved = before.malloc(bytes);
         if !moved.is_null() {
@@ -314,17 +331,22 @@ unsafe extern "C" fn free<const LOCKS: bool, const DOMAIN: Domain>(_: *mut c_voi
     }
 }
 
-/// How far below a block that is freed the next ones lie, in bytes: eight cache lines. With four and with sixteen `bulk_small_alloc` takes as long.
+/// How far below a block that is freed the next ones lie, in bytes: eight cache lines. With four and with
+/// sixteen `bulk_small_alloc` takes as long.
 #[cfg(target_arch = "x86_64")]
 const NEXT: usize = 512;
 
-/// Asks the processor for what is probably freed soon. CPython drops lists and tuples from their end, so objects that were made in a row are freed downwards, and it reads an object's count of
-/// references before it frees it.
+/// Asks the processor for what is probably freed soon. CPython drops lists and tuples from their end, so
+/// objects that were made in a row are freed downwards, and it reads an object's count of references before it
+/// frees it.
 ///
-/// A processor fetches ahead by itself, but only lines side by side. pymalloc writes into each block that is freed, and so touches them all; here a freed block is not touched, and where every other
-/// one is no object, as the buffer of a `bytearray`, the processor waited for each count. To make and drop a million of them took 1.10 times the time of level `arenas` with CPython 3.11 and 1.03 with
-/// 3.12, now 1.03 and 1.00; `fragmentation` takes 4 to 7 % less, and programs that free at random, for which it fetches what is not needed, as long as before (`hugeheap bench obmalloc`). To look
-/// whether windows are emptied in a row, and to fetch the next one of those only, cost more than it brought.
+/// A processor fetches ahead by itself, but only lines side by side. pymalloc writes into each block that is
+/// freed, and so touches them all; here a freed block is not touched, and where every other one is no object,
+/// as the buffer of a `bytearray`, the processor waited for each count. To make and drop a million of them took 1.10
+/// times the time of level `arenas` with CPython 3.11 and 1.03 with 3.12, now 1.03 and 1.00; `fragmentation`
+/// takes 4 to 7 % less, and programs that free at random, for which it fetches what is not needed, as long as
+/// before (`hugeheap bench obmalloc`). To look whether windows are emptied in a row, and to fetch the next one
+/// of those only, cost more than it brought.
 #[inline(always)]
 fn fetch_next(block: *mut c_void) {
     #[cfg(target_arch = "x86_64")]
@@ -400,12 +422,14 @@ fn visit_due() {
         shared.collect_for_visit();
     } else if threads.is_alone() && !has_malloc() {
         // Where `malloc` is this library's, threads use their heaps without the lock as well.
-        // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held. That is this one, and the caller holds it.
+        // SAFETY: the domains `mem` and `obj` are used with the interpreter's lock held. That is this one, and
+        // the caller holds it.
         unsafe { space().visit(number) };
     }
 }
 
-/// `LOCKS`: the version may have several. The context is not used, but others tell wrapped allocators by it (see [`is_plain`]).
+/// `LOCKS`: the version may have several. The context is not used, but others tell wrapped allocators by it
+/// (see [`is_plain`]).
 fn allocator<const LOCKS: bool, const DOMAIN: Domain>() -> DomainAllocator {
     DomainAllocator {
         context: core::ptr::from_ref(previous::<DOMAIN>()).cast_mut().cast(),
@@ -423,8 +447,9 @@ pub(crate) fn is_installed() -> bool {
 
 /// Whether a domain has an allocator of the interpreter's that wraps no other.
 ///
-/// Debug hooks would lose their guards below this hook. tracemalloc, and tools like it, put the allocator that they wrap back when they end: that
-/// once took this hook out while its blocks lived, and they were freed by malloc. All of them have a context; pymalloc has none.
+/// Debug hooks would lose their guards below this hook. tracemalloc, and tools like it, put the allocator that
+/// they wrap back when they end: that once took this hook out while its blocks lived, and they were freed by
+/// malloc. All of them have a context; pymalloc has none.
 unsafe fn is_plain(symbols: &Symbols, domain: c_int) -> bool {
     let Some(get) = symbols.get_domain else { return false };
     let mut top = DomainAllocator::NONE;
@@ -445,11 +470,12 @@ struct DebugContext {
 
 /// The allocator below the interpreter's debug hooks in the domain `obj`, if they are on top there.
 ///
-/// They cannot be asked for. No other allocator of the interpreter's has a context that begins with that letter: pymalloc has none, and that of
-/// tracemalloc begins with a pointer to something aligned, or null.
+/// They cannot be asked for. No other allocator of the interpreter's has a context that begins with that
+/// letter: pymalloc has none, and that of tracemalloc begins with a pointer to something aligned, or null.
 unsafe fn below_debug_hooks(symbols: &Symbols) -> Option<DomainAllocator> {
     let mut top = DomainAllocator::NONE;
-    // SAFETY: the functions fill a struct; an allocator of the interpreter's own has null or a struct of at least a word as context.
+    // SAFETY: the functions fill a struct; an allocator of the interpreter's own has null or a struct of at
+    // least a word as context.
     unsafe {
         symbols.get_domain?(DOMAIN_OBJ, &raw mut top);
         let function = top.malloc? as *const c_void;
@@ -461,8 +487,9 @@ unsafe fn below_debug_hooks(symbols: &Symbols) -> Option<DomainAllocator> {
     }
 }
 
-/// Whether the interpreter put its own allocators in our place after a preloaded library installed the hook: as they are, which `PyPreConfig.allocator` and a second initialisation
-/// do, or under debug hooks, as with `-X dev`.
+/// Whether the interpreter put its own allocators in our place after a preloaded library installed the hook: as
+/// they are, which `PyPreConfig.allocator` and a second initialisation do, or under debug hooks, as with
+/// `-X dev`.
 pub(crate) fn is_overruled(symbols: &Symbols) -> bool {
     // SAFETY: the symbols are those of this process's CPython.
     if unsafe { is_plain(symbols, DOMAIN_OBJ) } {
@@ -478,11 +505,12 @@ pub(crate) fn is_overruled(symbols: &Symbols) -> bool {
     })
 }
 
-/// Installs the hook. Once per process. Says whether objects come from hugeheap afterwards: not when the interpreter lacks the functions, or
-/// when there is no memory for a heap, or when the domains are wrapped.
+/// Installs the hook. Once per process. Says whether objects come from hugeheap afterwards: not when the
+/// interpreter lacks the functions, or when there is no memory for a heap, or when the domains are wrapped.
 ///
 /// # Safety
-/// The symbols are those of this process's CPython, no other thread runs in the interpreter now, and this library is never unloaded.
+/// The symbols are those of this process's CPython, no other thread runs in the interpreter now, and this
+/// library is never unloaded.
 pub(crate) unsafe fn install(symbols: &Symbols) -> bool {
     let (Some(get), Some(set)) = (symbols.get_domain, symbols.set_domain) else { return false };
     if is_installed() {

@@ -1,12 +1,14 @@
 //! Large blocks from hugeheap: CPython's raw domain.
 //!
-//! pymalloc passes requests above 512 bytes on to the raw domain, which is malloc: the tables of large lists, dicts, sets and buffers. malloc puts
-//! them on OS pages. Blocks of [`LARGE`] bytes and more are taken over here and put on huge pages; the rest goes on to the
-//! allocator that was there before, at the price of one comparison. A block is recognised when it comes back by its address: ours begin
-//! at an arena, 2 MiB aligned, which malloc's never do.
+//! pymalloc passes requests above 512 bytes on to the raw domain, which is malloc: the tables of large lists,
+//! dicts, sets and buffers. malloc puts them on OS pages. Blocks of [`LARGE`] bytes and more are taken over
+//! here and put on huge pages; the rest goes on to the allocator that was there before, at the price of one
+//! comparison. A block is recognised when it comes back by its address: ours begin at an arena, 2 MiB aligned,
+//! which malloc's never do.
 //!
-//! A block that grows over the threshold moves here; one that shrinks well below it moves back. Under a limit on address space some stay where they were:
-//! see [`Runtime::is_scarce_for`](hugeheap::runtime::Runtime::is_scarce_for).
+//! A block that grows over the threshold moves here; one that shrinks well below it moves back. Under a limit
+//! on address space some stay where they were: see
+//! [`Runtime::is_scarce_for`](hugeheap::runtime::Runtime::is_scarce_for).
 
 use crate::symbols::{DOMAIN_RAW, DomainAllocator, Symbols, same_object};
 use core::cell::UnsafeCell;
@@ -16,10 +18,12 @@ use hugeheap::arena::{ARENA_BYTES, BadFree};
 use hugeheap::complain;
 use hugeheap::runtime::runtime;
 
-/// Bytes from which on a block is taken over: half an arena. Below, rounding to a huge page would waste more than it wins.
+/// Bytes from which on a block is taken over: half an arena. Below, rounding to a huge page would waste more
+/// than it wins.
 const LARGE: usize = ARENA_BYTES / 2;
 
-/// Bytes below which a shrinking block moves back. Half the threshold, so that a block at the threshold does not wander.
+/// Bytes below which a shrinking block moves back. Half the threshold, so that a block at the threshold does
+/// not wander.
 const SMALL_AGAIN: usize = LARGE / 2;
 
 /// The allocator that was there before. Written once, before the hook can be called.
@@ -45,7 +49,8 @@ fn is_large(bytes: usize) -> bool {
     bytes >= LARGE && !runtime().is_scarce_for(bytes)
 }
 
-/// What the allocator before answers; asked again as long as it was refused address space that is reserved here and not used.
+/// What the allocator before answers; asked again as long as it was refused address space that is reserved here
+/// and not used.
 fn again(bytes: usize, request: impl Fn() -> *mut c_void) -> *mut c_void {
     loop {
         let block = request();
@@ -151,8 +156,9 @@ unsafe extern "C" fn free(_context: *mut c_void, pointer: *mut c_void) {
 
 /// Installs the hook if the raw domain is the C library's malloc. Once per process.
 ///
-/// tracemalloc and the debug hooks wrap the domain and put the allocator below back when they end: on top of this hook that is right, below it
-/// would take it out while its blocks live. Both have a context; plain malloc has none.
+/// tracemalloc and the debug hooks wrap the domain and put the allocator below back when they end: on top of
+/// this hook that is right, below it would take it out while its blocks live. Both have a context; plain malloc
+/// has none.
 ///
 /// # Safety
 /// The symbols are those of this process's CPython and this library is never unloaded.

@@ -1,7 +1,7 @@
 //! The interpreter's functions, looked up in the running process.
 //!
-//! `PyObject_SetArenaAllocator` is public and not deprecated, but not in the limited API; `PyMem_SetAllocator` is public. Both only assign
-//! to a static struct, so they may be called before the interpreter is initialised.
+//! `PyObject_SetArenaAllocator` is public and not deprecated, but not in the limited API; `PyMem_SetAllocator`
+//! is public. Both only assign to a static struct, so they may be called before the interpreter is initialised.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -39,9 +39,10 @@ impl DomainAllocator {
     pub(crate) const NONE: Self =
         Self { context: core::ptr::null_mut(), malloc: None, calloc: None, realloc: None, free: None };
 
-    /// Sets this allocator in place of the one before, by `set`. In two steps, because the interpreter copies the struct piece by piece while others look at it: threads that have another
-    /// interpreter's lock, and in the raw domain all. First what frees the blocks of both, then what hands out ours; were this thread stopped between two pieces, they would
-    /// have our blocks and the free before.
+    /// Sets this allocator in place of the one before, by `set`. In two steps, because the interpreter copies
+    /// the struct piece by piece while others look at it: threads that have another interpreter's lock, and in
+    /// the raw domain all. First what frees the blocks of both, then what hands out ours; were this thread
+    /// stopped between two pieces, they would have our blocks and the free before.
     pub(crate) fn put_over(mut self, before: &Self, set: impl Fn(*mut Self)) {
         let mut first = Self { realloc: self.realloc, free: self.free, ..*before };
         set(&raw mut first);
@@ -180,7 +181,8 @@ impl ThreadSymbols {
         }
     }
 
-    /// Whether it does, and there is no other interpreter: then its lock, which the caller holds, is the only one. A second interpreter is made with that lock held.
+    /// Whether it does, and there is no other interpreter: then its lock, which the caller holds, is the only
+    /// one. A second interpreter is made with that lock held.
     pub(crate) fn is_alone(&self) -> bool {
         // SAFETY: as above; the list of interpreters is changed with the main interpreter's lock held.
         self.in_main() && unsafe { (self.first)() == (self.main)() && (self.next)((self.main)()).is_null() }

@@ -11,7 +11,8 @@ fn os_page() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// A block of that alignment, a power of two. Above that of an arena it is the C library's: nobody asks for that to have memory on huge pages, which it has with less.
+/// A block of that alignment, a power of two. Above that of an arena it is the C library's: nobody asks for
+/// that to have memory on huge pages, which it has with less.
 fn allocate(alignment: usize, size: usize) -> *mut c_void {
     if alignment > ARENA_BYTES {
         return c_library::memalign(alignment, size);
@@ -42,7 +43,8 @@ unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, alignment: usize, size
     if !alignment.is_power_of_two() || alignment % size_of::<*mut c_void>() != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: the location of errno is valid for the life of the calling thread. It stays as it was: the answer says why.
+    // SAFETY: the location of errno is valid for the life of the calling thread. It stays as it was: the answer
+    // says why.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;

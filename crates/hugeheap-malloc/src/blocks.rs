@@ -20,14 +20,16 @@ pub(crate) fn refuse(errno: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// The heap of this thread if it has one: whether hugeheap serves need not be asked then. This library is preloaded and never opened later, so a load finds it.
+/// The heap of this thread if it has one: whether hugeheap serves need not be asked then. This library is
+/// preloaded and never opened later, so a load finds it.
 #[inline(always)]
 fn heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     // SAFETY: each function here has it for one call into the library, and lets it go.
     unsafe { thread_heap_from_start() }
 }
 
-/// Whether nothing is hugeheap's as far as this thread can tell: it has no heap, and hugeheap does not serve. To look for a block would take the heap's lock, which nobody sees to when such a process forks: a child
+/// Whether nothing is hugeheap's as far as this thread can tell: it has no heap, and hugeheap does not serve.
+/// To look for a block would take the heap's lock, which nobody sees to when such a process forks: a child
 /// waited for it for ever.
 #[inline(always)]
 fn is_off() -> bool {
@@ -44,7 +46,9 @@ fn heap_for(
     heap_at_hand().or_else(|| if is_foreign() { None } else { take() })
 }
 
-/// The heap of this thread for a request of so many bytes; what the C library has for it where hugeheap does not serve, where the request is better served there, and where hugeheap has no memory: under a limit there may be less than an arena left.
+/// The heap of this thread for a request of so many bytes; what the C library has for it where hugeheap does
+/// not serve, where the request is better served there, and where hugeheap has no memory: under a limit there
+/// may be less than an arena left.
 #[inline(always)]
 pub(crate) fn with_heap(
     bytes: usize,
@@ -75,7 +79,8 @@ fn pass_on(bytes: usize, foreign: impl Fn() -> *mut c_void) -> *mut c_void {
     again(bytes, foreign)
 }
 
-/// What the C library has for a request that it serves better: see [`Runtime::is_scarce_for`](hugeheap::runtime::Runtime::is_scarce_for). Null: it is hugeheap's.
+/// What the C library has for a request that it serves better: see
+/// [`Runtime::is_scarce_for`](hugeheap::runtime::Runtime::is_scarce_for). Null: it is hugeheap's.
 #[cold]
 #[inline(never)]
 fn exactly(bytes: usize, foreign: impl Fn() -> *mut c_void) -> *mut c_void {
@@ -200,7 +205,8 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     }
 }
 
-/// Gives a block the C library's memory where hugeheap has none for it. Null, and the block is as it was, when there is none either.
+/// Gives a block the C library's memory where hugeheap has none for it. Null, and the block is as it was, when
+/// there is none either.
 ///
 /// # Safety
 /// As for `realloc` of a live block of hugeheap's.

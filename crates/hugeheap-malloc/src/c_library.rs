@@ -1,13 +1,16 @@
-//! The C library's own allocator: where blocks come from as long as hugeheap is not to serve, and where foreign ones go back to.
+//! The C library's own allocator: where blocks come from as long as hugeheap is not to serve, and where foreign
+//! ones go back to.
 //!
 //! ```text
 //!   unknown ──the environment can be read──▶ serves
 //!                                       └──▶ off: HUGEHEAP_DISABLE, or a setting that is not understood
 //! ```
 //!
-//! The dynamic linker allocates before the C library knows the environment. What it gets then is foreign; a few hundred bytes.
+//! The dynamic linker allocates before the C library knows the environment. What it gets then is foreign; a few
+//! hundred bytes.
 //!
-//! The functions are those under which the GNU C library has exported its own since 2.0, so that nothing has to be looked up: `dlsym` may allocate.
+//! The functions are those under which the GNU C library has exported its own since 2.0, so that nothing has to
+//! be looked up: `dlsym` may allocate.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -26,14 +29,16 @@ unsafe extern "C" {
 /// See the module's text.
 static PHASE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Whether the policy is one of huge pages. Of when the environment was read: a program may have changed it since, and the constructor takes the settings out of it where children are not to have them.
+/// Whether the policy is one of huge pages. Of when the environment was read: a program may have changed it
+/// since, and the constructor takes the settings out of it where children are not to have them.
 static WANTS_HUGE_PAGES: AtomicBool = AtomicBool::new(false);
 
 const UNKNOWN: u8 = 0;
 const SERVES: u8 = 1;
 const OFF: u8 = 2;
 
-/// Whether hugeheap serves requests of a thread that has no heap yet. Once it does it always does; `false` may still change.
+/// Whether hugeheap serves requests of a thread that has no heap yet. Once it does it always does; `false` may
+/// still change.
 pub(crate) fn serves() -> bool {
     match PHASE.load(Ordering::Relaxed) {
         UNKNOWN => look(),
@@ -67,8 +72,10 @@ fn look() -> bool {
 
 /// Has the C library's `malloc` initialise itself, by a request that it refuses: that takes no memory.
 ///
-/// It does so with its first request and without a lock, because elsewhere that comes before a second thread. Here it came whenever hugeheap had no memory for a request: when two threads met there both had the same arena and one was counted, so that their
-/// ends were one too many and the program was ended, and lists that one had filled were emptied by the other.
+/// It does so with its first request and without a lock, because elsewhere that comes before a second thread.
+/// Here it came whenever hugeheap had no memory for a request: when two threads met there both had the same
+/// arena and one was counted, so that their ends were one too many and the program was ended, and lists that
+/// one had filled were emptied by the other.
 fn initialise() {
     // SAFETY: no preconditions; the location of errno is valid for the life of the calling thread.
     unsafe {

@@ -1,14 +1,20 @@
 //! Libraries that are opened with `RTLD_DEEPBIND`: `dlopen`, without that flag.
 //!
-//! Such a library looks for a function in itself and in the libraries that it needs first, so it finds the C library's `free`; what it is handed to free is hugeheap's. PHP opens its extensions so: `php` ended in the C library
-//! before its first line. Apache's modules are opened so, too. (What such a library allocates is no matter: hugeheap hands back what is foreign.) The GNU C library had a hook for its own functions until 2.33; since then there is no
-//! other way to be found first. Those sanitizers that have a `malloc` do not open a library with that flag at all.
+//! Such a library looks for a function in itself and in the libraries that it needs first, so it finds the C
+//! library's `free`; what it is handed to free is hugeheap's. PHP opens its extensions so: `php` ended in the C
+//! library before its first line. Apache's modules are opened so, too. (What such a library allocates is no
+//! matter: hugeheap hands back what is foreign.) The GNU C library had a hook for its own functions until 2.33;
+//! since then there is no other way to be found first. Those sanitizers that have a `malloc` do not open a
+//! library with that flag at all.
 //!
-//! So where the program's `malloc` is hugeheap's, the flag is taken out. A library that defines a function of the same name as the program then finds the program's, as every library does that is opened without it. Where hugeheap is
-//! switched off, and in a program with a `malloc` of its own, it stays.
+//! So where the program's `malloc` is hugeheap's, the flag is taken out. A library that defines a function of
+//! the same name as the program then finds the program's, as every library does that is opened without it.
+//! Where hugeheap is switched off, and in a program with a `malloc` of its own, it stays.
 //!
-//! The dynamic linker tells by the return address who opens: the run path of that library is where it looks. A function that *called* `dlopen` would have this library's looked at, so `dlopen` here is a jump: it changes the flags and
-//! goes on in the C library's, with the caller's return address on the stack (`tests/cli/test_deepbind.py` has a library with a run path).
+//! The dynamic linker tells by the return address who opens: the run path of that library is where it looks. A
+//! function that *called* `dlopen` would have this library's looked at, so `dlopen` here is a jump: it changes
+//! the flags and goes on in the C library's, with the caller's return address on the stack
+//! (`tests/cli/test_deepbind.py` has a library with a run path).
 //!
 //! Not seen: `dlmopen`, whose name space has a C library of its own, and thus a `malloc` of its own.
 
@@ -119,10 +125,13 @@ unsafe extern "C" {
     fn hugeheap_dlopen();
 }
 
-/// The C library's function of that name. Its arguments stay in their registers: it has neither code of the compiler's nor a frame, only a jump. What is written in assembly alone is not exported by a library of Rust's.
+/// The C library's function of that name. Its arguments stay in their registers: it has neither code of the
+/// compiler's nor a frame, only a jump. What is written in assembly alone is not exported by a library of
+/// Rust's.
 #[unsafe(no_mangle)]
 extern "C" fn dlopen() -> ! {
-    // SAFETY: goes on in a function with the C library's two arguments, which are where the caller put them, and returns to the caller.
+    // SAFETY: goes on in a function with the C library's two arguments, which are where the caller put them,
+    // and returns to the caller.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!("jmp {}", sym hugeheap_dlopen, options(noreturn, nostack));

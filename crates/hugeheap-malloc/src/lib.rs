@@ -10,12 +10,14 @@
 //!   constructor, limits, CPython's hooks ──────────▶ hugeheap-constructor
 //! ```
 //!
-//! Terms: a *foreign* block is one of the C library's own `malloc`. A program has some all the same: of whoever calls `__libc_malloc`, of an alignment above a
-//! huge page, and all of them where hugeheap is switched off. They go back to where they came from.
+//! Terms: a *foreign* block is one of the C library's own `malloc`. A program has some all the same: of whoever
+//! calls `__libc_malloc`, of an alignment above a huge page, and all of them where hugeheap is switched off.
+//! They go back to where they came from.
 //!
 //! Rules that every function keeps:
 //! * The C library's manual says what it does: this is another implementation of it, not another interface.
-//! * Nothing is allocated but what the caller asked for. The first call comes from the dynamic linker, before any constructor and before the environment can be read.
+//! * Nothing is allocated but what the caller asked for. The first call comes from the dynamic linker, before
+//!   any constructor and before the environment can be read.
 //! * No memory is null and `ENOMEM`; a wrong free is one line and an end, as everywhere in hugeheap.
 //! * No panic crosses into C: the compiler ends the process where one would leave an `extern "C"` function.
 

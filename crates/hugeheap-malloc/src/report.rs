@@ -78,7 +78,8 @@ extern "C" fn mallinfo() -> ShortInformation {
     ])
 }
 
-/// Gives back what is kept for reuse. Answers 1 if there was any. What is to be left over, `_pad`, has no meaning for arenas.
+/// Gives back what is kept for reuse. Answers 1 if there was any. What is to be left over, `_pad`, has no
+/// meaning for arenas.
 #[unsafe(no_mangle)]
 extern "C" fn malloc_trim(_pad: usize) -> c_int {
     // SAFETY: used for this call only.
@@ -86,8 +87,10 @@ extern "C" fn malloc_trim(_pad: usize) -> c_int {
     c_int::from(runtime().give_back() > 0 || trimmed > 0)
 }
 
-/// Tells the C library, which has some blocks as well, and answers what it does: 1 but for a value that it does not take. No parameter means anything to hugeheap, and 0 said so before; but programs take that for a mistake of theirs, and with the allocators that are preloaded most they get 1:
-/// jemalloc, mimalloc and snmalloc leave the function to the C library, and that of gperftools always answers 1.
+/// Tells the C library, which has some blocks as well, and answers what it does: 1 but for a value that it does
+/// not take. No parameter means anything to hugeheap, and 0 said so before; but programs take that for a
+/// mistake of theirs, and with the allocators that are preloaded most they get 1: jemalloc, mimalloc and
+/// snmalloc leave the function to the C library, and that of gperftools always answers 1.
 #[unsafe(no_mangle)]
 extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     c_library::set(parameter, value)

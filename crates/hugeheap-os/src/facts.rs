@@ -4,7 +4,8 @@
 //! read is an `Err` with the reason, or `None` in a field whose absence is normal. Never a guess.
 //!
 //! The calls an allocator makes (page sizes, [`Thp`], [`Facts::thp_disabled`], [`MemoryLimits`], free pages of
-//! a pool, [`Pressure`], the clock) allocate nothing from the process's heap. The others (lists of pools, caches, nodes) may.
+//! a pool, [`Pressure`], the clock) allocate nothing from the process's heap. The others (lists of pools,
+//! caches, nodes) may.
 
 use crate::Result;
 use core::time::Duration;
@@ -60,7 +61,8 @@ pub struct Khugepaged {
 /// Transparent huge pages on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thp {
-    /// The global mode, with the override for the PMD size (`hugepages-2048kB/enabled`) already applied where there is one.
+    /// The global mode, with the override for the PMD size (`hugepages-2048kB/enabled`) already applied where
+    /// there is one.
     pub mode: ThpMode,
     /// What faults may do.
     pub defrag: ThpDefrag,
@@ -124,7 +126,8 @@ pub struct MemoryLimits {
     pub high: Option<u64>,
     /// What the group is charged now (`memory.current`). Memory RSS does not show is in it.
     pub charge: u64,
-    /// The charge without file cache that can be dropped, where the statistics tell (`anon` of `memory.stat`, `rss` of v1).
+    /// The charge without file cache that can be dropped, where the statistics tell (`anon` of `memory.stat`,
+    /// `rss` of v1).
     pub anonymous: Option<u64>,
 }
 
@@ -138,8 +141,8 @@ impl MemoryLimits {
 
 /// A limit on memory and what is charged against it: of a memory cgroup, or of one above it. In bytes.
 ///
-/// The room of a group is that of its tightest level. The least limit of all levels says nothing beside the group's own charge: the
-/// groups beside it are charged against the limit of their parent, too.
+/// The room of a group is that of its tightest level. The least limit of all levels says nothing beside the
+/// group's own charge: the groups beside it are charged against the limit of their parent, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLevel {
     /// The lesser of the level's limits (`max` and `high`).
@@ -223,7 +226,8 @@ pub trait Facts {
     /// Page sizes. Does not allocate.
     fn page_sizes(&self) -> PageSizes;
 
-    /// The OS page in bytes, for who needs no more: on Linux the huge page's size is read from a file each time. Does not allocate.
+    /// The OS page in bytes, for who needs no more: on Linux the huge page's size is read from a file each
+    /// time. Does not allocate.
     fn os_page(&self) -> usize;
 
     /// The transparent-huge-page knobs. Does not allocate.
@@ -255,8 +259,8 @@ pub trait Facts {
     /// `Missing` where the process is in no memory cgroup or its files cannot be found.
     fn memory_limits(&self) -> Result<MemoryLimits>;
 
-    /// The levels that limit this process's memory: its cgroup and those above it, as far as they have limits and can be seen, the
-    /// group first. May allocate.
+    /// The levels that limit this process's memory: its cgroup and those above it, as far as they have limits
+    /// and can be seen, the group first. May allocate.
     ///
     /// # Errors
     /// As [`memory_limits`](Facts::memory_limits).
@@ -264,8 +268,9 @@ pub trait Facts {
         Ok(self.memory_limits()?.level().into_iter().collect())
     }
 
-    /// Bytes that this process can be charged more before the kernel kills: of its memory cgroup and those above it, the least that is left
-    /// below a `max` when all that can be dropped is. What could be swapped out is not counted. `None`: no such limit. Does not allocate.
+    /// Bytes that this process can be charged more before the kernel kills: of its memory cgroup and those
+    /// above it, the least that is left below a `max` when all that can be dropped is. What could be swapped
+    /// out is not counted. `None`: no such limit. Does not allocate.
     ///
     /// # Errors
     /// As [`memory_limits`](Facts::memory_limits).
@@ -275,7 +280,8 @@ pub trait Facts {
         Ok(level.map(|level| level.room_at_most()))
     }
 
-    /// Bytes of the host's swap that are free: as much the kernel can swap out before it kills, where a memory cgroup may swap. Does not allocate.
+    /// Bytes of the host's swap that are free: as much the kernel can swap out before it kills, where a memory
+    /// cgroup may swap. Does not allocate.
     ///
     /// # Errors
     /// When the system does not tell.
@@ -302,7 +308,8 @@ pub trait Facts {
     /// Which calls work here. Makes and drops a small mapping; does not allocate from the heap.
     fn capabilities(&self) -> Capabilities;
 
-    /// [`Capabilities::collapse`] alone, for who needs no more: on Linux all together are some 20 system calls. Does not allocate.
+    /// [`Capabilities::collapse`] alone, for who needs no more: on Linux all together are some 20 system calls.
+    /// Does not allocate.
     fn knows_collapse(&self) -> bool {
         self.capabilities().collapse
     }
@@ -311,7 +318,8 @@ pub trait Facts {
     /// Does not allocate.
     fn address_space_limit(&self) -> Option<AddressSpaceLimit>;
 
-    /// The limit on this process's private memory that can be written (`RLIMIT_DATA`) in bytes, touched or not. `None`: no limit. Does not allocate.
+    /// The limit on this process's private memory that can be written (`RLIMIT_DATA`) in bytes, touched or not.
+    /// `None`: no limit. Does not allocate.
     fn data_limit(&self) -> Option<u64>;
 
     /// Whether the host merges OS pages of equal contents now (`/sys/kernel/mm/ksm/run` is 1). Does not allocate.
@@ -329,8 +337,8 @@ pub trait Facts {
     /// Time since an arbitrary point, never going back. Does not allocate.
     fn now(&self) -> Duration;
 
-    /// Time a processor has worked for the calling thread, in the kernel too, never going back: what something really took on a busy host.
-    /// Does not allocate.
+    /// Time a processor has worked for the calling thread, in the kernel too, never going back: what something
+    /// really took on a busy host. Does not allocate.
     fn thread_time(&self) -> Duration;
 }
 

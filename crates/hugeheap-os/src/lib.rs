@@ -18,8 +18,8 @@
 //! * [`Facts`] reads: page sizes, the transparent-huge-page knobs, hugetlb pools, the memory cgroup,
 //!   pressure, caches, NUMA nodes, and which kernel calls work here, probed and not guessed from a version.
 //!
-//! [`process::Process`] is the third: one process, this or another, looked at and changed from outside. [`process`] has the
-//! operations on it, collapse and release.
+//! [`process::Process`] is the third: one process, this or another, looked at and changed from outside.
+//! [`process`] has the operations on it, collapse and release.
 //!
 //! Neither of the first two allocates from the process's heap on the calls an allocator makes; the doc of each
 //! method says whether it may.

@@ -37,8 +37,9 @@ pub enum Backing {
     /// Pages of an explicit hugetlb pool, with this page size in bytes. Reserved when mapped
     /// (never `MAP_NORESERVE`) and populated before the range is used, so that a touch cannot raise `SIGBUS`.
     Hugetlb(usize),
-    /// None yet: reads as zero, and [`protect`](Pages::protect) makes parts of it writable, OS pages without advice. Until then it counts against
-    /// no limit but that of address space: for tables of which a small part will be needed, and nobody knows which.
+    /// None yet: reads as zero, and [`protect`](Pages::protect) makes parts of it writable, OS pages without
+    /// advice. Until then it counts against no limit but that of address space: for tables of which a small
+    /// part will be needed, and nobody knows which.
     Zeros,
 }
 
@@ -116,11 +117,13 @@ pub trait Pages {
     /// The common contract; `range` is exactly what `reserve` returned.
     unsafe fn release(&self, range: AddressRange) -> Result<()>;
 
-    /// Gives a part of a reservation back to the system, with everything in it: it is no part of it any more. For address space that was reserved for growth, where that has a limit
-    /// now. What is left can be used as before, but for [`release`](Self::release).
+    /// Gives a part of a reservation back to the system, with everything in it: it is no part of it any more.
+    /// For address space that was reserved for growth, where that has a limit now. What is left can be used as
+    /// before, but for [`release`](Self::release).
     ///
     /// # Errors
-    /// `OutOfMemory` for too many mappings, `Unsupported` where reservations are given back whole (Windows); nothing has changed then.
+    /// `OutOfMemory` for too many mappings, `Unsupported` where reservations are given back whole (Windows);
+    /// nothing has changed then.
     ///
     /// # Safety
     /// The common contract; multiples of the OS page.
@@ -148,11 +151,14 @@ pub trait Pages {
     /// The common contract (advice never changes contents).
     unsafe fn advise(&self, range: AddressRange, advice: Advice) -> Result<()>;
 
-    /// Allows the system to make one of OS pages of equal contents, of this process and others that allow it, which is copied before it is written: by and by, and only while the host does that
-    /// ([`Facts::merges`](crate::Facts::merges)). Or forbids it: those that became one are copied at once, so that is for a range in which nothing is resident, or that was just put on a huge page.
+    /// Allows the system to make one of OS pages of equal contents, of this process and others that allow it,
+    /// which is copied before it is written: by and by, and only while the host does that
+    /// ([`Facts::merges`](crate::Facts::merges)). Or forbids it: those that became one are copied at once, so
+    /// that is for a range in which nothing is resident, or that was just put on a huge page.
     ///
     /// # Errors
-    /// `Invalid` where the kernel was built without it, `OutOfMemory` for too many mappings or where there is none for the copies.
+    /// `Invalid` where the kernel was built without it, `OutOfMemory` for too many mappings or where there is
+    /// none for the copies.
     ///
     /// # Safety
     /// The common contract (contents do not change).
@@ -164,9 +170,10 @@ pub trait Pages {
     /// The common contract (contents do not change).
     unsafe fn populate(&self, range: AddressRange) -> Result<()>;
 
-    /// The same by a write to each OS page that changes nothing: the fault of a thread, which takes the lock of one mapping where the kernel
-    /// can do so (Linux 6.4), and not that of all of them. Other threads map and advise meanwhile. There is no error where memory
-    /// is short, but what a touch of the program would bring: so only for memory that there is room for, and not for hugetlb ranges.
+    /// The same by a write to each OS page that changes nothing: the fault of a thread, which takes the lock of
+    /// one mapping where the kernel can do so (Linux 6.4), and not that of all of them. Other threads map and
+    /// advise meanwhile. There is no error where memory is short, but what a touch of the program would bring:
+    /// so only for memory that there is room for, and not for hugetlb ranges.
     ///
     /// # Safety
     /// The common contract (contents do not change).
@@ -175,7 +182,8 @@ pub trait Pages {
         unsafe { self.populate(range) }
     }
 
-    /// Puts a mapped range (multiples of the huge page) on huge pages now, filling holes with zero: resident memory may grow.
+    /// Puts a mapped range (multiples of the huge page) on huge pages now, filling holes with zero: resident
+    /// memory may grow.
     ///
     /// # Errors
     /// `Again`: try again; `OutOfMemory`: no huge page; `Busy`: the cgroup; `Invalid`: not possible for this range,
@@ -201,10 +209,12 @@ pub trait Pages {
     /// The common contract; the contents are lost.
     unsafe fn decommit(&self, range: AddressRange) -> Result<()>;
 
-    /// Offers the memory of a mapped range to the system, which takes of it what it needs before it kills anybody, and no more; swap is not needed for that.
-    /// Until then a touch costs no fault. Of an OS page that was not written since, the contents are the old ones or zero, and can become zero at any time; a page
-    /// that is written is offered no more (of a huge page: all of it). Nothing is taken while a forked child shares the pages, and that is no error.
-    /// The charge falls only when something is taken. Not for hugetlb ranges.
+    /// Offers the memory of a mapped range to the system, which takes of it what it needs before it kills
+    /// anybody, and no more; swap is not needed for that. Until then a touch costs no fault. Of an OS page that
+    /// was not written since, the contents are the old ones or zero, and can become zero at any time; a page
+    /// that is written is offered no more (of a huge page: all of it). Nothing is taken while a forked child
+    /// shares the pages, and that is no error. The charge falls only when something is taken. Not for hugetlb
+    /// ranges.
     ///
     /// # Errors
     /// `Invalid` before Linux 4.5, and for a locked mapping (`mlockall`).
@@ -216,7 +226,8 @@ pub trait Pages {
     /// Changes the access to a mapped range.
     ///
     /// # Errors
-    /// `OutOfMemory` for a reached limit, where it becomes writable for the first time (`ulimit -d`, strict overcommit), or too many mappings.
+    /// `OutOfMemory` for a reached limit, where it becomes writable for the first time (`ulimit -d`, strict
+    /// overcommit), or too many mappings.
     ///
     /// # Safety
     /// The common contract; nobody accesses the range in a way that `protection` forbids.
@@ -237,8 +248,9 @@ pub trait Pages {
     /// `Unsupported` or `Invalid` where the kernel was built without it; harmless.
     fn name(&self, range: AddressRange, name: &CStr) -> Result<()>;
 
-    /// Each thread of the process passes a full memory barrier before this returns: what this thread wrote before is seen by whatever another reads afterwards, and what another
-    /// wrote before the barrier is seen by this one. For the other side of a pair of threads that has no time for a barrier of its own.
+    /// Each thread of the process passes a full memory barrier before this returns: what this thread wrote
+    /// before is seen by whatever another reads afterwards, and what another wrote before the barrier is seen
+    /// by this one. For the other side of a pair of threads that has no time for a barrier of its own.
     ///
     /// # Errors
     /// `Unsupported` where the system has no such call (before Linux 4.14), `Denied` where a sandbox forbids it.
@@ -247,14 +259,16 @@ pub trait Pages {
     /// What backs `range` now, from the kernel: `PAGEMAP_SCAN` where it works, else smaps (slower).
     fn residency(&self, range: AddressRange) -> Result<Residency>;
 
-    /// Finds the OS pages of a range that are memory of this process and of nobody else: resident, not shared with a parent or a child since a fork, and not merged with others.
-    /// A bit each, from the lowest of the first word on; a multiple of the OS page, of at most as many as there is room for.
+    /// Finds the OS pages of a range that are memory of this process and of nobody else: resident, not shared
+    /// with a parent or a child since a fork, and not merged with others. A bit each, from the lowest of the
+    /// first word on; a multiple of the OS page, of at most as many as there is room for.
     ///
     /// # Errors
     /// Where the system does not tell.
     fn exclusive(&self, range: AddressRange, found: &mut [u64]) -> Result<()>;
 
-    /// Whether all OS pages that a range touches are resident now, whatever backs them; the zero page may count. Less is asked than with [`residency`](Self::residency), and no file is opened for it.
+    /// Whether all OS pages that a range touches are resident now, whatever backs them; the zero page may
+    /// count. Less is asked than with [`residency`](Self::residency), and no file is opened for it.
     ///
     /// Some sandboxes say yes of all memory.
     ///

@@ -152,7 +152,8 @@ fn host_facts_fit_together() {
         Ok(nodes) => {
             let sum: u64 = nodes.iter().map(|node| node.total).sum();
             assert!(nodes.iter().all(|node| node.free <= node.total));
-            // A kernel may find its memory by and by: nodes have what it has found, while the host's total is all of it.
+            // A kernel may find its memory by and by: nodes have what it has found, while the host's total is
+            // all of it.
             let found = managed_memory(sizes.os as u64).map_or(total, |found| found.min(total));
             assert!(sum.abs_diff(found) < found / 10, "{nodes:?} {found} {total}");
         }

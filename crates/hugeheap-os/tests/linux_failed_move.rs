@@ -1,5 +1,5 @@
-//! What is left of the target of a move that failed. A system call filter plays the kernel, which fails once it has removed the
-//! target or before, and the threads that map something there meanwhile.
+//! What is left of the target of a move that failed. A system call filter plays the kernel, which fails once it
+//! has removed the target or before, and the threads that map something there meanwhile.
 //!
 //! Each test runs in a process of its own, because a filter cannot be taken off again.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

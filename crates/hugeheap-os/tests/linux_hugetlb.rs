@@ -120,7 +120,8 @@ fn sizes_without_a_pool_are_refused() {
     assert_reserved(memory.0);
 }
 
-/// The hugetlb controller (v1) charges at the fault, which then is a SIGBUS: the populated pages must show it as an error.
+/// The hugetlb controller (v1) charges at the fault, which then is a SIGBUS: the populated pages must show it
+/// as an error.
 #[test]
 fn a_control_group_limit_is_an_error_and_not_a_signal() {
     const NAME: &str = "a_control_group_limit_is_an_error_and_not_a_signal";

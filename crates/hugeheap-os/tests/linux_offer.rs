@@ -1,4 +1,5 @@
-//! Offering memory on the running kernel: it stays until a control group is short of memory, and then nobody is killed for it.
+//! Offering memory on the running kernel: it stays until a control group is short of memory, and then nobody is
+//! killed for it.
 #![cfg(target_os = "linux")]
 
 #[path = "linux_support/mod.rs"]

@@ -202,7 +202,8 @@ fn without_any_of_it() {
             bits: true,
             answer: libc::EINVAL,
         },
-        // By its flags. Of a sixth argument, which it does not have, a register is read with whatever it has: optimised code left something there.
+        // By its flags. Of a sixth argument, which it does not have, a register is read with whatever it has:
+        // optimised code left something there.
         refuse(libc::SYS_process_madvise, 4, 0, libc::ENOSYS),
     ]);
     let found = OS.capabilities();

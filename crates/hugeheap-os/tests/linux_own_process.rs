@@ -1,4 +1,5 @@
-//! Collapse and release of a process by itself, on the real kernel. The only test of its program: it changes all of the process.
+//! Collapse and release of a process by itself, on the real kernel. The only test of its program: it changes
+//! all of the process.
 
 #![cfg(target_os = "linux")]
 

@@ -88,8 +88,9 @@ fn reaching_memory_max_splits_what_is_stranded_before_it_kills() {
     d.sound();
 }
 
-/// Measured on 6.18 in a v1 group of 150 MiB: 124 MiB of huge pages, advised `MADV_FREE`, and 124 MiB touched elsewhere. Without the advice the process is killed, with it
-/// 100 MiB of huge pages are gone afterwards, whole. `linux_offer` has the same on the running kernel.
+/// Measured on 6.18 in a v1 group of 150 MiB: 124 MiB of huge pages, advised `MADV_FREE`, and 124 MiB touched
+/// elsewhere. Without the advice the process is killed, with it 100 MiB of huge pages are gone afterwards,
+/// whole. `linux_offer` has the same on the running kernel.
 #[test]
 fn reaching_memory_max_takes_what_is_offered_before_it_kills() {
     let d = Driver::new(Config::default().with_cgroup_max(4 * HUGE as u64));
@@ -372,7 +373,8 @@ fn address_space_limit_counts_reservations() {
     d.sound();
 }
 
-/// Linux 6.x, `RLIMIT_DATA` and `VmData`: private memory counts while it can be written, resident or not (`linux_pages` asks the running kernel).
+/// Linux 6.x, `RLIMIT_DATA` and `VmData`: private memory counts while it can be written, resident or not
+/// (`linux_pages` asks the running kernel).
 #[test]
 fn data_limit_counts_what_can_be_written_until_it_is_unmapped() {
     let d = Driver::new(Config { data_limit: Some(3 * HUGE as u64), ..Config::default() });

@@ -11,10 +11,12 @@ const TURNS: usize = 20_000;
 /// Bytes between two places that no cache and no prefetcher has both of.
 const APART: usize = 4096 + 64;
 
-/// Places that the owner writes to before it takes its turn: what it stores afterwards has to wait for them, some microseconds, and is not seen by others as long.
+/// Places that the owner writes to before it takes its turn: what it stores afterwards has to wait for them,
+/// some microseconds, and is not seen by others as long.
 const BEFORE: usize = 16;
 
-/// How often both had their turn at once, with a barrier of one of them and none of the other: as an allocator has it, whose owner comes by all the time and the others seldom.
+/// How often both had their turn at once, with a barrier of one of them and none of the other: as an allocator
+/// has it, whose owner comes by all the time and the others seldom.
 fn both_at_once(os: &impl Os) -> usize {
     let [owner, other] = [AtomicU32::new(0), AtomicU32::new(0)];
     let (round, had) = (AtomicUsize::new(0), [AtomicUsize::new(0), AtomicUsize::new(0)]);

@@ -4,11 +4,12 @@
 //! started, by the first function that needs it. If the process was started with the preload library, its runtime
 //! is the one that is used (see `hugeheap_cpython::interface`).
 //!
-//! Only the main interpreter may load it: the runtime serves the process, and PyO3's modules share their objects between
-//! interpreters. CPython refuses that itself since 3.12, earlier versions load whatever they are told to.
+//! Only the main interpreter may load it: the runtime serves the process, and PyO3's modules share their
+//! objects between interpreters. CPython refuses that itself since 3.12, earlier versions load whatever they
+//! are told to.
 //!
-//! Only CPython with a GIL loads this module: built for the stable ABI, whose objects other builds lay out differently. The
-//! package looks before it imports.
+//! Only CPython with a GIL loads this module: built for the stable ABI, whose objects other builds lay out
+//! differently. The package looks before it imports.
 
 mod observe;
 mod target;
@@ -72,14 +73,16 @@ fn state() -> HookState {
     }
 }
 
-/// The first setting in the environment that is not understood, as a line; `None`: all are. `enable` would pass over it.
+/// The first setting in the environment that is not understood, as a line; `None`: all are. `enable` would pass
+/// over it.
 #[pyfunction]
 fn environment_mistake() -> Option<&'static str> {
     let mistake = disabled_by_environment().err().or_else(|| settings_from_environment().err());
     mistake.map(SettingError::message)
 }
 
-/// A number of bytes as people write it, as for the options of the commands and the settings of the environment. A ``ValueError`` says what was not understood.
+/// A number of bytes as people write it, as for the options of the commands and the settings of the
+/// environment. A ``ValueError`` says what was not understood.
 #[pyfunction]
 fn bytes_of(text: &str) -> PyResult<u64> {
     parse_bytes(text).map_err(PyValueError::new_err)

@@ -1,7 +1,8 @@
-//! The host, processes, and changing what backs their memory, as functions on plain numbers. The package makes typed objects of them.
+//! The host, processes, and changing what backs their memory, as functions on plain numbers. The package makes
+//! typed objects of them.
 //!
-//! Refusals are the package's `HugeheapError`, with code and hint: [`target`](crate::target). Whatever asks the kernel for more than a few
-//! files lets other threads run meanwhile.
+//! Refusals are the package's `HugeheapError`, with code and hint: [`target`](crate::target). Whatever asks the
+//! kernel for more than a few files lets other threads run meanwhile.
 
 use crate::target::{self, Refusal, exception};
 use core::time::Duration;

@@ -1,7 +1,9 @@
-//! A process that a function was given, and why it cannot be looked at or changed: the truth that the command tells, as exceptions.
+//! A process that a function was given, and why it cannot be looked at or changed: the truth that the command
+//! tells, as exceptions.
 //!
-//! /proc shows an ended process, one whose main thread has ended, and a kernel thread with no memory at all. Answered as numbers that was zeros, or a plan
-//! with nothing to do, as if the process were small. And where /proc is that of another PID namespace, a number means another process there.
+//! /proc shows an ended process, one whose main thread has ended, and a kernel thread with no memory at all.
+//! Answered as numbers that was zeros, or a plan with nothing to do, as if the process were small. And where
+//! /proc is that of another PID namespace, a number means another process there.
 
 use hugeheap_os::linux::{Linux, LinuxProcess, ProcFs};
 use hugeheap_os::process::ProcessStatus;

@@ -1,7 +1,8 @@
 //! What is left of a large old generation when 90 % of it dies at random: `gc_evacuate [MIB]`.
 //!
-//! Objects of 16 to 256 bytes in a table. Printed are, before and after a whole collection, bytes that live, heap pages that are held, resident memory
-//! of the arenas, how much of it huge pages map, and the pauses: of marking in steps while the table is changed at random, and of the collection.
+//! Objects of 16 to 256 bytes in a table. Printed are, before and after a whole collection, bytes that live,
+//! heap pages that are held, resident memory of the arenas, how much of it huge pages map, and the pauses: of
+//! marking in steps while the table is changed at random, and of the collection.
 
 use hugeheap::gc::{Heap, Layout, Local, ProcessHeap, Scope, Settings, TypeId, space};
 use hugeheap::runtime::{Runtime, runtime};

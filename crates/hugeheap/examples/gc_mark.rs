@@ -1,7 +1,8 @@
-//! How long marking takes for an object: `gc_mark KIND COUNT`. Prints the median of whole collections of about so many old objects, their sweep included.
+//! How long marking takes for an object: `gc_mark KIND COUNT`. Prints the median of whole collections of about
+//! so many old objects, their sweep included.
 //!
-//! Kinds: `tree` made from below, `list`, `table` of objects in another order than they lie in, `graph` the same with eight references to any of them in each.
-//! Nothing dies, so there is nothing to free.
+//! Kinds: `tree` made from below, `list`, `table` of objects in another order than they lie in, `graph` the
+//! same with eight references to any of them in each. Nothing dies, so there is nothing to free.
 
 use hugeheap::gc::{Heap, Layout, ProcessHeap, Settings, TypeId, Window, space};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ const EDGES: usize = 8;
 /// Offset of the first item of an array.
 const ITEMS: usize = 16;
 
-/// A heap, and what its objects are made of. References are used until the next allocation; what has to survive it is in the frame.
+/// A heap, and what its objects are made of. References are used until the next allocation; what has to survive
+/// it is in the frame.
 struct Program {
     heap: ProcessHeap,
     window: Window,
@@ -26,7 +28,8 @@ struct Program {
 
 impl Program {
     fn allocate(&mut self, ty: TypeId, length: usize, frame: &mut [usize]) -> usize {
-        // SAFETY: the window is the heap's, and all that is used afterwards is in the frame; slots of a new object are written before the next call.
+        // SAFETY: the window is the heap's, and all that is used afterwards is in the frame; slots of a new
+        // object are written before the next call.
         let object = unsafe { self.heap.allocate_slow(&mut self.window, ty, length, frame) };
         let object = object.expect("memory").as_ptr() as usize;
         let slots = if ty == self.node {

@@ -1,7 +1,8 @@
 //! What the memory of a heap consists of whose live objects replace each other: `gc_steady [MIB]`.
 //!
-//! A table of objects of 64 bytes, so many MiB in all, has its objects replaced at random, each twenty times on average. Told are the last whole cycle, from the end of one marking to the end of the next, where heap pages are
-//! at their peak, and the peak of the process.
+//! A table of objects of 64 bytes, so many MiB in all, has its objects replaced at random, each twenty times on
+//! average. Told are the last whole cycle, from the end of one marking to the end of the next, where heap pages
+//! are at their peak, and the peak of the process.
 
 use hugeheap::gc::{Event, Heap, Layout, Phase, Settings, space};
 use std::cell::RefCell;
@@ -76,7 +77,8 @@ fn main() {
     let mut window = heap.take_window();
     let mut frame = [0];
     let mut random = 1_u64;
-    // SAFETY: the window is the heap's; the table is in the frame, the object is written into it before the next call that may collect.
+    // SAFETY: the window is the heap's; the table is in the frame, the object is written into it before the
+    // next call that may collect.
     unsafe {
         frame[0] = heap.allocate_slow(&mut window, array, count, &mut []).expect("memory").as_ptr() as usize;
         for number in 0..(1 + TIMES) * count {

@@ -1,10 +1,14 @@
 //! Allocates objects of 16 bytes in a loop, for counting instructions and for timing: `gc_window KIND COUNT`.
 //!
-//! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with one survivor each, `collect-large` the
-//! same with a nursery of 64 MiB instead of 4, `collect-handles` with handles of old objects, and after many more that were released, `collect-pinned` with 1,000 pinned ones of two slots, `collect-weak` with an ephemeron and a weak slot of which each refers to an object that dies; `survive` moves COUNT objects of two slots, each of which refers to the one before, `survive-row`
-//! objects of variable size that have as many; `mark` makes COUNT whole collections of 200,000 old ones, of which every second one is the second child of its parent. Two objects are kept alive at any time, so that the loop cannot be
-//! removed: the reference program of RPython does the same. The window is a local variable; the object that is still needed after the slow path
-//! is its frame of roots.
+//! Kinds: `plain` leaves the field as it is, `field` writes it; `collect` makes COUNT minor collections with
+//! one survivor each, `collect-large` the same with a nursery of 64 MiB instead of 4, `collect-handles` with
+//! handles of old objects, and after many more that were released, `collect-pinned` with 1,000 pinned ones of
+//! two slots, `collect-weak` with an ephemeron and a weak slot of which each refers to an object that dies;
+//! `survive` moves COUNT objects of two slots, each of which refers to the one before, `survive-row` objects of
+//! variable size that have as many; `mark` makes COUNT whole collections of 200,000 old ones, of which every
+//! second one is the second child of its parent. Two objects are kept alive at any time, so that the loop
+//! cannot be removed: the reference program of RPython does the same. The window is a local variable; the
+//! object that is still needed after the slow path is its frame of roots.
 
 use hugeheap::gc::{Heap, Layout, ProcessHeap, Settings, TypeId, space};
 use std::hint::black_box;
@@ -20,8 +24,8 @@ fn allocate<const FIELD: bool>(heap: &mut ProcessHeap, ty: TypeId, count: u64) -
     let header = ty.header();
     let mut window = heap.take_window();
     let (mut last, mut before) = (0, 0);
-    // SAFETY: the window is the heap's; the type has 16 bytes and no slot; the one object that is used after a call that may collect is in its
-    // frame.
+    // SAFETY: the window is the heap's; the type has 16 bytes and no slot; the one object that is used after a
+    // call that may collect is in its frame.
     unsafe {
         for number in 0..count {
             let object = match window.take(BYTES) {
@@ -107,7 +111,8 @@ const HANDLES: usize = 100_000;
 fn keep_handles(heap: &mut ProcessHeap, ty: TypeId) {
     let mut window = heap.take_window();
     let mut handles = Vec::new();
-    // SAFETY: as in `allocate`; nothing is used after a call that may collect but through its handle, which lasts as long as the heap.
+    // SAFETY: as in `allocate`; nothing is used after a call that may collect but through its handle, which
+    // lasts as long as the heap.
     unsafe {
         for _ in 0..2 * HANDLES {
             let object = heap.allocate_slow(&mut window, ty, 0, &mut []).expect("memory");
@@ -209,7 +214,8 @@ fn main() {
     };
     // A size that is the same on every host, so that counts of instructions are.
     let nursery = if kind == "collect-large" { 64 << 20 } else { 4 << 20 };
-    // The first collection of that kind moves many, and is slow where instructions are counted: no reason to look at the clock after each later one.
+    // The first collection of that kind moves many, and is slow where instructions are counted: no reason to
+    // look at the clock after each later one.
     let step = (kind == "collect-handles").then_some(Duration::from_secs(100));
     let settings = Settings { nursery: Some(nursery), step, ..Settings::default() };
     let mut heap = Heap::new(space(), settings).expect("memory");

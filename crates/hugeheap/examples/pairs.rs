@@ -1,13 +1,18 @@
 //! Allocates and frees in a loop, for counting instructions: `pairs KIND COUNT`.
 //!
-//! The difference between two counts, divided by the difference of the loops, is the cost of one pair without start-up.
-//! Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks whose address it is; `block` and
-//! `sized` take a block of 48 bytes and free it, without and with its size; `global` does so as Rust's global allocator; `loop` does nothing, in the same loop;
-//! `random` replaces one of 1,000 blocks of 16 to 512 bytes at random, `global-random` as Rust's global allocator; `order` takes 1,000 blocks of 64 bytes, and frees them in their order;
-//! `gaps` takes 600 blocks of 144 bytes, frees two of three, takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
-//! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it, `medium-sized` with its size; `others` takes 1,000 blocks of 64 bytes, and
-//! another heap frees them, `left` the same after their heap was left; `grow` takes a block of 40 bytes, has it grow to 80 and frees it; `text` has one of 200,000 bytes grow and shrink by 8, `text-large` one of 3,000,000; `pages` takes and frees a page run, of 30,000 bytes, `span` a block of a span, of 20,000. `hardened`,
-//! `hardened-random` and `hardened-pages` are `block`, `random` and `pages` with a hardened heap.
+//! The difference between two counts, divided by the difference of the loops, is the cost of one pair without
+//! start-up. Kinds: `run` takes a page run of 1 MiB, as pymalloc does; `large` a block of 8 MiB; `owns` asks
+//! whose address it is; `block` and `sized` take a block of 48 bytes and free it, without and with its size;
+//! `global` does so as Rust's global allocator; `loop` does nothing, in the same loop; `random` replaces one of
+//! 1,000 blocks of 16 to 512 bytes at random, `global-random` as Rust's global allocator; `order` takes 1,000
+//! blocks of 64 bytes, and frees them in their order; `gaps` takes 600 blocks of 144 bytes, frees two of three,
+//! takes as many again, and frees all in the order of their places; `streams` takes 1,000 blocks of 64 bytes,
+//! and frees them in two places in turn; `medium` takes a block of 1,000 bytes and frees it, `medium-sized`
+//! with its size; `others` takes 1,000 blocks of 64 bytes, and another heap frees them, `left` the same after
+//! their heap was left; `grow` takes a block of 40 bytes, has it grow to 80 and frees it; `text` has one of
+//! 200,000 bytes grow and shrink by 8, `text-large` one of 3,000,000; `pages` takes and frees a page run, of
+//! 30,000 bytes, `span` a block of a span, of 20,000. `hardened`, `hardened-random` and `hardened-pages` are
+//! `block`, `random` and `pages` with a hardened heap.
 
 use hugeheap::arena::{Arenas, Settings};
 use hugeheap::object::{GlobalHeap, ProcessHeap, space};

@@ -1,29 +1,34 @@
 //! A lock that fork handlers can hold.
 //!
-//! A pthread mutex and not std's: `pthread_atfork` handlers take it in one function and release it in two others, in parent and
-//! child, which std's guard cannot express. Statically initialised, never destroyed.
+//! A pthread mutex and not std's: `pthread_atfork` handlers take it in one function and release it in two
+//! others, in parent and child, which std's guard cannot express. Statically initialised, never destroyed.
 //!
 //! ```text
 //!   fork ─▶ our handler keeps the locks ─▶ the program's own handlers: may allocate ─▶ fork ─▶ the same ─▶ our handlers release them
 //!                                             └─ in this thread the locks are passed
 //! ```
 //!
-//! A program may have fork handlers of its own, and those that were registered before ours run while the locks are kept. The thread that forks *passes* what it keeps itself: nobody else is within, and what the lock is for is at rest.
-//! Before, a handler that needed a heap page waited for its own thread.
+//! A program may have fork handlers of its own, and those that were registered before ours run while the locks
+//! are kept. The thread that forks *passes* what it keeps itself: nobody else is within, and what the lock is
+//! for is at rest. Before, a handler that needed a heap page waited for its own thread.
 //!
-//! A mutex is given to whoever comes when it is free, and who was woken for it comes late. Threads that take a lock again and again, as those of hardened heaps do for each page run, kept a fork from it: woken five times for one lock, and as many times it was
-//! taken already (`strace` of the thread that forks, among six that allocate). So who is to fork comes *first*: the others do not ask for the lock as long as that one waits.
+//! A mutex is given to whoever comes when it is free, and who was woken for it comes late. Threads that take a
+//! lock again and again, as those of hardened heaps do for each page run, kept a fork from it: woken five times
+//! for one lock, and as many times it was taken already (`strace` of the thread that forks, among six that
+//! allocate). So who is to fork comes *first*: the others do not ask for the lock as long as that one waits.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 
-/// Tries before a thread sleeps, about 5 µs of them. What is done under these locks mostly takes below one, and to be woken takes 50: two threads that take and free
-/// runs of heap pages slept 1,600 times in a second (`rptest`, voluntary context switches), and do so 60 times with this.
+/// Tries before a thread sleeps, about 5 µs of them. What is done under these locks mostly takes below one, and
+/// to be woken takes 50: two threads that take and free runs of heap pages slept 1,600 times in a second
+/// (`rptest`, voluntary context switches), and do so 60 times with this.
 const SPINS: u32 = 100;
 
-/// How long a thread lets another one come first, in steps of [`NAP`]: a second. What is done under a lock takes less; the others go on if it ever does not.
+/// How long a thread lets another one come first, in steps of [`NAP`]: a second. What is done under a lock
+/// takes less; the others go on if it ever does not.
 const NAPS: u32 = 10_000;
 
 /// A step of that. About what it takes to be woken.
@@ -121,7 +126,8 @@ impl<T> Lock<T> {
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // SAFETY: as in `wait`.
         let taken = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) } == 0;
-        // A guard only where the lock was taken: one that was made and dropped without released what another thread held.
+        // A guard only where the lock was taken: one that was made and dropped without released what another
+        // thread held.
         if taken { Some(Guard { lock: self, passes: false }) } else { None }
     }
 
@@ -131,7 +137,8 @@ impl<T> Lock<T> {
     /// Such a guard exists, and nobody uses the value through it afterwards.
     pub unsafe fn unlock_leaked(&self) {
         self.keeper.store(0, Ordering::Relaxed);
-        // In a forked child whoever came first may not exist: another thread that was about to fork. In the parent that one waits like others.
+        // In a forked child whoever came first may not exist: another thread that was about to fork. In the
+        // parent that one waits like others.
         self.preferred.store(false, Ordering::Relaxed);
         // SAFETY: the caller says that this thread holds the mutex.
         unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
@@ -230,7 +237,8 @@ mod tests {
         });
     }
 
-    /// In a child of a program in which two threads fork at once each request waited a second for the other one, which it does not have.
+    /// In a child of a program in which two threads fork at once each request waited a second for the other
+    /// one, which it does not have.
     #[test]
     fn nobody_waits_in_a_child_for_one_that_came_first_in_the_parent() {
         let lock = Lock::new(0);

@@ -5,8 +5,9 @@
 //!                       └─ asked again, by another destructor ──▶ called again, up to four times in all
 //! ```
 //!
-//! A key of the C library's and not a `thread_local!` with a destructor: that allocates a list in some threads, and is called in an order of its own. Keys are a process's, 1024
-//! of them, and may be used up. The values of the first 32 lie with the thread; for others the C library asks `malloc` for memory, which may be us.
+//! A key of the C library's and not a `thread_local!` with a destructor: that allocates a list in some threads,
+//! and is called in an order of its own. Keys are a process's, 1024 of them, and may be used up. The values of
+//! the first 32 lie with the thread; for others the C library asks `malloc` for memory, which may be us.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,7 +24,8 @@ impl AtThreadEnd {
         Self { key: AtomicU32::new(0), call }
     }
 
-    /// Sees to it that it is called with `value`, not null, when the calling thread ends. False where there is no key, or no memory for its value.
+    /// Sees to it that it is called with `value`, not null, when the calling thread ends. False where there is
+    /// no key, or no memory for its value.
     pub(crate) fn ask(&self, value: *const libc::c_void) -> bool {
         let key = self.key();
         // SAFETY: the key exists.

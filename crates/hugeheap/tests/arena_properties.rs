@@ -40,15 +40,16 @@ proptest! {
     }
 }
 
-/// The mode was `always` and could not be read, and the advice against huge pages was refused: the arena for small runs was huge at its
-/// first touch, and only the page that was used was given back.
+/// The mode was `always` and could not be read, and the advice against huge pages was refused: the arena for
+/// small runs was huge at its first touch, and only the page that was used was given back.
 #[test]
 fn an_idle_arena_for_small_runs_is_given_back_whole_where_nothing_is_known_of_it() {
     let codes = vec![[0xb9, 0xb9, 0xb9, 0xbb], [0x61, 0, 0x61, 0]];
     run(&Program { start: [0x78, 0x82, 0xb9, 0xff, 0xff, 0, 0xf8, 0xb9], codes, faulty: true });
 }
 
-/// Memory became scarce between a plan and its completion, which said that there was nothing to wait for: a tail stayed until something happened.
+/// Memory became scarce between a plan and its completion, which said that there was nothing to wait for: a
+/// tail stayed until something happened.
 #[test]
 fn what_became_due_during_a_pass_was_left_until_something_happened() {
     let codes = vec![

@@ -1,6 +1,8 @@
-//! A program whose `malloc` is hugeheap's, the C library's own requests included. Each test in a process of its own that is killed when it hangs.
+//! A program whose `malloc` is hugeheap's, the C library's own requests included. Each test in a process of its
+//! own that is killed when it hangs.
 //!
-//! The process that is tried is this program again: the fork would copy libtest's threads, and a hang there has all signals blocked.
+//! The process that is tried is this program again: the fork would copy libtest's threads, and a hang there has
+//! all signals blocked.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use core::alloc::Layout;
@@ -16,7 +18,8 @@ use std::time::{Duration, Instant};
 /// Longer than any host needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `calloc` handed out last, as long as it is not freed: addresses and lengths. The C library calls it for a thread's tables.
+/// What `calloc` handed out last, as long as it is not freed: addresses and lengths. The C library calls it for
+/// a thread's tables.
 static CLEARED: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 static CLEARED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -156,7 +159,8 @@ fn threads_of_which_something_is_left() {
     );
 }
 
-/// A destructor that allocates each time it is called, and sees to it that it is called again, as often as the C library does.
+/// A destructor that allocates each time it is called, and sees to it that it is called again, as often as the
+/// C library does.
 fn threads_that_allocate_to_the_last() {
     static KEY: AtomicUsize = AtomicUsize::new(0);
     static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -184,7 +188,8 @@ fn threads_that_allocate_to_the_last() {
 
 const SCENARIO: &str = "HUGEHEAP_TEST_SCENARIO";
 
-/// `pthread_create` was called under a lock that the request of the C library came back to; without the lock, that request met a half changed heap.
+/// `pthread_create` was called under a lock that the request of the C library came back to; without the lock,
+/// that request met a half changed heap.
 #[test]
 fn the_thread_is_started_below_malloc() {
     if let Ok(scenario) = std::env::var(SCENARIO) {
@@ -203,7 +208,8 @@ fn the_thread_is_started_below_malloc() {
     run("small");
 }
 
-/// The C library frees the last of what it keeps for a thread after its destructors. That free took a heap, which nobody left: each thread cost one.
+/// The C library frees the last of what it keeps for a thread after its destructors. That free took a heap,
+/// which nobody left: each thread cost one.
 #[test]
 fn a_thread_that_has_left_its_heap_takes_no_other_to_free() {
     run("left");

@@ -1,4 +1,5 @@
-//! What a program on the crate is told of its environment: one line for each value that is not understood. It runs all the same.
+//! What a program on the crate is told of its environment: one line for each value that is not understood. It
+//! runs all the same.
 #![cfg(target_os = "linux")]
 
 use hugeheap::object::thread_heap;

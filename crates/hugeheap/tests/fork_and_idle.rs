@@ -1,4 +1,5 @@
-//! A process that forks while memory is kept, and does nothing more, on a real kernel. One test: the runtime is the process's.
+//! A process that forks while memory is kept, and does nothing more, on a real kernel. One test: the runtime is
+//! the process's.
 
 use hugeheap::arena::{ARENA_BYTES, Settings};
 use hugeheap::runtime::runtime;
@@ -9,7 +10,8 @@ const ARENAS: usize = 32;
 /// Longer than any host needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The maintenance thread was ended before the fork, and started again by the next event only, which did not come. The child, which had no event either, held it, too.
+/// The maintenance thread was ended before the fork, and started again by the next event only, which did not
+/// come. The child, which had no event either, held it, too.
 #[test]
 fn a_parent_that_only_waits_after_a_fork_gives_its_memory_back() {
     runtime().start(Settings { decay: 200_000_000, ..Settings::DEFAULT });

@@ -1,4 +1,5 @@
-//! A program with fork handlers of its own, registered before hugeheap's: they run while the locks are kept for the fork. One test: handlers are the whole process's.
+//! A program with fork handlers of its own, registered before hugeheap's: they run while the locks are kept for
+//! the fork. One test: handlers are the whole process's.
 #![cfg(target_os = "linux")]
 
 use hugeheap::object::thread_heap;

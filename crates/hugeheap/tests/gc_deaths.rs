@@ -1,4 +1,5 @@
-//! Mistakes that end a process: each is made in a process of its own, which must end with one line that says what, where and which type.
+//! Mistakes that end a process: each is made in a process of its own, which must end with one line that says
+//! what, where and which type.
 #![cfg(target_os = "linux")]
 
 use hugeheap::gc::{Checks, Heap, Layout, ProcessHeap, Settings, TypeId, space};

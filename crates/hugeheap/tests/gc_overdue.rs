@@ -15,7 +15,8 @@ fn what_has_died_among_the_old_is_given_back_though_everything_else_dies_young()
     let mut heap = Heap::new(space(), settings).expect("memory");
     let ty = heap.register(Layout::fixed(BYTES)).expect("a right layout");
     let mut window = heap.take_window();
-    // SAFETY: the window is the heap's; the type has no slot; what is used after a call that may collect is in its frame.
+    // SAFETY: the window is the heap's; the type has no slot; what is used after a call that may collect is in
+    // its frame.
     let mut allocate = |frame: &mut [usize]| unsafe {
         match window.take(BYTES) {
             Some(object) => {

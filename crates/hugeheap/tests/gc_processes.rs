@@ -11,7 +11,8 @@ use std::time::Duration;
 
 const NEXT: usize = 16;
 
-/// One at a time: what other threads of the parent write to after a fork is the child's alone from then on, and counted as un-shared.
+/// One at a time: what other threads of the parent write to after a fork is the child's alone from then on, and
+/// counted as un-shared.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     // Another test's failure is its own.

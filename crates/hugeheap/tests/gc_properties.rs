@@ -1,5 +1,5 @@
-//! The garbage-collected heap against a plain model, with operations at random: on memory that is there, and with calls of the system that fail.
-//! What is compared is said in `gc_model`.
+//! The garbage-collected heap against a plain model, with operations at random: on memory that is there, and
+//! with calls of the system that fail. What is compared is said in `gc_model`.
 #![cfg(target_os = "linux")]
 
 #[allow(unreachable_pub, reason = "the fuzz target is made of it too")]
@@ -49,13 +49,15 @@ fn run_bytes(bytes: &[u8]) {
     machine.finish();
 }
 
-/// Young objects without room, and an old one that refers to them and that they refer to, were found dead by the third of two collections.
+/// Young objects without room, and an old one that refers to them and that they refer to, were found dead by
+/// the third of two collections.
 #[test]
 fn a_full_heap_is_emptied_by_a_collection_however_young_and_old_objects_refer_to_each_other() {
     run_bytes(include_bytes!("gc_model/sequences/full_in_three_rounds"));
 }
 
-/// A list most of whose objects stayed became shorter from one whole collection to the next while the old generation stayed as full as it was, and there was no further one.
+/// A list most of whose objects stayed became shorter from one whole collection to the next while the old
+/// generation stayed as full as it was, and there was no further one.
 #[test]
 fn a_full_heap_is_emptied_of_a_list_most_of_which_stayed() {
     run_bytes(include_bytes!("gc_model/sequences/full_in_rounds_that_free_nothing"));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 const ARENAS: usize = 64;
 
-/// Half of what a C program had freed was still retained after `hh_give_back`: the maintenance thread was just giving it back.
+/// Half of what a C program had freed was still retained after `hh_give_back`: the maintenance thread was just
+/// giving it back.
 #[test]
 fn what_the_maintenance_thread_is_giving_back_is_waited_for() {
     runtime().start(Settings { decay: 1_000_000, ..Settings::DEFAULT });

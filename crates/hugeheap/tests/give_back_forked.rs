@@ -1,4 +1,5 @@
-//! Forks while another thread gives back, on this process's runtime and a real kernel. One test: the runtime is the process's.
+//! Forks while another thread gives back, on this process's runtime and a real kernel. One test: the runtime is
+//! the process's.
 
 use hugeheap::arena::{ARENA_BYTES, Settings};
 use hugeheap::runtime::runtime;

@@ -34,7 +34,8 @@ fn what_nobody_touches_of_a_large_block_is_not_resident() {
 const LIMITED: &str = "HUGEHEAP_TEST_LIMITED";
 const APART: &str = "HUGEHEAP_TEST_APART";
 
-/// A request for zeros that was aligned to more than a heap page, as a runtime's for its heap may be, was written as a whole: a gigabyte was resident at once.
+/// A request for zeros that was aligned to more than a heap page, as a runtime's for its heap may be, was
+/// written as a whole: a gigabyte was resident at once.
 #[test]
 fn aligned_zeros_are_not_resident_before_they_are_touched() {
     if std::env::var_os(APART).is_none() {
@@ -66,7 +67,8 @@ fn again_with(name: &str, variable: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Under `ulimit -d` a large block that was refused, and large blocks that were given back, left nothing of the limit for small blocks or for the C library.
+/// Under `ulimit -d` a large block that was refused, and large blocks that were given back, left nothing of the
+/// limit for small blocks or for the C library.
 #[test]
 fn a_limit_on_data_is_there_for_small_blocks_after_large_ones() {
     if std::env::var_os(LIMITED).is_none() {

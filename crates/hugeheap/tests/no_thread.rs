@@ -1,4 +1,5 @@
-//! A process in which no thread can be started: maintenance happens on the program's own. On this process's runtime and a real kernel; one test: the runtime is the process's.
+//! A process in which no thread can be started: maintenance happens on the program's own. On this process's
+//! runtime and a real kernel; one test: the runtime is the process's.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use core::ffi::{c_int, c_void};
@@ -50,7 +51,8 @@ extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_in
     advise(address, bytes, advice)
 }
 
-/// A pass that gave back metadata on huge pages was an event itself, and led to the next pass: with 5.5 GB it needed half a megabyte of the program's stack.
+/// A pass that gave back metadata on huge pages was an event itself, and led to the next pass: with 5.5 GB it
+/// needed half a megabyte of the program's stack.
 #[test]
 fn giving_a_large_heap_back_takes_no_more_stack_than_a_pass() {
     const BYTES: usize = 8192;

@@ -6,7 +6,8 @@ use hugeheap::runtime::runtime;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Both were missing: a child of a fork waited for ever for a lock that another thread had, and the environment was not read.
+/// Both were missing: a child of a fork waited for ever for a lock that another thread had, and the environment
+/// was not read.
 #[test]
 fn a_heap_acquired_by_hand_has_the_environments_settings_and_survives_forks() {
     // SAFETY: no other thread runs yet that looks at the environment.

@@ -1,7 +1,7 @@
 //! A wrong free ends a real process: one line that names address, size class and mistake, then SIGABRT.
 //!
-//! Each test runs this file's binary once more, with the name of a deed in the environment. The child does it as the allocator's
-//! user would: with a heap of its own and through Rust's global allocator.
+//! Each test runs this file's binary once more, with the name of a deed in the environment. The child does it
+//! as the allocator's user would: with a heap of its own and through Rust's global allocator.
 
 use hugeheap::object::{GlobalHeap, ProcessHeap, space};
 use std::alloc::{GlobalAlloc, Layout};
@@ -15,7 +15,8 @@ const DEED: &str = "HUGEHEAP_TEST_DEED";
 /// Does something that must end the process. Says before where, on standard output.
 type Deed = fn(&mut ProcessHeap);
 
-/// What happens to the address that a child printed: the line begins with what was done, and ends with why that is wrong.
+/// What happens to the address that a child printed: the line begins with what was done, and ends with why that
+/// is wrong.
 fn dies(test: &str, deed: Deed, action: &str, mistake: &str) {
     if std::env::var_os(DEED).is_some_and(|name| name == test) {
         let mut heap = space().acquire().expect("memory");

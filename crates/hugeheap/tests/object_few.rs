@@ -1,4 +1,5 @@
-//! A thread of a program with few blocks: their sizes share heap pages, whichever function of the allocator gives them. A program of its own, so that no other test's heap is adopted.
+//! A thread of a program with few blocks: their sizes share heap pages, whichever function of the allocator
+//! gives them. A program of its own, so that no other test's heap is adopted.
 #![cfg(target_os = "linux")]
 
 use hugeheap::arena::HEAP_PAGE_BYTES;

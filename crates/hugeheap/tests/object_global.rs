@@ -228,7 +228,8 @@ fn destructors_of_a_thread_may_allocate() {
 
 /// Runs `work` in a forked child, and says whether it came to its end.
 fn in_child(work: impl FnOnce()) -> bool {
-    // SAFETY: the child runs `work` and leaves by `_exit`; it has this thread only, and this allocator is made for that.
+    // SAFETY: the child runs `work` and leaves by `_exit`; it has this thread only, and this allocator is made
+    // for that.
     unsafe {
         let child = libc::fork();
         assert!(child >= 0, "fork failed");

@@ -1,4 +1,5 @@
-//! What others freed in the heaps of threads that sleep, and collecting for owners while they work: on this process's runtime and a real kernel.
+//! What others freed in the heaps of threads that sleep, and collecting for owners while they work: on this
+//! process's runtime and a real kernel.
 //!
 //! One test at a time: what is given back is the whole process's.
 #![cfg(target_os = "linux")]
@@ -75,7 +76,8 @@ fn what_was_freed_in_the_heaps_of_threads_that_sleep_goes_back() {
     });
 }
 
-/// Threads that read into buffers keep them for the next time, some megabytes each, and what others freed of theirs. Those that sleep do not.
+/// Threads that read into buffers keep them for the next time, some megabytes each, and what others freed of
+/// theirs. Those that sleep do not.
 #[test]
 fn buffers_of_threads_that_sleep_go_back() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +130,8 @@ fn buffers_of_threads_that_sleep_go_back() {
     });
 }
 
-/// A server's threads have a few blocks of each size, and wait. Nothing was freed; nearly all of their heap pages is vacant.
+/// A server's threads have a few blocks of each size, and wait. Nothing was freed; nearly all of their heap
+/// pages is vacant.
 #[test]
 fn of_the_pages_of_threads_that_have_few_blocks_and_wait_little_stays() {
     const THREADS: usize = 64;

@@ -1,4 +1,5 @@
-//! OS pages without a live block are given back while the owners of the heaps allocate and free: on this process's runtime and a real kernel.
+//! OS pages without a live block are given back while the owners of the heaps allocate and free: on this
+//! process's runtime and a real kernel.
 //!
 //! One test at a time: what is given back is the whole process's.
 #![cfg(target_os = "linux")]

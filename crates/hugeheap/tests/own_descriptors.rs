@@ -46,9 +46,11 @@ fn has_a_thread_with_nothing_open() {
     }
 }
 
-/// A forked test program of CPython closed all its numbers while the thread had a file open, and got the number again for a socket. The thread waited for a message on it, and closed it.
+/// A forked test program of CPython closed all its numbers while the thread had a file open, and got the number
+/// again for a socket. The thread waited for a message on it, and closed it.
 ///
-/// In a child, whose leader is the thread that forked: that of a test program asks for nothing, and where nobody is told when it ends the thread keeps the program's descriptors.
+/// In a child, whose leader is the thread that forked: that of a test program asks for nothing, and where
+/// nobody is told when it ends the thread keeps the program's descriptors.
 #[test]
 fn the_maintenance_thread_uses_no_number_that_the_program_may_close() {
     if !std::thread::spawn(hugeheap_os::linux::separate_descriptors).join().expect("no panic") {

@@ -37,7 +37,8 @@ unsafe extern "C" fn hh_gc_refill(
     }
 }
 
-/// Not the refill that an object with items comes to as well: a type without a finalizer was taken there, and its objects were never handed out.
+/// Not the refill that an object with items comes to as well: a type without a finalizer was taken there, and
+/// its objects were never handed out.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_alloc_finalized(handle: *mut Handle, ty: u32, length: usize) -> *mut c_void {
     // SAFETY: as above.
@@ -48,7 +49,8 @@ unsafe extern "C" fn hh_gc_alloc_finalized(handle: *mut Handle, ty: u32, length:
     }
 }
 
-/// The first of two windows was lost: what was left of it was handed out to nobody, and after a collection through the second one it cut objects into memory that others had since.
+/// The first of two windows was lost: what was left of it was handed out to nobody, and after a collection
+/// through the second one it cut objects into memory that others had since.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_not_closed(_: *const Handle) {
     complain::abort(format_args!(

@@ -6,11 +6,11 @@
 //!             types, callbacks          what C names by numbers and function pointers
 //! ```
 //!
-//! A call borrows the members that it needs and never the whole: while the heap collects, its one root callback reads the frames and the
-//! callbacks beside it.
+//! A call borrows the members that it needs and never the whole: while the heap collects, its one root callback
+//! reads the frames and the callbacks beside it.
 //!
-//! A *frame* is a row of slots on the shadow stack of the program. The *open* window is in a local variable of the program: whatever could
-//! collect without knowing it ends the process with one line.
+//! A *frame* is a row of slots on the shadow stack of the program. The *open* window is in a local variable of
+//! the program: whatever could collect without knowing it ends the process with one line.
 
 mod allocation;
 mod boxed;
@@ -111,13 +111,15 @@ impl Options {
 
 fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
     let settings = options.map_or(Ok(Settings::default()), Options::settings)?;
-    // Not a Box, which ends the process where there is no memory. And the heap is made there: on the stack and copied it took 42 KB, more than a fibre has.
+    // Not a Box, which ends the process where there is no memory. And the heap is made there: on the stack and
+    // copied it took 42 KB, more than a fibre has.
     // SAFETY: the struct has a size.
     let handle: *mut Handle = unsafe { alloc(Layout::new::<Handle>()) }.cast();
     if handle.is_null() {
         return Err(Status::NoMemory);
     }
-    // SAFETY: new memory of the right size and alignment, each part of which is written. The two boxes are dropped with the heap, and so before the handle.
+    // SAFETY: new memory of the right size and alignment, each part of which is written. The two boxes are
+    // dropped with the heap, and so before the handle.
     unsafe {
         let callback = boxed::boxed(move |visitor: &mut gc::Visitor<'_>| roots::each(handle, visitor));
         let teller = boxed::boxed(move |event: &gc::Event| events::told(handle, event));
@@ -165,8 +167,8 @@ fn make(options: Option<&Options>) -> Result<*mut Handle, Status> {
     Ok(handle)
 }
 
-/// The number in the name is that of the layout for which the functions of the header were compiled: the members of `hh_gc`, and what the
-/// constants above say. When that changes, the number does, here and there.
+/// The number in the name is that of the layout for which the functions of the header were compiled: the
+/// members of `hh_gc`, and what the constants above say. When that changes, the number does, here and there.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_layout_1_new(options: *const Options, handle: *mut *mut Handle) -> c_int {
     if handle.is_null() {
@@ -210,8 +212,8 @@ unsafe fn must_be_closed(handle: *const Handle, function: &str) {
     }
 }
 
-/// Ends the process when a function is called from inside of a collection or a verification, by a root callback for instance: what it
-/// would change is in use. Such a call was a fault at an address that says nothing.
+/// Ends the process when a function is called from inside of a collection or a verification, by a root callback
+/// for instance: what it would change is in use. Such a call was a fault at an address that says nothing.
 ///
 /// # Safety
 /// A live handle.
@@ -249,7 +251,8 @@ unsafe fn inside<R>(handle: *mut Handle, work: impl FnOnce(&mut ProcessHeap) -> 
 /// Runs a piece of work on the heap that may collect, with the window that lies at `window`.
 ///
 /// # Safety
-/// A live handle, used by nobody else; `window` is its own or the open one, and the program keeps the rules of the header.
+/// A live handle, used by nobody else; `window` is its own or the open one, and the program keeps the rules of
+/// the header.
 unsafe fn with_window<R>(
     handle: *mut Handle,
     window: *mut Window,

@@ -53,8 +53,8 @@ static DROPPED: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 const _: () = assert!(core::mem::offset_of!(Handle, frames) + size_of::<usize>() <= size_of_val(&DROPPED));
 
-/// Has the frames that are still pushed popped elsewhere. A program that drops the heap in the scope of its `HH_GC_ROOTS` pops them afterwards: that wrote into memory that was
-/// another block of malloc's.
+/// Has the frames that are still pushed popped elsewhere. A program that drops the heap in the scope of its
+/// `HH_GC_ROOTS` pops them afterwards: that wrote into memory that was another block of malloc's.
 ///
 /// # Safety
 /// A live handle; the program keeps the rules of the header.

@@ -185,7 +185,8 @@ unsafe extern "C" fn hh_gc_verify(handle: *mut Handle, buffer: *mut c_char, size
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hh_gc_verify_barriers(handle: *const Handle, buffer: *mut c_char, size: usize) -> c_int {
-    // It calls trace functions, too. A handle is the library's own memory: the program has no other that it could not write to.
+    // It calls trace functions, too. A handle is the library's own memory: the program has no other that it
+    // could not write to.
     let handle = handle.cast_mut();
     // SAFETY: as above.
     unsafe {

@@ -76,8 +76,9 @@ impl Description {
 
 /// The offsets in a part of a type that has `part` bytes.
 ///
-/// More than there are words are no offsets of slots, whatever they are: one is outside, or named twice. A count that is none, of a subtraction below 0 say, was an
-/// attempt to copy so much memory, which ended the process.
+/// More than there are words are no offsets of slots, whatever they are: one is outside, or named twice. A
+/// count that is none, of a subtraction below 0 say, was an attempt to copy so much memory, which ended the
+/// process.
 ///
 /// # Safety
 /// An array of that length, or null.
@@ -196,12 +197,13 @@ unsafe extern "C" fn hh_gc_register(handle: *mut Handle, layout: *const Descript
     }
 }
 
-/// What the header hands on for a size that is 0 when it is rounded: of 0 bytes, and of the last 15 numbers. From the window such objects were
-/// on top of each other.
+/// What the header hands on for a size that is 0 when it is rounded: of 0 bytes, and of the last 15 numbers.
+/// From the window such objects were on top of each other.
 const NO_SIZE: usize = usize::MAX;
 
-/// The type that a program names, for an object with `length` items that it takes to have `bytes` bytes, rounded (0: it does not
-/// know; [`NO_SIZE`]). A wrong type or size ends the process: the object would overlap others.
+/// The type that a program names, for an object with `length` items that it takes to have `bytes` bytes,
+/// rounded (0: it does not know; [`NO_SIZE`]). A wrong type or size ends the process: the object would overlap
+/// others.
 ///
 /// # Safety
 /// A live handle.

@@ -1,7 +1,7 @@
 //! A memory cgroup for one process, so that what the kernel charges for it can be told from everything else.
 //!
-//! RSS does not show the memory of a huge page of which only a part is still mapped; the charge does. It belongs to a group
-//! of processes, so one is made for the process that is looked at, where that is permitted.
+//! RSS does not show the memory of a huge page of which only a part is still mapped; the charge does. It
+//! belongs to a group of processes, so one is made for the process that is looked at, where that is permitted.
 
 use crate::descriptors::told;
 use std::ffi::OsStr;
@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// Name of our groups, with the process that made them and a number.
 const PREFIX: &str = "hugeheap-bench-";
 
-/// Groups of this process that could not be removed: something that its command left still runs there. Tried again with the next.
+/// Groups of this process that could not be removed: something that its command left still runs there. Tried
+/// again with the next.
 static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A group of one process. Removed when dropped; its process must have ended.
@@ -61,8 +62,8 @@ impl Group {
         Self::below(&mounts, &groups, |directory| fs::create_dir(directory))
     }
 
-    /// Makes a group in the best of the places that `mounts` and `groups` (`/proc/self/cgroup`) tell. `make` makes its directory,
-    /// which the kernel fills with files.
+    /// Makes a group in the best of the places that `mounts` and `groups` (`/proc/self/cgroup`) tell. `make`
+    /// makes its directory, which the kernel fills with files.
     fn below(mounts: &[u8], groups: &[u8], make: impl Fn(&Path) -> io::Result<()>) -> Result<Self, String> {
         let places = places(mounts, groups);
         if places.is_empty() {
@@ -123,8 +124,8 @@ impl Group {
         fs::read_to_string(self.usage_file()).ok()?.trim().parse().ok()
     }
 
-    /// Limits the group to `bytes` of memory. The kernel reclaims what it has to; where that is not enough, version 2 kills, and
-    /// version 1 refuses (`EBUSY`).
+    /// Limits the group to `bytes` of memory. The kernel reclaims what it has to; where that is not enough,
+    /// version 2 kills, and version 1 refuses (`EBUSY`).
     pub(crate) fn limit(&self, bytes: u64) -> io::Result<()> {
         let file = if self.is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
         fs::write(self.directory.join(file), bytes.to_string())
@@ -148,9 +149,10 @@ impl Group {
 
     /// The file that a process with one thread writes to in order to enter.
     ///
-    /// `cgroup.procs` moves all threads of a process, so the kernel holds up every fork and exit on the host meanwhile, and waits for a grace
-    /// period before: 7 to 16 ms, measured here, by which the command starts later. Version 1 can move the thread that asks
-    /// alone, without that: 0.03 ms. In version 2 a thread cannot be elsewhere than its process.
+    /// `cgroup.procs` moves all threads of a process, so the kernel holds up every fork and exit on the host
+    /// meanwhile, and waits for a grace period before: 7 to 16 ms, measured here, by which the command starts
+    /// later. Version 1 can move the thread that asks alone, without that: 0.03 ms. In version 2 a thread
+    /// cannot be elsewhere than its process.
     fn members(&self) -> &'static str {
         if self.is_v2() { "cgroup.procs" } else { "tasks" }
     }
@@ -178,7 +180,8 @@ fn is_removed(directory: &Path) -> bool {
     fs::remove_dir(directory).is_ok() || !directory.exists()
 }
 
-/// The parts of what the kernel wrote, between `separator`s. Bytes: names of groups and of mounts may be any, and one that is no text, of whomever, left all without a charge.
+/// The parts of what the kernel wrote, between `separator`s. Bytes: names of groups and of mounts may be any,
+/// and one that is no text, of whomever, left all without a charge.
 fn parts(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     text.split(move |&byte| byte == separator)
 }
@@ -231,8 +234,8 @@ fn places(mounts: &[u8], groups: &[u8]) -> Vec<(PathBuf, &'static str)> {
     places
 }
 
-/// Makes the first group of this process that is not there. One in which a command left a process behind stays as long as that runs:
-/// under one name for all, what was measured after it had no charge.
+/// Makes the first group of this process that is not there. One in which a command left a process behind stays
+/// as long as that runs: under one name for all, what was measured after it had no charge.
 fn numbered(parent: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
     let own = std::process::id();
     let mut number = 1;
@@ -294,8 +297,8 @@ mod tests {
         assert_eq!(found[0], (group, "memory.current"));
     }
 
-    /// A tree of version 2 as systemd makes it: the memory controller is enabled for what is below a slice, not for what is
-    /// below a unit, which has processes.
+    /// A tree of version 2 as systemd makes it: the memory controller is enabled for what is below a slice, not
+    /// for what is below a unit, which has processes.
     struct Tree(tempfile::TempDir);
 
     impl Tree {

@@ -1,9 +1,10 @@
 //! Hardware counters of a measured process: TLB, caches, instructions, cycles.
 //!
-//! They are opened on the thread that starts the process, disabled, to be inherited and to begin counting at the process's `exec`.
-//! This process never executes another program, so its own share stays zero, and the sums are those of the measured process and
-//! all it starts: no race with its start, and no stop of it. The kernel lets counters take turns when there are more than
-//! the CPU has; the counts are then scaled by the time each was running.
+//! They are opened on the thread that starts the process, disabled, to be inherited and to begin counting at
+//! the process's `exec`. This process never executes another program, so its own share stays zero, and the sums
+//! are those of the measured process and all it starts: no race with its start, and no stop of it. The kernel
+//! lets counters take turns when there are more than the CPU has; the counts are then scaled by the time each
+//! was running.
 
 use crate::descriptors::told;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware};

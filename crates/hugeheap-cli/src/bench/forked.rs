@@ -6,8 +6,9 @@
 //!         └──── JSON ────────┘  through a pipe, whose end is also how a child that was killed shows
 //! ```
 //!
-//! Each piece of work gets a process of its own, so that none inherits faults, huge pages or page tables of the one before. The child never
-//! returns into the caller: it leaves with `_exit`, without destructors that belong to the parent (files, cgroups, knobs).
+//! Each piece of work gets a process of its own, so that none inherits faults, huge pages or page tables of the
+//! one before. The child never returns into the caller: it leaves with `_exit`, without destructors that belong
+//! to the parent (files, cgroups, knobs).
 
 use super::charge::Group;
 use super::interrupt::Measured;
@@ -30,7 +31,8 @@ pub(crate) struct Forked {
 }
 
 impl Forked {
-    /// Starts `work` in a child, in `group` where there is one. It gets the end of the pipe for what it has to tell on the way.
+    /// Starts `work` in a child, in `group` where there is one. It gets the end of the pipe for what it has to
+    /// tell on the way.
     ///
     /// # Errors
     /// One line when there is no child.
@@ -49,7 +51,8 @@ impl Forked {
             return Ok(Self { pid, reader, measured: Some(Measured::copy(pid)), waited: false });
         }
         drop(reader);
-        // SAFETY: dies with its parent, so that a killed bench leaves no gigabytes behind; signals end it as they end others.
+        // SAFETY: dies with its parent, so that a killed bench leaves no gigabytes behind; signals end it as
+        // they end others.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {

@@ -1,7 +1,7 @@
 //! A goal: what hugeheap claims, checked against what was just measured.
 //!
-//! A goal is about medians; where it is missed by less than the confidence interval is wide, that is said, because more runs may
-//! tell.
+//! A goal is about medians; where it is missed by less than the confidence interval is wide, that is said,
+//! because more runs may tell.
 
 use crate::statistics::Estimate;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! Rows of text that are a table on a terminal and a figure in a report, and the figures that experiments of this program draw.
+//! Rows of text that are a table on a terminal and a figure in a report, and the figures that experiments of
+//! this program draw.
 //!
 //! A report's `figures` carry what `hugeheap report` needs to draw them without knowing the experiment.
 

@@ -1,6 +1,8 @@
-//! Instructions and cycles per object: the difference between two runs with different counts, so that what a program does once is not in it.
+//! Instructions and cycles per object: the difference between two runs with different counts, so that what a
+//! program does once is not in it.
 //!
-//! By the CPU's counters where the machine has them; else by callgrind, which executes the program itself and is exact, but knows no cycles.
+//! By the CPU's counters where the machine has them; else by callgrind, which executes the program itself and
+//! is exact, but knows no cycles.
 
 use super::counters::{Counters, NAMES};
 use super::process;

@@ -73,8 +73,8 @@ pub(crate) fn left_off() -> Option<i32> {
     noted().filter(|_| LEFT_OFF.load(Ordering::Relaxed))
 }
 
-/// Lets what `command` starts end by `SIGKILL` with this process: that cannot be passed on, and what is measured may run for hours. What it
-/// starts in its turn does not end with it.
+/// Lets what `command` starts end by `SIGKILL` with this process: that cannot be passed on, and what is
+/// measured may run for hours. What it starts in its turn does not end with it.
 pub(crate) fn end_with_this(command: &mut Command) {
     let own = std::process::id() as libc::pid_t;
     // SAFETY: the closure runs between fork and exec and makes system calls on numbers alone.
@@ -89,7 +89,8 @@ pub(crate) fn end_with_this(command: &mut Command) {
     }
 }
 
-/// A process that a signal ends, too, as long as this lives. To be dropped before it is waited for: then its number may be another's.
+/// A process that a signal ends, too, as long as this lives. To be dropped before it is waited for: then its
+/// number may be another's.
 #[derive(Debug)]
 pub(crate) struct Measured(());
 

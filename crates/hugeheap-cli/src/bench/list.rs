@@ -20,8 +20,9 @@ pub(crate) struct Listed {
     reference: &'static str,
     /// Beyond Linux with huge pages.
     needs: Option<&'static str>,
-    /// Seconds that it took on two CPUs of an AMD EPYC, a virtual machine, with all peers: with `--quick`, and without. What `all` says of the time
-    /// left begins with them, and so does its promise: together less than ten minutes, and less than an hour.
+    /// Seconds that it took on two CPUs of an AMD EPYC, a virtual machine, with all peers: with `--quick`, and
+    /// without. What `all` says of the time left begins with them, and so does its promise: together less than
+    /// ten minutes, and less than an hour.
     pub(crate) takes: [f64; 2],
 }
 

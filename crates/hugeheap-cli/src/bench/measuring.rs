@@ -1,5 +1,5 @@
-//! What measuring consists of whatever is measured, for `bench/`, the comparison of allocators: a workspace of its own, which cannot
-//! have it otherwise. Not an interface: it changes with the commands.
+//! What measuring consists of whatever is measured, for `bench/`, the comparison of allocators: a workspace of
+//! its own, which cannot have it otherwise. Not an interface: it changes with the commands.
 
 pub use super::charge::Group;
 pub use super::goal::Goal;

@@ -14,7 +14,8 @@
 //! * [`subject`]: programs of other languages that do the same work; [`worker`]: this program as one of them
 //! * [`instructions`]: instructions and cycles per object
 //! * [`requirements`]: what the host must have for it
-//! * [`table`], [`grid`]: tables for a terminal and a report; [`goal`]: claims checked; [`report`]: what is done before and after
+//! * [`table`], [`grid`]: tables for a terminal and a report; [`goal`]: claims checked; [`report`]: what is
+//!   done before and after
 
 pub(crate) mod all;
 pub(crate) mod alloc_rate;

@@ -1,4 +1,5 @@
-//! A process whose memory is looked at: in a cgroup of its own where one can be made, with hugeheap's telemetry where it has it.
+//! A process whose memory is looked at: in a cgroup of its own where one can be made, with hugeheap's telemetry
+//! where it has it.
 
 use super::charge::Group;
 use super::variant::{Kind, Variant};

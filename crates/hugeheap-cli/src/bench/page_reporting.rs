@@ -9,15 +9,19 @@
 //!                                                               └ freed: no pass for two seconds, and then there is nothing to tell
 //! ```
 //!
-//! While the host takes memory, what runs in the machine stands still now and then: of a collector whose longest pause was 3 to 5 ms, single ones took
-//! 25 to 40, without a page fault, in what reads memory. A measurement of pauses that frees gigabytes before it begins measures that, and neither
-//! the collector nor the host as it is otherwise. So it waits until the host knows what was freed before, and has memory at hand for no more than it
-//! will take within two seconds. With a third more, that third was told of 2.0 s later, and a pause took 25 ms.
+//! While the host takes memory, what runs in the machine stands still now and then: of a collector whose
+//! longest pause was 3 to 5 ms, single ones took 25 to 40, without a page fault, in what reads memory. A
+//! measurement of pauses that frees gigabytes before it begins measures that, and neither the collector nor the
+//! host as it is otherwise. So it waits until the host knows what was freed before, and has memory at hand for
+//! no more than it will take within two seconds. With a third more, that third was told of 2.0 s later, and a
+//! pause took 25 ms.
 //!
-//! To find that memory takes seconds, in which any program may free something: the pass that follows tells of everything that is free then. It came
-//! 0.7 and 1.2 s after a run had begun. So what was touched is not free before such a pass is over.
+//! To find that memory takes seconds, in which any program may free something: the pass that follows tells of
+//! everything that is free then. It came 0.7 and 1.2 s after a run had begun. So what was touched is not free
+//! before such a pass is over.
 //!
-//! What was touched once at the start is taken from a machine like this two seconds later: that is done only where somebody asks for it.
+//! What was touched once at the start is taken from a machine like this two seconds later: that is done only
+//! where somebody asks for it.
 
 use super::{interrupt, touch};
 use crate::output::{Output, bytes};
@@ -28,11 +32,12 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// From one pass to the next: the kernel's two seconds (`PAGE_REPORTING_DELAY`), and what it takes itself: half a second for 1.4 GiB on a virtual machine.
-/// So a pass that was due when this begins is over when it ends.
+/// From one pass to the next: the kernel's two seconds (`PAGE_REPORTING_DELAY`), and what it takes itself: half
+/// a second for 1.4 GiB on a virtual machine. So a pass that was due when this begins is over when it ends.
 const PASS: Duration = Duration::from_millis(2500);
 
-/// A pass tells of one of so many parts of what is free: the kernel means to have told of everything within 30 seconds (`page_reporting_cycle`).
+/// A pass tells of one of so many parts of what is free: the kernel means to have told of everything within 30
+/// seconds (`page_reporting_cycle`).
 const PARTS: u64 = 16;
 
 /// How often it is asked, while waiting, whether the experiment shall end.

@@ -1,6 +1,7 @@
 //! Line plots of memory over time, made of characters: small multiples, one panel per variant, all on the same axes.
 //!
-//! One panel each, because lines of eight allocators in one panel cannot be told apart without colours, and hardly with them.
+//! One panel each, because lines of eight allocators in one panel cannot be told apart without colours, and
+//! hardly with them.
 //!
 //! ```text
 //!        title
@@ -11,8 +12,9 @@
 //!
 //! What is drawn is a [`Figure`], the same that the report draws; all runs of a line are drawn over each other.
 //!
-//! A braille pattern has 2 × 4 dots, so a panel of 6 lines has 24 steps. Where the locale is not UTF-8 a character is one dot: `*` for solid
-//! lines, `.` for dotted ones. A dotted line is dotted with colours too: what it shows then does not depend on them.
+//! A braille pattern has 2 × 4 dots, so a panel of 6 lines has 24 steps. Where the locale is not UTF-8 a
+//! character is one dot: `*` for solid lines, `.` for dotted ones. A dotted line is dotted with colours too:
+//! what it shows then does not depend on them.
 
 use crate::figure::{Content, Figure, Line, Lines, Panel};
 use crate::output::bytes;
@@ -271,7 +273,8 @@ impl Grid {
 
     /// The cell's pattern, and the stroke of its colour.
     fn braille(&self, column: usize, row: usize) -> (char, Option<Stroke>) {
-        // Bits of the dots by row, left and right: U+2800 counts down the left column, then the right one, the last row later added.
+        // Bits of the dots by row, left and right: U+2800 counts down the left column, then the right one, the
+        // last row later added.
         const BITS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
         let (mut pattern, mut seen) = (0, None);
         for (y, bits) in BITS.iter().enumerate() {

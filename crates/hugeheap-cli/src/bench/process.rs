@@ -43,8 +43,9 @@ pub(crate) fn measure(command: &mut Command, counters: Option<Counters>) -> Resu
     watched(command, counters, |_, _| ()).map(|(measured, ())| measured)
 }
 
-/// Runs and measures `command` while `watcher` looks at it, on a thread of its own: called with the process's id and a flag that is
-/// set when the process has ended. Until the watcher returns, the id is of no other process.
+/// Runs and measures `command` while `watcher` looks at it, on a thread of its own: called with the process's
+/// id and a flag that is set when the process has ended. Until the watcher returns, the id is of no other
+/// process.
 ///
 /// # Errors
 /// As [`measure`].

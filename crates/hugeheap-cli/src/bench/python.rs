@@ -1,7 +1,7 @@
 //! Finding the interpreter to measure, and handing it a program.
 //!
-//! `python3` in PATH is often not an interpreter: pyenv and others put a shell script there, whose start would be measured too.
-//! So each candidate is asked what it really runs, and that is used.
+//! `python3` in PATH is often not an interpreter: pyenv and others put a shell script there, whose start would
+//! be measured too. So each candidate is asked what it really runs, and that is used.
 
 use crate::descriptors::told;
 use serde_json::{Value, json};

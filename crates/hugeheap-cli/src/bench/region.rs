@@ -1,4 +1,5 @@
-//! Memory of a measured process: one range of whole huge pages with one backing, and what the process says about itself.
+//! Memory of a measured process: one range of whole huge pages with one backing, and what the process says
+//! about itself.
 
 use crate::descriptors::told;
 use hugeheap_os::linux::Linux;
@@ -53,7 +54,8 @@ impl Region {
     /// Writes a number at `offset`.
     pub(crate) fn write(&self, offset: usize, value: u64) {
         assert!(offset + size_of::<u64>() <= self.range.len && offset % align_of::<u64>() == 0);
-        // SAFETY: within the range, aligned, and the range is mapped as long as this lives. Volatile: the write is the point.
+        // SAFETY: within the range, aligned, and the range is mapped as long as this lives. Volatile: the write
+        // is the point.
         unsafe { ((self.range.start + offset) as *mut u64).write_volatile(value) };
     }
 

@@ -1,4 +1,5 @@
-//! What every experiment does before and after it measures: files it will write, free memory touched, tables and JSON handed out.
+//! What every experiment does before and after it measures: files it will write, free memory touched, tables
+//! and JSON handed out.
 
 use super::goal::Goal;
 use super::page_reporting::PageReporting;
@@ -199,8 +200,9 @@ pub(crate) fn write(file: &Path, text: &str) -> Result<(), Refusal> {
     })
 }
 
-/// Hands tables and JSON out as asked for. `shown`: the tables as standard output gets them, where that differs (colours). They
-/// come first, and one file is written when another cannot be: what took minutes to measure is not lost with a full disk.
+/// Hands tables and JSON out as asked for. `shown`: the tables as standard output gets them, where that differs
+/// (colours). They come first, and one file is written when another cannot be: what took minutes to measure is
+/// not lost with a full disk.
 fn deliver(
     out: &Output,
     arguments: &ReportArguments,

@@ -13,8 +13,8 @@ pub(crate) fn huge_page(facts: &impl Facts) -> Result<usize, Refusal> {
     facts.page_sizes().huge.ok_or_else(none)
 }
 
-/// Whether `needed` bytes of memory are `available`. `what` needs them, and `option` makes it less. A host that does not say what it has is believed to
-/// have enough.
+/// Whether `needed` bytes of memory are `available`. `what` needs them, and `option` makes it less. A host that
+/// does not say what it has is believed to have enough.
 ///
 /// # Errors
 /// When they are not.

@@ -1,9 +1,11 @@
 //! A process's memory over time, looked at from outside.
 //!
-//! From outside, because whoever looks from inside allocates, and cannot look while it is busy. One look reads two short files of the kernel,
-//! about 10 µs, a thousandth of the time between two; the times of a watched process are not used for anything all the same.
+//! From outside, because whoever looks from inside allocates, and cannot look while it is busy. One look reads
+//! two short files of the kernel, about 10 µs, a thousandth of the time between two; the times of a watched
+//! process are not used for anything all the same.
 //!
-//! Pages of a hugetlb pool are in neither RSS nor, unless the kernel was mounted so, the charge: they are added to both.
+//! Pages of a hugetlb pool are in neither RSS nor, unless the kernel was mounted so, the charge: they are added
+//! to both.
 
 use super::charge::Group;
 use std::fs::File;

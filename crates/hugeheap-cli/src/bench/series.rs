@@ -5,9 +5,10 @@
 //!   workload 2   …
 //! ```
 //!
-//! The *first look* at each variant warms files and caches up, shows its memory, and tells how much memory the timed runs need. Those
-//! come in turn, each round beginning with another variant, so that no variant always follows the same one. Before each the memory it needs is touched
-//! (see [`touch`]). A variant that failed once is left out from then on.
+//! The *first look* at each variant warms files and caches up, shows its memory, and tells how much memory the
+//! timed runs need. Those come in turn, each round beginning with another variant, so that no variant always
+//! follows the same one. Before each the memory it needs is touched (see [`touch`]). A variant that failed once
+//! is left out from then on.
 
 use super::charge::Group;
 use super::trials::time_left;
@@ -68,8 +69,8 @@ pub(crate) struct Results<L, R> {
 /// The results of an experiment.
 pub(crate) type Of<E> = Results<<E as Experiment>::Look, <E as Experiment>::Run>;
 
-/// Measures the series. A signal ends it early; then there are results for the first of the tasks: those that were measured, and the one
-/// that was interrupted with its complete rounds, if there were any.
+/// Measures the series. A signal ends it early; then there are results for the first of the tasks: those that
+/// were measured, and the one that was interrupted with its complete rounds, if there were any.
 ///
 /// # Errors
 /// When a signal ended it before a round of the first task was complete.

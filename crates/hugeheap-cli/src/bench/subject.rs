@@ -1,13 +1,13 @@
-//! Programs of other languages that do the same work as hugeheap's own: found on this machine, written to a temporary directory, compiled
-//! where that is needed.
+//! Programs of other languages that do the same work as hugeheap's own: found on this machine, written to a
+//! temporary directory, compiled where that is needed.
 //!
 //! ```text
 //!   source in this program ──▶ file in a Workshop ──▶ compiler found? ──▶ Subject (a command)
 //!                                                          └── no ─────▶ Absent (what to install)
 //! ```
 //!
-//! Every subject prints one line of JSON when its work is done. hugeheap's own is this program once more, with the hidden command
-//! `bench worker`: a process of its own like the others, that callgrind can run too.
+//! Every subject prints one line of JSON when its work is done. hugeheap's own is this program once more, with
+//! the hidden command `bench worker`: a process of its own like the others, that callgrind can run too.
 
 use super::python::{Python, clean};
 use crate::descriptors::told;
@@ -114,7 +114,8 @@ pub(crate) struct Chosen {
     pub(crate) absent: Vec<Absent>,
 }
 
-/// Chooses among `known` by `asked` (nothing or `all`: what is found; `none`: nothing); `find` is asked only for what is wanted.
+/// Chooses among `known` by `asked` (nothing or `all`: what is found; `none`: nothing); `find` is asked only
+/// for what is wanted.
 ///
 /// # Errors
 /// One line for an unknown name; the reason when a peer that was named is not here (as `Err(Err(..))`).

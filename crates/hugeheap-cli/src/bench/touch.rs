@@ -1,15 +1,17 @@
 //! Touching free memory before a measurement needs it.
 //!
 //! The memory of a virtual machine is not all there. What the guest never touched, the host first has to find: 2.4
-//! seconds per GiB here, against 0.08 when it is there. Worse, a guest with free page reporting (virtio balloon) gives memory back to the host
-//! all the time: blocks of 2 MiB that stayed free for about two seconds are taken away, and touching them again costs thirty
-//! times what it costs otherwise. Only *whole* free blocks are reported. So a variant that frees and takes huge
-//! pages meets them at random, depending on how long the run before it lasted, and one on small pages does not: a measurement without care
-//! punishes exactly what it wants to measure.
+//! seconds per GiB here, against 0.08 when it is there. Worse, a guest with free page reporting (virtio
+//! balloon) gives memory back to the host all the time: blocks of 2 MiB that stayed free for about two seconds
+//! are taken away, and touching them again costs thirty times what it costs otherwise. Only *whole* free blocks
+//! are reported. So a variant that frees and takes huge pages meets them at random, depending on how long the
+//! run before it lasted, and one on small pages does not: a measurement without care punishes exactly what it
+//! wants to measure.
 //!
-//! Hence two rules. Nearly all free memory is touched once at the start, but for guests that [report](super::page_reporting) it. And right before
-//! *every* timed run, of every variant, as much memory as the run will need is touched and freed again: the run then finds it at hand, well within
-//! the two seconds in which it was not yet reported.
+//! Hence two rules. Nearly all free memory is touched once at the start, but for guests that
+//! [report](super::page_reporting) it. And right before *every* timed run, of every variant, as much memory as
+//! the run will need is touched and freed again: the run then finds it at hand, well within the two seconds in
+//! which it was not yet reported.
 
 use crate::output::{Output, bytes};
 use hugeheap_os::Facts;

@@ -23,8 +23,8 @@ impl<R> Trial<R> {
     }
 }
 
-/// Runs each of `names` `runs` times, in turn. One that failed once is left out from then on. A signal ends it early; then all have the runs
-/// of the rounds that were complete, so that variants were measured alike.
+/// Runs each of `names` `runs` times, in turn. One that failed once is left out from then on. A signal ends it
+/// early; then all have the runs of the rounds that were complete, so that variants were measured alike.
 ///
 /// # Errors
 /// When a signal ended it before the first round was complete.
@@ -69,7 +69,8 @@ pub(crate) fn run<R>(
     Ok(trials)
 }
 
-/// What is measured in parts: a part that was interrupted before its first round was complete is none, where others were measured before.
+/// What is measured in parts: a part that was interrupted before its first round was complete is none, where
+/// others were measured before.
 ///
 /// # Errors
 /// As [`run`], where it is the first part.

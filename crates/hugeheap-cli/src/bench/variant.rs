@@ -197,7 +197,8 @@ fn hugeheap(
     Ok(variants)
 }
 
-/// The levels to measure, in their order. Level `arenas` is always among them: what `objects` brings is a claim against it.
+/// The levels to measure, in their order. Level `arenas` is always among them: what `objects` brings is a claim
+/// against it.
 fn levels(names: &[String]) -> Result<Vec<Level>, Refusal> {
     let mut highest = Level::Arenas;
     for name in names {

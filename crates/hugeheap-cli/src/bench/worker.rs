@@ -1,6 +1,7 @@
 //! The hidden command `hugeheap bench worker`: one piece of work on a garbage-collected heap, in a process of its own.
 //!
-//! Each prints one line of JSON. The experiments start it as they start the programs of other languages, which get the same words.
+//! Each prints one line of JSON. The experiments start it as they start the programs of other languages, which
+//! get the same words.
 
 use super::{alloc_rate, cow, gc};
 use crate::{Context, exit};

@@ -1,7 +1,7 @@
 //! Changes of knobs: all of them or none, with the way back.
 //!
-//! Terms: a *change* is one knob that gets another value. A *plan* is the changes of one command, checked before the first is made.
-//! *Undo* is the command line that puts back what was there.
+//! Terms: a *change* is one knob that gets another value. A *plan* is the changes of one command, checked
+//! before the first is made. *Undo* is the command line that puts back what was there.
 //!
 //! ```text
 //!   plan ──▶ write 1 ──▶ write 2 ──▶ … ──▶ persist ──▶ done, undo printed
@@ -237,7 +237,8 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
 
-    /// Knobs in memory; files named `deaf` keep their value, `closed` refuse, `brittle` refuse from the second write on.
+    /// Knobs in memory; files named `deaf` keep their value, `closed` refuse, `brittle` refuse from the second
+    /// write on.
     #[derive(Default)]
     struct Fake {
         values: RefCell<BTreeMap<String, String>>,

@@ -5,9 +5,10 @@
 //! | a sysctl: the pool of the default size | `/etc/sysctl.d/90-hugeheap-pool.conf` | `systemd-sysctl`, `sysctl --system` |
 //! | a file of /sys: THP, other pools, nodes | `/etc/tmpfiles.d/hugeheap-*.conf` | `systemd-tmpfiles-setup`, before any service |
 //!
-//! tmpfiles.d and not a unit: one line per knob that says what it does, early, without an order to keep, nothing to enable, nothing that
-//! can be left running; taking it back is deleting the line. A kernel without the file is passed over silently there, as it should be.
-//! The kernel's command line would be earlier still, but belongs to the boot loader.
+//! tmpfiles.d and not a unit: one line per knob that says what it does, early, without an order to keep,
+//! nothing to enable, nothing that can be left running; taking it back is deleting the line. A kernel without
+//! the file is passed over silently there, as it should be. The kernel's command line would be earlier still,
+//! but belongs to the boot loader.
 //!
 //! The files hold only such lines. An edit keeps what others it holds, and replaces a line for the same knob.
 

@@ -4,8 +4,9 @@ use clap::Args;
 
 /// Put the heap of a running process on huge pages, from outside.
 ///
-/// Only memory that is dense: a huge page fills the holes of its 2 MiB with zeros, so memory grows by them, and never by more than
-/// --max-growth. The process runs on; it waits at most while one huge page is made. Contents do not change.
+/// Only memory that is dense: a huge page fills the holes of its 2 MiB with zeros, so memory grows by them, and
+/// never by more than --max-growth. The process runs on; it waits at most while one huge page is made. Contents
+/// do not change.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

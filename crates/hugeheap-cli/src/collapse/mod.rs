@@ -320,7 +320,8 @@ mod tests {
         let (text, _) =
             said(&kernel(), &CollapseOptions { max_growth: Some(0), min_density: 1.0, ..Default::default() });
         assert!(text.contains("left alone"), "{text}");
-        // Of what was asked for, the memory cgroup has room for a part: --max-growth was named, which was raised already.
+        // Of what was asked for, the memory cgroup has room for a part: --max-growth was named, which was
+        // raised already.
         let options = CollapseOptions::default();
         let mut report = collapse(&RemoteProcess::new(&kernel()), &options, &mut |_| {}).unwrap();
         report.plan.skipped.over_limit = 1;

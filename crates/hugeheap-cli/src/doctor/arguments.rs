@@ -5,7 +5,8 @@ use std::ffi::OsString;
 
 /// Can this host, a process, a command get huge pages; if not, the fix.
 ///
-/// Changes nothing. A command is not run, but a Python or Ruby interpreter is asked for its version. Exit status 1 when there are warnings or errors.
+/// Changes nothing. A command is not run, but a Python or Ruby interpreter is asked for its version. Exit
+/// status 1 when there are warnings or errors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,6 +1,7 @@
 //! The control group's limits on hugetlb pages: `hugetlb.2MB.max` and `hugetlb.2MB.rsvd.max`, in v1 `…limit_in_bytes`.
 //!
-//! The limit on pages is enforced at the fault, where the only answer is SIGBUS; the one on reservations at `mmap`, where it is an error.
+//! The limit on pages is enforced at the fault, where the only answer is SIGBUS; the one on reservations at
+//! `mmap`, where it is an error.
 
 use hugeheap_os::linux::Knobs;
 
@@ -16,7 +17,8 @@ pub(crate) struct Limit {
     pub(crate) of_reservations: bool,
 }
 
-/// The limits of the process `process` (`self`, or a number) on pages of the sizes `pages`: the least of its group and those above it.
+/// The limits of the process `process` (`self`, or a number) on pages of the sizes `pages`: the least of its
+/// group and those above it.
 pub(crate) fn read(knobs: &Knobs, process: &str, pages: impl Iterator<Item = u64>) -> Vec<Limit> {
     let directories = directories(knobs, process).unwrap_or_default();
     let mut limits = Vec::new();

@@ -1,7 +1,9 @@
 //! The findings about a host: facts in, findings out. Pure.
 //!
-//! A rule fires on what is known for certain, and names a fix that can be typed. Here are those about what a host is and has; those about what is set there are beside: of transparent huge pages ([`rules_thp`]), of
-//! pools ([`rules_pools`]), of merging ([`rules_merging`]); and those about a process or a command ([`rules_target`]).
+//! A rule fires on what is known for certain, and names a fix that can be typed. Here are those about what a
+//! host is and has; those about what is set there are beside: of transparent huge pages ([`rules_thp`]), of
+//! pools ([`rules_pools`]), of merging ([`rules_merging`]); and those about a process or a command
+//! ([`rules_target`]).
 
 use super::codes::{Code, Finding};
 use super::situation::Situation;
@@ -14,10 +16,11 @@ use hugeheap_os::ThpDisabled;
 pub(super) const LITTLE: u64 = 20;
 /// Free memory, in huge pages, from which on fragmentation can be told: less is free on any busy host, in small pieces.
 const ENOUGH_FREE: u64 = 64;
-/// Share of free memory in one piece below which a huge page is hard to find. Fresh hosts have 90 %, and a long-running one that finds
-/// pages without compaction more than 20 %.
+/// Share of free memory in one piece below which a huge page is hard to find. Fresh hosts have 90 %, and a
+/// long-running one that finds pages without compaction more than 20 %.
 const FRAGMENTED: f64 = 0.1;
-/// A memory limit leaves room for this many huge pages, or the next ones are refused (EBUSY of a collapse, fallback of a fault).
+/// A memory limit leaves room for this many huge pages, or the next ones are refused (EBUSY of a collapse,
+/// fallback of a fault).
 const ROOM: u64 = 16;
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;

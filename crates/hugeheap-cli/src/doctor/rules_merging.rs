@@ -15,9 +15,11 @@ use crate::output::{bytes, seconds, shown};
 use core::time::Duration;
 use hugeheap_os::ErrorKind;
 
-/// Two rounds should be over by then: a page is merged when the second one finds it as the first did. With the kernel's own setting it is half a minute for a heap of 256 MiB.
+/// Two rounds should be over by then: a page is merged when the second one finds it as the first did. With the
+/// kernel's own setting it is half a minute for a heap of 256 MiB.
 const LONG: f64 = 60.0;
-/// What is to be merged at least, where the kernel has seen less: it knows no page before its first round. The heap that docs/mechanisms/merging.md measures.
+/// What is to be merged at least, where the kernel has seen less: it knows no page before its first round. The
+/// heap that docs/mechanisms/merging.md measures.
 const LEAST: u64 = 256 << 20;
 /// OS pages at a time, and the pause between, with which that heap is merged in three seconds.
 const PAGES: u64 = 5000;

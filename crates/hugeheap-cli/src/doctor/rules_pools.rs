@@ -1,7 +1,7 @@
 //! The findings about pools of hugetlb pages, of each page size by itself. Pure.
 //!
-//! Terms: a *pool* has `total` pages, of which some are free; it may grow by `overcommit` beyond them, and has grown by `surplus`. The limits of a control group count pages in use, or those
-//! that are reserved.
+//! Terms: a *pool* has `total` pages, of which some are free; it may grow by `overcommit` beyond them, and has
+//! grown by `surplus`. The limits of a control group count pages in use, or those that are reserved.
 
 use super::codes::{Code, Finding};
 use super::rules::{LITTLE, add};

@@ -8,8 +8,8 @@ use crate::output::{bytes, shown};
 use crate::process::words;
 use hugeheap_os::ThpDisabled;
 
-/// Anonymous memory from which on huge pages can pay: the second-level TLB of current CPUs reaches 6 to 8 MiB with OS pages, and a process of this
-/// size has a working set beyond that.
+/// Anonymous memory from which on huge pages can pay: the second-level TLB of current CPUs reaches 6 to 8 MiB
+/// with OS pages, and a process of this size has a working set beyond that.
 const WORTH: u64 = 64 << 20;
 /// A process with less coverage than this has not got what it could.
 const COVERED: f64 = 0.5;
@@ -231,7 +231,8 @@ mod tests {
         assert_eq!(found(ProcessFacts { anonymous: MIB, hugetlb: 200 * MIB, ..python }), None);
     }
 
-    /// Ruby was to be started with the switch on, which it sets itself afterwards. What keeps it on for a part is hugeheap's library.
+    /// Ruby was to be started with the switch on, which it sets itself afterwards. What keeps it on for a part
+    /// is hugeheap's library.
     #[test]
     fn a_ruby_that_is_off_is_told_nothing_that_cannot_work() {
         let fix = |name: &str| {

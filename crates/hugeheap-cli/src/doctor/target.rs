@@ -1,7 +1,7 @@
 //! A command that is to be started: which program it is, and which interpreter.
 //!
-//! The command is not run. An interpreter is asked for its version, because nothing in its file tells reliably: it runs one line of ours,
-//! isolated (`-I -S`, `--disable-all`), without the user's code.
+//! The command is not run. An interpreter is asked for its version, because nothing in its file tells reliably:
+//! it runs one line of ours, isolated (`-I -S`, `--disable-all`), without the user's code.
 
 use crate::descriptors::told;
 use crate::file;
@@ -23,7 +23,8 @@ list(sys.version_info[:3]), bool(sysconfig.get_config_var('Py_GIL_DISABLED')), \
 const RUBY_QUESTION: &str =
     "print RUBY_VERSION, ' ', File.read('/proc/self/status')[/^THP_enabled:\\s*(\\d)/, 1].to_s";
 
-/// An interpreter starts within a tenth of a second, on a busy host within one; what is called like one and does not answer is none.
+/// An interpreter starts within a tenth of a second, on a busy host within one; what is called like one and
+/// does not answer is none.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether it has answered: short beside the start of an interpreter.
 const POLL: Duration = Duration::from_millis(5);

@@ -1,4 +1,5 @@
-//! Where findings begin: at what docs/reference/doctor.md says of each, and not before. A finding that comes early is acted upon in vain, one that comes late is none.
+//! Where findings begin: at what docs/reference/doctor.md says of each, and not before. A finding that comes
+//! early is acted upon in vain, one that comes late is none.
 
 use super::codes::Code;
 use super::limits::Limit;

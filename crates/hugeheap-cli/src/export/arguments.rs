@@ -28,8 +28,8 @@ pub(crate) struct ExportArguments {
     /// Print the metrics.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Memory of these processes, too: a number, a name (pid:N, name:NAME), or the path of a cgroup and what is below it
-    /// (cgroup:/PATH). A name may end in *.
+    /// Memory of these processes, too: a number, a name (pid:N, name:NAME), or the path of a cgroup and what is
+    /// below it (cgroup:/PATH). A name may end in *.
     #[arg(long = "process", value_name = "WHICH", value_parser = Choice::parse)]
     pub(crate) processes: Vec<Choice>,
     /// Only cgroups at this path and below. Default: all that have processes.

@@ -5,7 +5,8 @@
 //!      └── another request, or none that is understood ────────────▲
 //! ```
 //!
-//! Each state but Waiting, which a look ends, has its time. A client that sends a byte now and then has the same time for its request as one that sends nothing.
+//! Each state but Waiting, which a look ends, has its time. A client that sends a byte now and then has the
+//! same time for its request as one that sends nothing.
 
 use super::arguments::Format;
 use super::http::{Answer, REQUEST_BYTES, Request, understood};
@@ -22,7 +23,8 @@ const REQUEST_TIME: Duration = Duration::from_secs(2);
 /// For an answer to be read.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// For the client to close after the answer. Closing before it does, with something unread, would make the kernel drop the answer.
+/// For the client to close after the answer. Closing before it does, with something unread, would make the
+/// kernel drop the answer.
 const CLOSE_TIME: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use hugeheap_os::linux::{Linux, LinuxProcess};
 use hugeheap_os::process::{PageKind, Process};
 use hugeheap_os::{AddressRange, Error, Facts};
 
-/// Address space looked at between two looks at the clock: such a walk takes 1 to 10 ms where every OS page has an entry.
+/// Address space looked at between two looks at the clock: such a walk takes 1 to 10 ms where every OS page has
+/// an entry.
 const STRIDE: u64 = 1 << 30;
 
 pub(super) fn gather(linux: Linux, rows: &[Row], budget: &mut Budget, found: &mut Found) {

@@ -1,5 +1,5 @@
-//! Metrics as data: what each is, and what was found. The catalogue says everything that can come out, so that a dashboard, a
-//! rule and the reference can be compared with it. No behaviour beyond collecting.
+//! Metrics as data: what each is, and what was found. The catalogue says everything that can come out, so that
+//! a dashboard, a rule and the reference can be compared with it. No behaviour beyond collecting.
 
 use std::fmt;
 

@@ -110,7 +110,8 @@ fn metrics(context: &Context, arguments: &ExportArguments, format: Format) -> Re
     look(context, arguments).map(|found| text::write(Arc::new(found), format))
 }
 
-/// Whether there are descriptors enough for a look. Asked before and after it: what cannot be opened is left out, as what is not there is.
+/// Whether there are descriptors enough for a look. Asked before and after it: what cannot be opened is left
+/// out, as what is not there is.
 fn enough() -> Result<()> {
     descriptors::enough(descriptors::LOOK)
         .map_err(|error| Error::new("open(2)", error.raw_os_error().unwrap_or(libc::EMFILE)))

@@ -1,4 +1,5 @@
-//! Metrics of chosen processes. Who there is is read of all; what costs a walk of page tables only of those that were chosen.
+//! Metrics of chosen processes. Who there is is read of all; what costs a walk of page tables only of those
+//! that were chosen.
 
 use super::arguments::Choice;
 use super::budget::{Budget, What, Why};
@@ -100,7 +101,8 @@ fn add(row: &Row, sums: Sums, found: &mut Found) {
     }
 }
 
-/// Nobody has anything stranded when the host's counter is zero; else the physical pages tell. Under another root there are none to be seen.
+/// Nobody has anything stranded when the host's counter is zero; else the physical pages tell. Under another
+/// root there are none to be seen.
 fn stranded(linux: Linux, chosen: &[&Row], real: bool, budget: &mut Budget, found: &mut Found) {
     let none = LinuxProcess::partially_mapped_on_host(linux) == Some(0);
     for row in chosen {

@@ -6,9 +6,11 @@
 //!                        └───────────────────────── answers ◀───────────────────────────────┘
 //! ```
 //!
-//! A client cannot hold it up: nothing waits for a single one, each has its time, and where there are as many as may be, the one that has not said for the longest time what it wants
-//! makes room. With a thread for each of 16 clients 200 that sent half a request kept others waiting for 25 s. Who asks while a look is being made for somebody else waits for the next one,
-//! which then serves all who waited: many clients cost as much as two.
+//! A client cannot hold it up: nothing waits for a single one, each has its time, and where there are as many
+//! as may be, the one that has not said for the longest time what it wants makes room. With a thread for each
+//! of 16 clients 200 that sent half a request kept others waiting for 25 s. Who asks while a look is being made
+//! for somebody else waits for the next one, which then serves all who waited: many clients cost as much as
+//! two.
 
 use super::arguments::{ExportArguments, Format};
 use super::client::Client;
@@ -29,7 +31,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-/// Most connections; the kernel keeps others waiting. A descriptor each, of 1,024 that a process has unless it is told otherwise.
+/// Most connections; the kernel keeps others waiting. A descriptor each, of 1,024 that a process has unless it
+/// is told otherwise.
 const CLIENTS: usize = 256;
 
 /// Pause when no connection can be accepted: too many open files.
@@ -155,7 +158,8 @@ struct Server<'a> {
     looks_since: Option<Instant>,
     /// Nobody is accepted before.
     accepts_from: Option<Instant>,
-    /// Whether it was told that no connection can be accepted, and none could since: a server without descriptors filled the log, five times a second.
+    /// Whether it was told that no connection can be accepted, and none could since: a server without
+    /// descriptors filled the log, five times a second.
     complained: bool,
 }
 

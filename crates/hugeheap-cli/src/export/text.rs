@@ -69,7 +69,8 @@ fn sample(encoder: &mut MetricEncoder<'_>, metric: &Metric, value: &Value) -> Re
     }
 }
 
-/// Prometheus's format from OpenMetrics: a counter is called by the name of its samples, there are no units and there is no end mark.
+/// Prometheus's format from OpenMetrics: a counter is called by the name of its samples, there are no units and
+/// there is no end mark.
 fn prometheus(openmetrics: &str) -> String {
     let mut written = String::with_capacity(openmetrics.len());
     // The help of a metric stands before its type, in which it is told whether it is a counter.

@@ -1,7 +1,7 @@
 //! Metrics in a file for node_exporter's textfile collector.
 //!
-//! The file is written under another name, brought to the disk, and renamed: a reader, and a host that loses power, finds the old one
-//! or the new one. A name that does not end in `.prom` is not read by the collector.
+//! The file is written under another name, brought to the disk, and renamed: a reader, and a host that loses
+//! power, finds the old one or the new one. A name that does not end in `.prom` is not read by the collector.
 
 use super::arguments::{ExportArguments, Format};
 use crate::descriptors::told;
@@ -28,7 +28,8 @@ pub(super) fn export(context: &Context, arguments: &ExportArguments, directory: 
     super::serve::end_when_told();
     loop {
         thread::sleep(Duration::from_secs_f64(seconds));
-        // What failed once may work again: a full disk is emptied. The collector sees by the file's time that it is old.
+        // What failed once may work again: a full disk is emptied. The collector sees by the file's time that
+        // it is old.
         let _ = once(context, arguments, directory);
     }
 }

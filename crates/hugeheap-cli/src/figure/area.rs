@@ -9,8 +9,8 @@
 //!   └───────────────────────────┘
 //! ```
 //!
-//! The library that draws has whole pixels only: everything is drawn [`FINE`] times as large as it is shown, so that lines are smooth
-//! and a print is sharp.
+//! The library that draws has whole pixels only: everything is drawn [`FINE`] times as large as it is shown, so
+//! that lines are smooth and a print is sharp.
 
 use super::palette;
 use super::scale::Scale;

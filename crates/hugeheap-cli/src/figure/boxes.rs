@@ -1,5 +1,5 @@
-//! Box plots: the middle half of the runs as a box with the median in it, whiskers to the furthest runs that are within one and
-//! a half times its width, and every run as a point, so that few runs cannot look like many.
+//! Box plots: the middle half of the runs as a box with the median in it, whiskers to the furthest runs that
+//! are within one and a half times its width, and every run as a point, so that few runs cannot look like many.
 
 use super::area::{self, Area, Drawn, Frame, fine};
 use super::scale::{Scale, shown};
@@ -40,7 +40,8 @@ pub(super) fn height(boxes: &Boxes) -> u32 {
 
 pub(super) fn draw(area: &Area<'_>, title: &str, boxes: &Boxes) -> Drawn {
     let below = area::titled(area, title, &[], &palette::series)?;
-    // Not from zero: what counts is how boxes lie to each other. The ends are room for whiskers that would lie on the frame.
+    // Not from zero: what counts is how boxes lie to each other. The ends are room for whiskers that would lie
+    // on the frame.
     let values = boxes.boxes.iter().flat_map(|one| one.values.iter().copied());
     let x = Scale::holding(boxes.unit, values, true);
     let rows = boxes.boxes.iter().map(|one| format!("{} ({})", one.name, one.values.len()));

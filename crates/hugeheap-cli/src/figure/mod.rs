@@ -1,7 +1,7 @@
 //! Figures: what a report draws and tabulates, as data that every JSON report can carry.
 //!
-//! An experiment knows what its figures mean; `hugeheap report` only knows how figures look. So an experiment puts them into its JSON
-//! under [`KEY`], and the report needs no knowledge of the experiment:
+//! An experiment knows what its figures mean; `hugeheap report` only knows how figures look. So an experiment
+//! puts them into its JSON under [`KEY`], and the report needs no knowledge of the experiment:
 //!
 //! ```text
 //!   results ──▶ [Figure] ──▶ JSON  "figures": [ {"title", "note", "kind": "lines", …}, … ]
@@ -18,8 +18,9 @@
 //! ]);
 //! ```
 //!
-//! Values are raw, in the unit's base (bytes, seconds, a share of one), so that the JSON can be computed with; only a table has
-//! text, because its cells are for people. Order is that of the picture: the first is what the others are compared with.
+//! Values are raw, in the unit's base (bytes, seconds, a share of one), so that the JSON can be computed with;
+//! only a table has text, because its cells are for people. Order is that of the picture: the first is what the
+//! others are compared with.
 //!
 //! | kind | for |
 //! |---|---|

@@ -1,13 +1,14 @@
 //! Colours of figures, and the same figure in the dark.
 //!
-//! A picture is drawn in the colours for light backgrounds, as attributes: an exported file looks alike in every
-//! program. In a page, a style sheet repaints each of those colours where the reader prefers dark; attributes give way to it.
+//! A picture is drawn in the colours for light backgrounds, as attributes: an exported file looks alike in
+//! every program. In a page, a style sheet repaints each of those colours where the reader prefers dark;
+//! attributes give way to it.
 
 use plotters::style::RGBColor;
 use std::fmt::Write;
 
-/// Lines, bars and boxes, in turn: told apart by those who see colours differently (Okabe and Ito's, reordered so that the
-/// first two differ most in lightness, too).
+/// Lines, bars and boxes, in turn: told apart by those who see colours differently (Okabe and Ito's, reordered
+/// so that the first two differ most in lightness, too).
 const SERIES: [Shade; 8] = [
     Shade { light: RGBColor(0x00, 0x72, 0xB2), dark: "#4DA9E0" },
     Shade { light: RGBColor(0xD5, 0x5E, 0x00), dark: "#FF8A3D" },
@@ -60,8 +61,8 @@ pub(super) fn hex(colour: RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }
 
-/// The style sheet that repaints pictures for a dark page. Squares keep their colours: they mean something, and are told
-/// apart on both.
+/// The style sheet that repaints pictures for a dark page. Squares keep their colours: they mean something, and
+/// are told apart on both.
 pub(crate) fn restyled() -> String {
     let mut sheet = String::new();
     for shade in SERIES.iter().chain(&[BACKGROUND, TEXT, FAINT, GRID]) {

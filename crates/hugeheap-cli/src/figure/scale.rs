@@ -1,7 +1,7 @@
 //! Axes: ends, ticks at round values, and their labels.
 //!
-//! Bytes have ticks at powers of two, because memory does; everything else at 1, 2 or 5 times a power of ten. An axis of names has
-//! its ticks in the middle of each row.
+//! Bytes have ticks at powers of two, because memory does; everything else at 1, 2 or 5 times a power of ten.
+//! An axis of names has its ticks in the middle of each row.
 
 use super::Unit;
 use crate::output::{self, grouped};
@@ -11,8 +11,9 @@ use std::ops::Range;
 /// Most ticks of an axis besides its lower end.
 const MOST: f64 = 6.0;
 
-/// What is further from zero is no measurement and has no place on an axis; what is as near to another is the same. Files are made by others,
-/// too: an axis to the largest number there is, or of one of the smallest, has ends that are no numbers.
+/// What is further from zero is no measurement and has no place on an axis; what is as near to another is the
+/// same. Files are made by others, too: an axis to the largest number there is, or of one of the smallest, has
+/// ends that are no numbers.
 const FAR: f64 = 1e100;
 const NEAR: f64 = 1e-100;
 

@@ -1,4 +1,5 @@
-//! The map as text: what is in memory and why it is not huge, then a line of characters per mapping, one for each 2 MiB.
+//! The map as text: what is in memory and why it is not huge, then a line of characters per mapping, one for
+//! each 2 MiB.
 
 use super::view::{Piece, Row, State, View, pieces};
 use crate::output::{bytes, counted, seconds, shown};

@@ -1,5 +1,5 @@
-//! What is shown of a process: its mappings, each in cells of one huge page, with state and reason. Gathered under a deadline,
-//! then put together by pure code.
+//! What is shown of a process: its mappings, each in cells of one huge page, with state and reason. Gathered
+//! under a deadline, then put together by pure code.
 //!
 //! ```text
 //!   page tables ──▶ Picture ─┐
@@ -7,8 +7,9 @@
 //!   physical pages ──▶ broken┘
 //! ```
 //!
-//! Cheap sources come first, each only while there is time: page tables by [`Picture`]; then smaps, if its cost (known beforehand
-//! from the size of the page tables) fits what is left; then the physical pages behind 2 MiB that are not huge.
+//! Cheap sources come first, each only while there is time: page tables by [`Picture`]; then smaps, if its cost
+//! (known beforehand from the size of the page tables) fits what is left; then the physical pages behind 2 MiB
+//! that are not huge.
 
 use super::why::{DENSE, Known, Why, why};
 use core::time::Duration;
@@ -263,8 +264,8 @@ pub(crate) enum Piece {
     Gap(u64),
 }
 
-/// Cuts a row into pieces of at most `lines` lines of `width` marks. Larger mappings have several units to a mark. Empty lines
-/// become gaps.
+/// Cuts a row into pieces of at most `lines` lines of `width` marks. Larger mappings have several units to a
+/// mark. Empty lines become gaps.
 pub(crate) fn pieces(row: &Row, unit: usize, os_page: usize, width: usize, lines: usize) -> Vec<Vec<Piece>> {
     let chunk_of = |address: usize| address / unit;
     let (Some(first), Some(last)) = (row.cells.first(), row.cells.last()) else { return Vec::new() };
@@ -399,7 +400,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Of each 2 MiB the physical pages are read, which takes a hundred times as long as its page table; without an end to it the budget meant nothing for a large heap.
+    /// Of each 2 MiB the physical pages are read, which takes a hundred times as long as its page table;
+    /// without an end to it the budget meant nothing for a large heap.
     #[test]
     fn broken_huge_pages_are_looked_for_while_there_is_time_and_no_longer() {
         let kernel = Kernel::default();

@@ -1,7 +1,8 @@
 //! Why memory is not on huge pages: pure, from what is known of its mapping and its 2 MiB.
 //!
-//! The first reason that holds is told, in the order in which they exclude each other: what no setting changes (kind, edge), what the
-//! process chose (switch, advice), what the host chose (mode), and last what only has not happened yet.
+//! The first reason that holds is told, in the order in which they exclude each other: what no setting changes
+//! (kind, edge), what the process chose (switch, advice), what the host chose (mode), and last what only has
+//! not happened yet.
 
 use crate::process::words;
 use hugeheap_os::process::{MappingKind, Unit};

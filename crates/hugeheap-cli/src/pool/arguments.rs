@@ -36,8 +36,8 @@ pub(crate) struct ListArguments {
 
 /// Make a pool this large.
 ///
-/// Reserves what is possible and says what was got: status 1 when it is less than was asked for. The pages are taken from everything else on the
-/// host until they are given back. The line that undoes it is printed.
+/// Reserves what is possible and says what was got: status 1 when it is less than was asked for. The pages are
+/// taken from everything else on the host until they are given back. The line that undoes it is printed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

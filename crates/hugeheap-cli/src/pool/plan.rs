@@ -1,8 +1,8 @@
 //! How large a pool is to become: pure.
 //!
-//! Terms: the *size* of a pool is its persistent pages, what `nr_hugepages` is set to. *Surplus* pages are above it, made on demand or left over
-//! in use from a larger pool; the kernel counts them in `nr_hugepages` when that is read. *Free* pages are neither used nor
-//! reserved.
+//! Terms: the *size* of a pool is its persistent pages, what `nr_hugepages` is set to. *Surplus* pages are
+//! above it, made on demand or left over in use from a larger pool; the kernel counts them in `nr_hugepages`
+//! when that is read. *Free* pages are neither used nor reserved.
 //!
 //! ```text
 //!   ├──────────── total (nr_hugepages as read) ────────────┤
@@ -10,8 +10,9 @@
 //!   ├── used ──┼── reserved ──┼── free ──┤                    (used and reserved pages may be surplus too)
 //! ```
 
-/// A share of the host's memory that growing a pool leaves available. The kernel has no such limit: it reclaims until nothing is left, and then kills
-/// for the next page that anybody needs. A twentieth is what a host of 16 GiB needs for its own services (about 800 MiB).
+/// A share of the host's memory that growing a pool leaves available. The kernel has no such limit: it reclaims
+/// until nothing is left, and then kills for the next page that anybody needs. A twentieth is what a host of 16
+/// GiB needs for its own services (about 800 MiB).
 const KEEP_FREE: u64 = 20;
 
 /// One pool, of one page size, on all nodes or on one.

@@ -1,7 +1,8 @@
 //! `hugeheap pool set`, `ensure` and `release`: one pool gets another size.
 //!
-//! The kernel answers a request that it cannot meet with success and a smaller pool. So the pool is read again after each write, and
-//! asked again while it grows: a first attempt makes room (reclaim, compaction) that a second one uses.
+//! The kernel answers a request that it cannot meet with success and a smaller pool. So the pool is read again
+//! after each write, and asked again while it grows: a first attempt makes room (reclaim, compaction) that a
+//! second one uses.
 
 use super::arguments::{Growth, How, Which};
 use super::facts;
@@ -19,8 +20,8 @@ const SCHEMA: &str = "hugeheap.pool-set/1";
 const SYSCTL: &str = "/etc/sysctl.d/90-hugeheap-pool.conf";
 const TMPFILES: &str = "/etc/tmpfiles.d/hugeheap-pool.conf";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
-/// How often a pool that still grows is asked again. Each time costs the kernel a round of reclaim; what three rounds did not
-/// find is not there.
+/// How often a pool that still grows is asked again. Each time costs the kernel a round of reclaim; what three
+/// rounds did not find is not there.
 const ATTEMPTS: usize = 3;
 
 /// What a user asked for.
@@ -195,7 +196,8 @@ fn resize(host: &impl Writes, file: &str, before: Pool, size: u64, compact: bool
     Ok(())
 }
 
-/// The line that keeps it over a boot: the size that was wished for, because then there is more memory in one piece than now.
+/// The line that keeps it over a boot: the size that was wished for, because then there is more memory in one
+/// piece than now.
 fn persisted(
     context: &Context,
     knobs: &Knobs,

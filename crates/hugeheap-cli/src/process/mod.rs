@@ -61,7 +61,8 @@ pub(crate) fn status(context: &Context, id: u32, doing: Doing) -> Result<Process
     Ok(status)
 }
 
-/// Whether the mappings of a process may be read, or says why not and answers the exit code. For who reads what it can of a process.
+/// Whether the mappings of a process may be read, or says why not and answers the exit code. For who reads what
+/// it can of a process.
 pub(crate) fn readable(context: &Context, id: u32, status: &ProcessStatus) -> Result<(), u8> {
     // Opening tells it: there is no time for more.
     match LinuxProcess::details_of(context.facts, id, context.facts.now()) {
@@ -112,7 +113,8 @@ pub(crate) fn ended(
     }
 }
 
-/// Whether processes are looked at under another root, where they cannot be changed: their numbers may be another namespace's.
+/// Whether processes are looked at under another root, where they cannot be changed: their numbers may be
+/// another namespace's.
 pub(crate) fn root_is_only_for_looking(out: &Output, root: bool, dry_run: bool) -> bool {
     if root && !dry_run {
         out.error("--root shows processes of another /proc, whose numbers mean others here: add --dry-run");

@@ -1,8 +1,9 @@
 //! Why the kernel does not let one look at a process or change it, with the way out.
 //!
-//! To look at another user's memory, `CAP_SYS_PTRACE`; to change what backs another process's memory, `CAP_SYS_NICE`
-//! beside the right to look at it. Which of them is missing is read from this process's own status. A process that could be opened may
-//! be looked at, by its user or by capability: what is refused after that is the change.
+//! To look at another user's memory, `CAP_SYS_PTRACE`; to change what backs another process's memory,
+//! `CAP_SYS_NICE` beside the right to look at it. Which of them is missing is read from this process's own
+//! status. A process that could be opened may be looked at, by its user or by capability: what is refused after
+//! that is the change.
 
 use super::{HEADLESS, Opened, named};
 use crate::descriptors::told;
@@ -43,7 +44,8 @@ pub(crate) fn proc_is_mounted() -> bool {
     Path::new("/proc/self").exists()
 }
 
-/// What is said where /proc shows a process to its own user only. A list was all there is, and a process that runs was none.
+/// What is said where /proc shows a process to its own user only. A list was all there is, and a process that
+/// runs was none.
 pub(crate) const HIDDEN: &str =
     "/proc hides other users' processes here (it is mounted with hidepid): sudo shows them";
 
@@ -52,8 +54,8 @@ pub(crate) fn proc_hides() -> bool {
     proc_is_mounted() && !Path::new("/proc/1").exists()
 }
 
-/// Why a process that /proc shows cannot be opened where that is another namespace's. Said to have ended, it would be looked for in vain;
-/// and where there is one of that number here, it would be the wrong one.
+/// Why a process that /proc shows cannot be opened where that is another namespace's. Said to have ended, it
+/// would be looked for in vain; and where there is one of that number here, it would be the wrong one.
 pub(crate) const FOREIGN: &str = "/proc is here that of another PID namespace, where numbers mean other processes; run this where \
      /proc is from, or mount one of this namespace (unshare --mount-proc)";
 
@@ -165,7 +167,8 @@ pub(super) fn refuse(
     code
 }
 
-/// What is missing below the root that was named, where that is not the process: a copy of a part of /proc is no place to say that one has ended.
+/// What is missing below the root that was named, where that is not the process: a copy of a part of /proc is
+/// no place to say that one has ended.
 fn lacking(context: &Context, id: u32, status: Option<&ProcessStatus>) -> Option<String> {
     match status {
         Some(status) => LinuxProcess::status_of(context.facts, id).is_ok().then(|| {

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 /// What can be done about the switch of Ruby: it sets it itself.
 pub(crate) const RUBY_SWITCH: &str = "start it with hugeheap run -- COMMAND: what it allocates has huge pages then, its object pages do not; a running process cannot be changed from outside";
 
-/// What can be done about the switch of a process that has it off. CRuby sets it at its start, so that none before that helps.
+/// What can be done about the switch of a process that has it off. CRuby sets it at its start, so that none
+/// before that helps.
 pub(crate) fn switch_remedy(name: &str, remedy: &'static str) -> &'static str {
     if name.starts_with("ruby") { RUBY_SWITCH } else { remedy }
 }

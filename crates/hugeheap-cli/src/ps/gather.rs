@@ -6,8 +6,8 @@
 //!   stranded, largest first    nobody has any when the host's counter is zero; else the physical pages
 //! ```
 //!
-//! Each process has at most half of the time that is left (its share), so that none holds up the others: what smaps costs does not
-//! show beforehand where a process has many mappings and small page tables.
+//! Each process has at most half of the time that is left (its share), so that none holds up the others: what
+//! smaps costs does not show beforehand where a process has many mappings and small page tables.
 
 use super::row::{self, Row, Source, Sums, Unread};
 use crate::process::may_look_at_others;

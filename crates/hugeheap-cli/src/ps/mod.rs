@@ -49,7 +49,8 @@ pub(crate) fn ps(context: &Context, arguments: &PsArguments, json: bool) -> u8 {
     without_a_line(context, &list.missing)
 }
 
-/// Says why processes that were named have no line, as commands do that look at one. Answers the exit code: that of the first.
+/// Says why processes that were named have no line, as commands do that look at one. Answers the exit code:
+/// that of the first.
 fn without_a_line(context: &Context, missing: &[u32]) -> u8 {
     let codes: Vec<u8> = missing.iter().filter_map(|id| status(context, *id, Doing::Look).err()).collect();
     codes.first().copied().unwrap_or(exit::OK)

@@ -7,8 +7,8 @@ use hugeheap_os::{ThpDisabled, ThpMode};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Time the kernel takes to write smaps: per page of page tables (measured: 38 µs with 500 MB of objects), and for the mappings
-/// of any process (0.3 ms for 100 of them).
+/// Time the kernel takes to write smaps: per page of page tables (measured: 38 µs with 500 MB of objects), and
+/// for the mappings of any process (0.3 ms for 100 of them).
 const SMAPS_PER_TABLE: Duration = Duration::from_micros(40);
 const SMAPS_AT_LEAST: Duration = Duration::from_micros(300);
 
@@ -139,8 +139,8 @@ impl Row {
     }
 }
 
-/// Why processes have no transparent huge pages. The switch is inherited over `fork` and `exec`: a parent that has it, too, is taken
-/// for where it comes from.
+/// Why processes have no transparent huge pages. The switch is inherited over `fork` and `exec`: a parent that
+/// has it, too, is taken for where it comes from.
 pub(crate) fn switches(statuses: &BTreeMap<u32, ProcessStatus>, mode: Option<ThpMode>) -> BTreeMap<u32, Thp> {
     let off = |status: &ProcessStatus| status.thp_disabled == Some(ThpDisabled::Completely);
     let of = |status: &ProcessStatus| match status.thp_disabled {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 /// Record the memory of a command or of a running process over time.
 ///
-/// RSS, page tables, page faults and the control group's charge at each look; PSS, huge pages and what is stranded as often as the looks'
-/// share of the time allows: one percent, unless --cost says otherwise. A command gets a control group of its own where one can be made, and its own exit
-/// status passes through.
+/// RSS, page tables, page faults and the control group's charge at each look; PSS, huge pages and what is
+/// stranded as often as the looks' share of the time allows: one percent, unless --cost says otherwise. A
+/// command gets a control group of its own where one can be made, and its own exit status passes through.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +38,8 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "PID", value_parser = crate::process::id, required_unless_present = "command")]
     pub(crate) pid: Option<u32>,
     /// End after this time. Only with --pid: a command is recorded to its end.
-    // Against the command, too: of two arguments that exclude each other, as these, clap does not ask one for the other.
+    // Against the command, too: of two arguments that exclude each other, as these, clap does not ask one for
+    // the other.
     #[arg(long, value_name = "SECONDS", value_parser = crate::cli::seconds, requires = "pid", conflicts_with = "command")]
     pub(crate) duration: Option<f64>,
     /// The command and its arguments.

@@ -1,8 +1,9 @@
 //! The files of a recording, written so that what was recorded is kept whatever ends it.
 //!
-//! A table grows by a row with each look. When a row cannot be written (the disk is full), the file is cut after the last whole one and the
-//! recording goes on without it. A JSON document is whole or nothing: it is written anew beside the file and takes its place, first after a second and then
-//! each time the recording has become twice as long. So the last one that found room stays.
+//! A table grows by a row with each look. When a row cannot be written (the disk is full), the file is cut
+//! after the last whole one and the recording goes on without it. A JSON document is whole or nothing: it is
+//! written anew beside the file and takes its place, first after a second and then each time the recording has
+//! become twice as long. So the last one that found room stays.
 
 use super::data::Recording;
 use crate::descriptors::told;
@@ -13,8 +14,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The columns. The first three are those of the tool that the measurements of Ruby's heap pages were made with (mstat): nanoseconds, bytes,
-/// bytes of the kernel's own for the processes, here their page tables.
+/// The columns. The first three are those of the tool that the measurements of Ruby's heap pages were made with
+/// (mstat): nanoseconds, bytes, bytes of the kernel's own for the processes, here their page tables.
 const COLUMNS: &str =
     "time\trss\tkernel\tpss\thuge\thugetlb\tstranded\tcharge\tminor_faults\tmajor_faults\tprocesses\n";
 

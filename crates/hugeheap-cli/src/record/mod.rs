@@ -8,8 +8,9 @@
 //!   --pid        looks on this thread until the process ends, the time is up, or a signal comes
 //! ```
 //!
-//! What a recording costs the command, besides the looks (see [`watch`](crate::watch)): whatever can be done later is done when it runs
-//! already, on the thread that looks; and that thread is woken at the command's end, instead of ending with its next look: 25 ms on the average.
+//! What a recording costs the command, besides the looks (see [`watch`](crate::watch)): whatever can be done
+//! later is done when it runs already, on the thread that looks; and that thread is woken at the command's end,
+//! instead of ending with its next look: 25 ms on the average.
 
 pub(crate) mod arguments;
 mod data;
@@ -263,8 +264,8 @@ impl Session {
         })
     }
 
-    /// Looks until there is nothing more to see or `is_over`; `wait` waits for a time at most. Answers how many processes besides the first are
-    /// left.
+    /// Looks until there is nothing more to see or `is_over`; `wait` waits for a time at most. Answers how many
+    /// processes besides the first are left.
     fn watch(&mut self, mut watch: Watch, is_over: &dyn Fn() -> bool, wait: &dyn Fn(Duration)) -> usize {
         let mut next = Instant::now();
         while !is_over() {

@@ -4,8 +4,9 @@ use clap::Args;
 
 /// Free the memory that is stranded in a running process, from outside.
 ///
-/// A huge page of which only a part is still mapped stays charged whole, though RSS does not show it. The kernel is made to take such
-/// pages apart and free what nobody maps. The process runs on; contents do not change.
+/// A huge page of which only a part is still mapped stays charged whole, though RSS does not show it. The
+/// kernel is made to take such pages apart and free what nobody maps. The process runs on; contents do not
+/// change.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

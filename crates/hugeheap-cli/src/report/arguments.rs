@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 /// Make one page of measurements: tables, plots, host facts, the commands to repeat them.
 ///
-/// It reads the JSON of `stat`, `record`, `map`, `tlb` and of every `bench`, and tables of `record` (or of mstat). Recordings of the same name are
-/// runs of the same: they are laid over each other. The page needs no network and no other file.
+/// It reads the JSON of `stat`, `record`, `map`, `tlb` and of every `bench`, and tables of `record` (or of
+/// mstat). Recordings of the same name are runs of the same: they are laid over each other. The page needs no
+/// network and no other file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,5 @@
-//! The page: one file with its style, script and pictures in it. Everything that comes from measurements is escaped by the template.
+//! The page: one file with its style, script and pictures in it. Everything that comes from measurements is
+//! escaped by the template.
 
 use super::section::Section;
 use crate::figure::{self, Content, Figure, Table, svg};

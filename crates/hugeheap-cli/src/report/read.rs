@@ -41,7 +41,8 @@ pub(super) fn read(path: &Path) -> Result<Input, (String, u8)> {
     understood(path, text).map_err(|why| (why, exit::USAGE))
 }
 
-/// What a file has, or why it is no measurement. A device or a pipe may have no end: what no text has is the end of it, and so is [`LONGEST`].
+/// What a file has, or why it is no measurement. A device or a pipe may have no end: what no text has is the
+/// end of it, and so is [`LONGEST`].
 fn text_of(mut file: impl Read, longest: usize) -> io::Result<Result<Vec<u8>, String>> {
     let (mut text, mut chunk) = (Vec::new(), vec![0; CHUNK]);
     loop {
@@ -78,7 +79,8 @@ fn understood(path: &Path, text: Vec<u8>) -> Result<Input, String> {
     }
 }
 
-/// A table of samples as a recording. Its name is that of the file without a number at the end: `glibc_12.tsv` is a run of `glibc`.
+/// A table of samples as a recording. Its name is that of the file without a number at the end: `glibc_12.tsv`
+/// is a run of `glibc`.
 fn table(text: &str, file: &str) -> Result<Value, String> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().unwrap_or("").split('\t').collect();

@@ -7,7 +7,8 @@ use crate::output::{bytes, counted};
 use crate::statistics::{half_spread, median};
 use serde_json::Value;
 
-/// What is drawn of a recording, where it is there: its column and title. RSS always; the rest where it is not zero everywhere.
+/// What is drawn of a recording, where it is there: its column and title. RSS always; the rest where it is not
+/// zero everywhere.
 const COLUMNS: [(&str, &str); 8] = [
     ("rss", "RSS"),
     ("charge", "charge"),

@@ -6,7 +6,9 @@
 //!   neither                   ─▶ arenas
 //! ```
 //!
-//! A Ruby is told by its name, of the command or of the program that a script names: `ruby`, `ruby3.1`, `rails` through its first line, `env NAME=value ruby`. What a shell starts cannot be told; the summary says what to type.
+//! A Ruby is told by its name, of the command or of the program that a script names: `ruby`, `ruby3.1`, `rails`
+//! through its first line, `env NAME=value ruby`. What a shell starts cannot be told; the summary says what to
+//! type.
 
 use super::target::Target;
 use hugeheap::telemetry::Level;

@@ -1,8 +1,9 @@
 //! Finding the preload library, `libhugeheap_preload.so`.
 //!
-//! In this order: where `HUGEHEAP_PRELOAD_LIBRARY` says (and then nowhere else: a wrong setting shall not be covered up),
-//! where the caller says (a Python wheel carries its own), beside the program (a build tree, an unpacked
-//! archive), `../lib/hugeheap` and `../lib` from there (an installation). `libhugeheap_malloc.so`, for level `malloc`, is beside it.
+//! In this order: where `HUGEHEAP_PRELOAD_LIBRARY` says (and then nowhere else: a wrong setting shall not be
+//! covered up), where the caller says (a Python wheel carries its own), beside the program (a build tree, an
+//! unpacked archive), `../lib/hugeheap` and `../lib` from there (an installation). `libhugeheap_malloc.so`, for
+//! level `malloc`, is beside it.
 
 use hugeheap::telemetry::Level;
 use std::ffi::{CStr, OsStr, OsString};

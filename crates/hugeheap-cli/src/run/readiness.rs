@@ -1,4 +1,5 @@
-//! Whether this host can give the huge pages a policy wants, and merges equal pages where that is asked for: one line per obstacle, with the fix.
+//! Whether this host can give the huge pages a policy wants, and merges equal pages where that is asked for:
+//! one line per obstacle, with the fix.
 //!
 //! What cannot be read is no obstacle: the preload library finds out itself and counts it.
 

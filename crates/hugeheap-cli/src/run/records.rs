@@ -1,7 +1,8 @@
 //! The telemetry records of the processes a command consisted of.
 //!
-//! Each process that loaded the library maps a file `DIR/PID.hugeheap`, and one more, `DIR/PID-2.hugeheap` and so on, for each further
-//! runtime that it contains. They are read when the command has ended; records of killed processes too, and those of daemons that go on.
+//! Each process that loaded the library maps a file `DIR/PID.hugeheap`, and one more, `DIR/PID-2.hugeheap` and
+//! so on, for each further runtime that it contains. They are read when the command has ended; records of
+//! killed processes too, and those of daemons that go on.
 
 use crate::descriptors::told;
 use hugeheap::telemetry::Snapshot;
@@ -71,7 +72,8 @@ impl Records {
     }
 }
 
-/// Why no process could keep its record in `directory` now, if so. The library does not say it: a program that runs is not disturbed.
+/// Why no process could keep its record in `directory` now, if so. The library does not say it: a program that
+/// runs is not disturbed.
 pub(crate) fn unusable(directory: &Path) -> Option<String> {
     if directory.as_os_str().len() > DIRECTORY_NAME_MAX {
         return Some(format!("the name has more than {DIRECTORY_NAME_MAX} bytes"));
@@ -123,8 +125,8 @@ impl Mapped {
     }
 
     fn record(&self) -> &Record {
-        // SAFETY: mapped with a Record's size, aligned to a page, and consisting of atomic numbers, for which every content is
-        // valid and may change at any time. Lives as long as self.
+        // SAFETY: mapped with a Record's size, aligned to a page, and consisting of atomic numbers, for which
+        // every content is valid and may change at any time. Lives as long as self.
         unsafe { &*self.0 }
     }
 }

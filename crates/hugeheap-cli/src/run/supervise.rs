@@ -9,8 +9,9 @@
 //! | a process (`kill`, a supervisor) | `si_code` says a process | sent on to the command |
 //! | the command or a descendant | its process id | nothing: it means us, or the group |
 //!
-//! A `kill` of the whole group from outside (`kill -TERM -PGID`) cannot be told from one of us alone and arrives twice, as it does when `timeout` is
-//! the sender and no hugeheap is involved. When the command stops we stop too, so that the shell takes over.
+//! A `kill` of the whole group from outside (`kill -TERM -PGID`) cannot be told from one of us alone and
+//! arrives twice, as it does when `timeout` is the sender and no hugeheap is involved. When the command stops
+//! we stop too, so that the shell takes over.
 //!
 //! Signals are blocked and taken one by one with `sigtimedwait`: no handler runs, nothing is interrupted.
 
@@ -18,8 +19,8 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
-/// Signals that are sent on. Not among them: those that stop (the command's stopping is seen by waiting), those of our own faults, and
-/// those that cannot be caught.
+/// Signals that are sent on. Not among them: those that stop (the command's stopping is seen by waiting), those
+/// of our own faults, and those that cannot be caught.
 const FORWARDED: [libc::c_int; 13] = [
     libc::SIGHUP,
     libc::SIGINT,

@@ -1,8 +1,8 @@
 //! The command that is to be started: which file it is, and whether a library can be loaded into it.
 //!
-//! The kernel's way is followed: `PATH`, then `#!` lines (through `/usr/bin/env NAME` too) down to the program that is
-//! really executed. A hindrance found here is told in one line before the start, because what the dynamic loader does in these cases is
-//! to ignore the library without a word, or to die.
+//! The kernel's way is followed: `PATH`, then `#!` lines (through `/usr/bin/env NAME` too) down to the program
+//! that is really executed. A hindrance found here is told in one line before the start, because what the
+//! dynamic loader does in these cases is to ignore the library without a word, or to die.
 
 use super::elf::{self, Elf, Libc, Machine};
 use std::ffi::{CString, OsStr, OsString};
@@ -209,8 +209,8 @@ impl Target {
         WRAPPERS.contains(&program).then_some(program)
     }
 
-    /// The file to ask, when the command is an interpreter of one of these names, or a script of one. A wrapper (pyenv's `python3`)
-    /// answers for what it starts.
+    /// The file to ask, when the command is an interpreter of one of these names, or a script of one. A wrapper
+    /// (pyenv's `python3`) answers for what it starts.
     pub(crate) fn interpreter(&self, names: &[&str]) -> Option<&Path> {
         [&self.path, &self.program].into_iter().map(PathBuf::as_path).find(|path| {
             let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -304,7 +304,8 @@ fn interpreter_of(start: &[u8]) -> Option<Interpreter> {
     Some(named_to_env(words).map_or(Interpreter::Path(path), Interpreter::Searched))
 }
 
-/// The program that `env` is to start, by its arguments: `-S python3 -u`, `-i NAME=value python3`. The first word that is neither option nor setting.
+/// The program that `env` is to start, by its arguments: `-S python3 -u`, `-i NAME=value python3`. The first
+/// word that is neither option nor setting.
 fn named_to_env<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<OsString> {
     let mut unset = false;
     for word in words {

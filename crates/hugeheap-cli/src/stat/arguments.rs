@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 /// Compare whole commands: time, page faults, memory, huge pages, TLB.
 ///
-/// The commands stand after `--`, with `:::` between them; the first is what the others are compared with. They run in turn, so that a
-/// disturbance meets all of them. A change is marked `~` when it may as well be chance, judged for all figures together.
+/// The commands stand after `--`, with `:::` between them; the first is what the others are compared with. They
+/// run in turn, so that a disturbance meets all of them. A change is marked `~` when it may as well be chance,
+/// judged for all figures together.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

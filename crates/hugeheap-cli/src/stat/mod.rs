@@ -5,8 +5,9 @@
 //!                                                                        └─────▶ condition (--fail-if)
 //! ```
 //!
-//! Before each run the memory it needs is touched once (see [`touch`]), so that no command meets memory that a virtual machine's host
-//! took away. A command that failed once is left out from then on; what was measured of the others is reported.
+//! Before each run the memory it needs is touched once (see [`touch`]), so that no command meets memory that a
+//! virtual machine's host took away. A command that failed once is left out from then on; what was measured of
+//! the others is reported.
 
 pub(crate) mod arguments;
 mod compare;
@@ -293,7 +294,8 @@ fn deliver(
     Ok(())
 }
 
-/// Names of files for commands with these names, which differ: `a/b` and `a_b` became one file, and only the last was there.
+/// Names of files for commands with these names, which differ: `a/b` and `a_b` became one file, and only the
+/// last was there.
 fn file_names(names: &[&str]) -> Vec<String> {
     let mut taken: Vec<String> = Vec::new();
     for name in names {

@@ -5,8 +5,9 @@
 //!     └── looks, 50 a second ──────▶ page tables, coverage, stranded: what was seen at them
 //! ```
 //!
-//! What the command prints is not kept: a pipe that nobody reads would stop it, a file could fill the disk. Of what it says on standard error the
-//! end is kept, for the case that it fails. A process that it leaves behind may hold that pipe open: its end is not waited for.
+//! What the command prints is not kept: a pipe that nobody reads would stop it, a file could fill the disk. Of
+//! what it says on standard error the end is kept, for the case that it fails. A process that it leaves behind
+//! may hold that pipe open: its end is not waited for.
 
 use crate::bench::charge::Group;
 use crate::bench::counters::{Counters, Counts};
@@ -24,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
-/// Share of the time that looks may take: both sides have them, and of short commands, too, the coverage is to be seen: this allows a first look at it
-/// after 60 ms.
+/// Share of the time that looks may take: both sides have them, and of short commands, too, the coverage is to
+/// be seen: this allows a first look at it after 60 ms.
 const SHARE: f64 = 0.02;
 /// Bytes kept of what a command says on standard error.
 const KEPT: usize = 4096;
@@ -79,7 +80,8 @@ pub(crate) fn run(words: &[std::ffi::OsString], how: How) -> Result<(Run, usize)
     if let Some(group) = &group {
         group.adopt(&mut command).map_err(|error| not_started(&error))?;
     }
-    // With this it is forked in any case: a process that shared this one's memory until its exec would begin with our peak.
+    // With this it is forked in any case: a process that shared this one's memory until its exec would begin
+    // with our peak.
     interrupt::end_with_this(&mut command);
     let before: Vec<u32> = children(std::process::id());
     let counters = if how.has_counters { Counters::open().ok() } else { None };

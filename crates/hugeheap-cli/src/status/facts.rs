@@ -87,7 +87,8 @@ pub(crate) fn zones(text: &str) -> Vec<Zone> {
     text.lines().filter_map(zone).collect()
 }
 
-/// Free memory of `zones`. Blocks are of whole powers of two: one that is large enough holds huge pages without moving anything.
+/// Free memory of `zones`. Blocks are of whole powers of two: one that is large enough holds huge pages without
+/// moving anything.
 pub(crate) fn free<'a>(zones: impl Iterator<Item = &'a Zone>, os_page: u64, huge_page: u64) -> Free {
     let mut free = Free::default();
     for zone in zones {
@@ -118,8 +119,8 @@ const BALLOON: &str = "0x0005";
 /// The bit of its features that says that free pages are reported (`VIRTIO_BALLOON_F_REPORTING`).
 const REPORTING: usize = 5;
 
-/// Whether this kernel tells a hypervisor which memory is free, so that it takes it: a virtio balloon for which both agreed to. `None` where
-/// the devices may not be looked at. Other hypervisors' balloons do not say.
+/// Whether this kernel tells a hypervisor which memory is free, so that it takes it: a virtio balloon for which
+/// both agreed to. `None` where the devices may not be looked at. Other hypervisors' balloons do not say.
 pub(crate) fn free_page_reporting(knobs: &Knobs) -> Option<bool> {
     let devices = match knobs.list(VIRTIO) {
         Err(error) if error.code == libc::ENOENT => Vec::new(),

@@ -1,7 +1,8 @@
 //! `hugeheap status`: this host at a glance.
 //!
-//! Terms: *stranded* is what the kernel holds for huge pages of which only a part is mapped. The kernel counts such huge pages, not how much of
-//! each is mapped, so what is told is the most it can be. The charge that RSS does not show is in it.
+//! Terms: *stranded* is what the kernel holds for huge pages of which only a part is mapped. The kernel counts
+//! such huge pages, not how much of each is mapped, so what is told is the most it can be. The charge that RSS
+//! does not show is in it.
 
 pub(crate) mod arguments;
 pub(crate) mod facts;

@@ -42,8 +42,8 @@ pub(crate) struct GetArguments {
 
 /// Set knobs, or start a command with its own switch.
 ///
-/// All the knobs named are set, or none. They hold for the whole host until the next boot, or beyond it with --persist. The line
-/// that undoes it is printed.
+/// All the knobs named are set, or none. They hold for the whole host until the next boot, or beyond it with --persist.
+/// The line that undoes it is printed.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "hugeheap thp set [OPTIONS] NAME=VALUE...\n       hugeheap thp set --for [SWITCH] -- COMMAND...",
@@ -79,8 +79,8 @@ pub(crate) struct SetArguments {
     )]
     pub(crate) switch: Option<Switch>,
     /// Knobs and their values, as `hugeheap thp get` names them.
-    // Against the command, too: of two arguments that exclude each other clap asks neither for the other, so that `requires` below
-    // does not see a command without --for beside settings.
+    // Against the command, too: of two arguments that exclude each other clap asks neither for the other, so
+    // that `requires` below does not see a command without --for beside settings.
     #[arg(value_name = "NAME=VALUE", required_unless_present = "for_command", conflicts_with = "command")]
     pub(crate) settings: Vec<String>,
     /// The command and its arguments.

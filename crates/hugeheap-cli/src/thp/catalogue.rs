@@ -1,7 +1,7 @@
 //! The knobs of transparent huge pages: names, files, what their values mean. No system calls but reading.
 //!
-//! A name is the kernel's file name with its directory; only `enabled` is called `mode`. The knob of one size of huge page is
-//! `size.` and the size: `size.64K`, `size.2M`.
+//! A name is the kernel's file name with its directory; only `enabled` is called `mode`. The knob of one size
+//! of huge page is `size.` and the size: `size.64K`, `size.2M`.
 
 use hugeheap_os::linux::{Knob, Knobs, Linux};
 use hugeheap_os::{Error, Facts, Result};

@@ -1,7 +1,8 @@
 //! `hugeheap thp set --for`: a command with its own switch.
 //!
-//! `PR_SET_THP_DISABLE` belongs to the process and is inherited over fork and exec, so setting it here and becoming the command is all there is
-//! to do; nothing is left of hugeheap. It needs no privilege, in either direction.
+//! `PR_SET_THP_DISABLE` belongs to the process and is inherited over fork and exec, so setting it here and
+//! becoming the command is all there is to do; nothing is left of hugeheap. It needs no privilege, in either
+//! direction.
 
 use super::arguments::{SetArguments, Switch};
 use crate::change::quoted;

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 /// What-if TLB misses of a command, on OS pages and on huge pages, without hardware counters.
 ///
-/// The command runs twice under valgrind's cache model, with a line of 4 KiB and of 2 MiB: a cache of pages is a TLB. It is slow (20 to 100
-/// times) and gives the same figures each time for a command that does the same each time.
+/// The command runs twice under valgrind's cache model, with a line of 4 KiB and of 2 MiB: a cache of pages is
+/// a TLB. It is slow (20 to 100 times) and gives the same figures each time for a command that does the same
+/// each time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -6,8 +6,9 @@
 //!   no --cpu              KNOWN, by the family and model of /proc/cpuinfo; else what this CPU says of itself
 //! ```
 //!
-//! The table comes before CPUID because CPUID is not always right: an Alder Lake says that its first level has 64 entries for 4 KiB,
-//! its manual says 96, and so do measurements. A kind that neither a manual nor a CPU at hand confirmed is not in the table.
+//! The table comes before CPUID because CPUID is not always right: an Alder Lake says that its first level has
+//! 64 entries for 4 KiB, its manual says 96, and so do measurements. A kind that neither a manual nor a CPU at
+//! hand confirmed is not in the table.
 
 /// One level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,8 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// The same with fewer sets, as many as valgrind's model can have with lines of `page` bytes: less than 2 GiB in all.
+    /// The same with fewer sets, as many as valgrind's model can have with lines of `page` bytes: less than 2
+    /// GiB in all.
     pub(crate) fn fitted(self, page: u64) -> Self {
         let mut fitted = self;
         while u64::from(fitted.entries) * page >= 1 << 31 && fitted.entries > fitted.ways {

@@ -1,8 +1,9 @@
 //! The data TLB of this machine's CPU, as it tells by CPUID.
 //!
-//! AMD (Fn8000_0005, Fn8000_0006) gives entries and ways by page size; of the second level it gives a range of ways, 8 to 15 for
-//! instance, and the sets are a power of two. Intel (leaf 18H) gives ways and sets of each structure, and which page sizes it
-//! holds; several of the second level hold the same page size side by side. Other architectures have no such instruction.
+//! AMD (Fn8000_0005, Fn8000_0006) gives entries and ways by page size; of the second level it gives a range of
+//! ways, 8 to 15 for instance, and the sets are a power of two. Intel (leaf 18H) gives ways and sets of each
+//! structure, and which page sizes it holds; several of the second level hold the same page size side by side.
+//! Other architectures have no such instruction.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use told::own;

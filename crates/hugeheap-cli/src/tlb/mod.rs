@@ -109,7 +109,8 @@ fn compute(out: &Output, cpu: &Cpu, arguments: &TlbArguments) -> io::Result<[Com
         if let Some(computed) = model::compute(levels, page, follow, command, shown)? {
             return Ok(computed);
         }
-        // A wrapper, such as that of pyenv. It ran at its own speed until now, and what it started would not have had to be slow.
+        // A wrapper, such as that of pyenv. It ran at its own speed until now, and what it started would not
+        // have had to be slow.
         follow = Follow::Execution;
         out.progress(
             &format!(

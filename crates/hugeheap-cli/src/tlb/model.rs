@@ -37,7 +37,8 @@ pub(crate) struct Computed {
     pub(crate) status: ExitStatus,
 }
 
-/// How long what a command left may take to end by the signal that ended the command, and between two looks at it or at the command.
+/// How long what a command left may take to end by the signal that ended the command, and between two looks at
+/// it or at the command.
 const GRACE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -55,8 +56,8 @@ pub(crate) enum Follow {
     Children,
 }
 
-/// Runs `command`. Its standard output goes to standard error (`shown`) or nowhere. `None`: it was not counted, because it
-/// executed another program in its place, and that was not followed.
+/// Runs `command`. Its standard output goes to standard error (`shown`) or nowhere. `None`: it was not counted,
+/// because it executed another program in its place, and that was not followed.
 ///
 /// # Errors
 /// What the kernel says when valgrind cannot be started; one line when it computed nothing.
@@ -76,7 +77,8 @@ pub(crate) fn compute(
     valgrind
         .args(["-q", "--tool=cachegrind", "--cache-sim=yes"])
         .arg(format!("--trace-children={}", if follow == Follow::Alone { "no" } else { "yes" }))
-        // Code shares the second level with data; its first level has the geometry of data's, and its misses are not told.
+        // Code shares the second level with data; its first level has the geometry of data's, and its misses
+        // are not told.
         .args([format!("--I1={}", size(levels[0])), format!("--D1={}", size(levels[0]))])
         .arg(format!("--LL={}", size(levels[1])))
         .arg(format!("--cachegrind-out-file={}/%p", directory.path().display()))
@@ -120,8 +122,9 @@ pub(crate) fn compute(
     }
 }
 
-/// Waits for the end of valgrind, which a signal ends, too: alone it would go on for minutes, and its directory would stay. Valgrind keeps a signal
-/// until its next look, and forgets those it keeps when the command executes another program: the signal is given again to what came in its place.
+/// Waits for the end of valgrind, which a signal ends, too: alone it would go on for minutes, and its directory
+/// would stay. Valgrind keeps a signal until its next look, and forgets those it keeps when the command
+/// executes another program: the signal is given again to what came in its place.
 fn wait(process: &mut Child) -> io::Result<ExitStatus> {
     let own = process.id();
     let passed = interrupt::Measured::program(own as libc::pid_t);
@@ -141,7 +144,8 @@ fn wait(process: &mut Child) -> io::Result<ExitStatus> {
 
 /// Whether a child has ended; it is not waited for by this.
 fn has_ended(child: u32) -> io::Result<bool> {
-    // SAFETY: all zero is a valid value of this plain struct, which the call fills; `si_pid` stays 0 as long as the child runs.
+    // SAFETY: all zero is a valid value of this plain struct, which the call fills; `si_pid` stays 0 as long as
+    // the child runs.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         match libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT | libc::WNOHANG) {
@@ -151,14 +155,16 @@ fn has_ended(child: u32) -> io::Result<bool> {
     }
 }
 
-/// What tells one program in a process from the next: the vector the kernel gave it at its start has addresses of its stack and its code.
+/// What tells one program in a process from the next: the vector the kernel gave it at its start has addresses
+/// of its stack and its code.
 fn image(process: u32) -> Option<Vec<u8>> {
     std::fs::read(format!("/proc/{process}/auxv")).ok()
 }
 
-/// Ends what the command started and left to this process ([`adopt_orphans`](crate::watch::adopt_orphans)): with the signal that came, and with
-/// `SIGKILL` what is there a while later. Children of this process alone, whose numbers cannot have become another's; theirs become its own when
-/// they end. `before`: who is none of them.
+/// Ends what the command started and left to this process ([`adopt_orphans`](crate::watch::adopt_orphans)):
+/// with the signal that came, and with `SIGKILL` what is there a while later. Children of this process alone,
+/// whose numbers cannot have become another's; theirs become its own when they end. `before`: who is none of
+/// them.
 fn end_what_is_left(signal: i32, before: &[u32]) {
     let begin = Instant::now();
     let mut told = Vec::new();

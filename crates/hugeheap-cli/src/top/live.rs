@@ -7,8 +7,8 @@
 //!   reader ◀── watch, show, interval ───┘
 //! ```
 //!
-//! The drawing thread never reads a process, so a slow one does not hold up a key. What has come in meanwhile is taken in at once and drawn
-//! once.
+//! The drawing thread never reads a process, so a slow one does not hold up a key. What has come in meanwhile
+//! is taken in at once and drawn once.
 
 use super::draw::draw;
 use super::look::Look;
@@ -85,8 +85,8 @@ pub(crate) fn run(sampler: Sampler, mut state: State, look: Look) -> io::Result<
             }
         });
         let ended = Arc::clone(&over);
-        // Not waited for: when the terminal is gone, the library looks for its next key for ever. Before, a view whose connection
-        // was cut used a processor until it was killed.
+        // Not waited for: when the terminal is gone, the library looks for its next key for ever. Before, a
+        // view whose connection was cut used a processor until it was killed.
         thread::spawn(move || keys(&sender, &ended));
         let result = show(&mut screen, &mut state, look, &messages, &requests);
         over.store(true, Ordering::Relaxed);
@@ -124,7 +124,8 @@ fn show(
                     Action::None
                 }
                 Message::Event(Event::Key(key)) if key.kind != KeyEventKind::Release => state.key(key),
-                // The size is asked for at each drawing. What the terminal made of the old screen nobody knows, even if its size is what it was.
+                // The size is asked for at each drawing. What the terminal made of the old screen nobody knows,
+                // even if its size is what it was.
                 Message::Event(Event::Resize(..)) => {
                     screen.forget()?;
                     Action::None

@@ -109,7 +109,8 @@ const fn plain(character: char) -> char {
     }
 }
 
-/// Whether the locale's characters are Unicode: the first of these that is set decides, as in setlocale(3). None means ASCII.
+/// Whether the locale's characters are Unicode: the first of these that is set decides, as in setlocale(3).
+/// None means ASCII.
 pub(crate) fn is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
     let name = set.unwrap_or_default().to_lowercase();

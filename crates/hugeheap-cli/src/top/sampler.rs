@@ -6,7 +6,8 @@
 //!   watch   the map of the watched process, its charge  at most a tenth of the time
 //! ```
 //!
-//! A kernel thread has no memory and never gets any, so it is looked at once. A process that ends takes what is known of it along.
+//! A kernel thread has no memory and never gets any, so it is looked at once. A process that ends takes what is
+//! known of it along.
 
 use super::heap::Heap;
 use super::host::Host;
@@ -23,8 +24,8 @@ use hugeheap_os::{ErrorKind, Facts, MemoryLimits, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Time for one map of the watched process, or as long as a process may take at all, if that is longer. What is not seen until then
-/// is said.
+/// Time for one map of the watched process, or as long as a process may take at all, if that is longer. What is
+/// not seen until then is said.
 const MAP_BUDGET: Duration = Duration::from_millis(500);
 /// The next map is made after this many times what the last took: maps take at most a tenth of one core.
 const MAP_PAUSE: u32 = 10;

@@ -1,20 +1,22 @@
 //! Which process has its turn when its mappings are to be read, and how much of that there is. Pure.
 //!
-//! Terms: *credit* is time that may be spent on what is not cheap. It grows with [`SHARE`] of the time that passes, and reading is
-//! possible while there is some; what one process takes beyond it is paid back before the next. So the share holds on average
-//! whatever the processes are, and one that takes long does so at most once in a while.
+//! Terms: *credit* is time that may be spent on what is not cheap. It grows with [`SHARE`] of the time that
+//! passes, and reading is possible while there is some; what one process takes beyond it is paid back before
+//! the next. So the share holds on average whatever the processes are, and one that takes long does so at most
+//! once in a while.
 //!
-//! A *turn* is one of two things done to a process: its mappings are summed up (smaps), or its physical pages are looked at.
-//! Turns go by how long ago that was, in proportion to the square root of what reading it costs: equal ages would spend
-//! nearly all credit on the largest, equal shares of time would show it minutes late. Processes that are on the screen and those
-//! whose memory changed come sooner.
+//! A *turn* is one of two things done to a process: its mappings are summed up (smaps), or its physical pages
+//! are looked at. Turns go by how long ago that was, in proportion to the square root of what reading it costs:
+//! equal ages would spend nearly all credit on the largest, equal shares of time would show it minutes late.
+//! Processes that are on the screen and those whose memory changed come sooner.
 
 use core::time::Duration;
 
-/// Share of one core for reading what is not cheap. With the cheap part and the drawing of 300 processes it stays below 3 %.
+/// Share of one core for reading what is not cheap. With the cheap part and the drawing of 300 processes it
+/// stays below 3 %.
 const SHARE: f64 = 0.01;
-/// Credit at the start, and the most that is saved up, in seconds: the first screen is nearly complete with it (300 processes take
-/// about 0.1 s).
+/// Credit at the start, and the most that is saved up, in seconds: the first screen is nearly complete with it
+/// (300 processes take about 0.1 s).
 const SAVED: f64 = 0.2;
 /// How much sooner: what is on the screen, and what has changed.
 const SHOWN: f64 = 4.0;
@@ -80,8 +82,8 @@ impl Due {
     }
 }
 
-/// Sorts them: who has the first turn comes first. Those that never had one begin, largest first, but for those that would use the
-/// credit of all others up; and sums come before what is stranded.
+/// Sorts them: who has the first turn comes first. Those that never had one begin, largest first, but for those
+/// that would use the credit of all others up; and sums come before what is stranded.
 pub(crate) fn order(due: &mut [Due], now: Duration) {
     due.sort_by(|one, other| {
         let urgency = other.urgency(now).total_cmp(&one.urgency(now));

@@ -1,8 +1,8 @@
 //! The terminal: taken, and given back as it was, whatever happens.
 //!
-//! Taken means raw mode, the alternate screen, no cursor. It is given back when the guard is dropped, when the program panics
-//! (before the message is printed, so that it can be read), when the shell gets the terminal (Ctrl-Z, `SIGTSTP`), and before the program
-//! dies of a signal. Giving back twice does no harm.
+//! Taken means raw mode, the alternate screen, no cursor. It is given back when the guard is dropped, when the
+//! program panics (before the message is printed, so that it can be read), when the shell gets the terminal
+//! (Ctrl-Z, `SIGTSTP`), and before the program dies of a signal. Giving back twice does no harm.
 
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -74,8 +74,9 @@ impl Screen {
     }
 }
 
-/// The part of a terminal of this size that is drawn on. One without a size (a serial line, a terminal nobody has told of it) has that of the
-/// terminals which such lines go to. Of one that claims 65,535 lines of 65,535 columns the cells alone would be more memory than there is.
+/// The part of a terminal of this size that is drawn on. One without a size (a serial line, a terminal nobody
+/// has told of it) has that of the terminals which such lines go to. Of one that claims 65,535 lines of 65,535
+/// columns the cells alone would be more memory than there is.
 fn drawn_on(size: Size) -> Rect {
     let side = |told: u16, usual: u16, most: u16| if told == 0 { usual } else { told.min(most) };
     Rect::new(0, 0, side(size.width, USUAL.0, MOST.0), side(size.height, USUAL.1, MOST.1))
@@ -83,8 +84,8 @@ fn drawn_on(size: Size) -> Rect {
 
 /// Whether another process group has the terminal, as while this one is in the background.
 ///
-/// Whoever takes the terminal then is stopped (`SIGTTOU`), and with handlers installed not even `SIGTERM` ends it: that waits until it is
-/// continued, and continued it takes the terminal again.
+/// Whoever takes the terminal then is stopped (`SIGTTOU`), and with handlers installed not even `SIGTERM` ends
+/// it: that waits until it is continued, and continued it takes the terminal again.
 pub(crate) fn is_of_others() -> bool {
     // SAFETY: both calls take at most a number and answer one.
     let (theirs, ours) = unsafe { (libc::tcgetpgrp(libc::STDIN_FILENO), libc::getpgrp()) };
@@ -122,7 +123,8 @@ mod tests {
     fn terminal() -> (File, OwnedFd) {
         let (mut ours, mut theirs) = (-1, -1);
         let none = std::ptr::null_mut();
-        // SAFETY: the call fills both numbers when it answers 0; the other pointers may be null. Each number becomes one owner's.
+        // SAFETY: the call fills both numbers when it answers 0; the other pointers may be null. Each number
+        // becomes one owner's.
         unsafe {
             assert_eq!(libc::openpty(&raw mut ours, &raw mut theirs, none, none.cast(), none.cast()), 0);
             (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))

@@ -7,8 +7,8 @@
 //!     └ /  typing a filter: Enter keeps it, Esc takes it back
 //! ```
 //!
-//! The selection is a process and not a line: it stays on its process when the order changes. While nobody has moved it, it is the
-//! first line.
+//! The selection is a process and not a line: it stays on its process when the order changes. While nobody has
+//! moved it, it is the first line.
 
 use super::arguments::{LONGEST, SHORTEST, Units};
 use super::history::History;

@@ -7,11 +7,12 @@
 //!   Watch    one look at all of it ──▶ Sample
 //! ```
 //!
-//! A *look* reads what costs next to nothing (`status`, `stat`, the group's charge: 20 µs for a process, measured here, or 150 when a
-//! processor wakes up for it and finds nothing in its caches) each time. What
-//! walks page tables and takes the lock of the process's mappings (`smaps_rollup`), or its pages one by one (what is stranded), is asked only as often
-//! as fits a share of the time; cells of looks between stay empty. Looks themselves are made more rarely where they cost more than theirs: with
-//! a thousand processes one takes 20 ms.
+//! A *look* reads what costs next to nothing (`status`, `stat`, the group's charge: 20 µs for a process,
+//! measured here, or 150 when a processor wakes up for it and finds nothing in its caches) each time. What
+//! walks page tables and takes the lock of the process's mappings (`smaps_rollup`), or its pages one by one
+//! (what is stranded), is asked only as often as fits a share of the time; cells of looks between stay empty.
+//! Looks themselves are made more rarely where they cost more than theirs: with a thousand processes one takes
+//! 20 ms.
 //!
 //! ```text
 //!   budget, 1 % of the time   ├─ 0.25 smaps_rollup ─┼ 0.1 stranded ┼ 0.05 tree ┼── 0.4 the rest ──┼─ 0.2 not looks ─┤
@@ -32,21 +33,22 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Share of the time that looks may take, all sources together, unless said otherwise. What they take of a processor the watched program may have wanted,
-/// and what they hold a lock it may have waited for: so it is what they cost at most.
+/// Share of the time that looks may take, all sources together, unless said otherwise. What they take of a
+/// processor the watched program may have wanted, and what they hold a lock it may have waited for: so it is
+/// what they cost at most.
 const BUDGET: f64 = 0.01;
-/// Part of the budget for `smaps_rollup`, the most telling source. All parts together are 0.8: beside its looks a recorder starts, wakes up, and writes
-/// files, 8 ms in four seconds, measured here.
+/// Part of the budget for `smaps_rollup`, the most telling source. All parts together are 0.8: beside its looks
+/// a recorder starts, wakes up, and writes files, 8 ms in four seconds, measured here.
 ///
 /// It holds the lock that `mmap` and page faults of several threads need.
 const DETAILS: f64 = 0.25;
 /// The same for pages one by one, which takes the lock in small pieces.
 const STRANDED: f64 = 0.1;
-/// For finding out who was started: reads files of the processes, takes no lock of theirs. A process is found 50 ms after its start, in a tree of
-/// ten after half a second.
+/// For finding out who was started: reads files of the processes, takes no lock of theirs. A process is found
+/// 50 ms after its start, in a tree of ten after half a second.
 const TREE: f64 = 0.05;
-/// For what is read at each look. At 20 looks a second that is 200 µs for one: enough for a few processes on a machine that is idle otherwise, and for
-/// ten on one that is busy.
+/// For what is read at each look. At 20 looks a second that is 200 µs for one: enough for a few processes on a
+/// machine that is idle otherwise, and for ten on one that is busy.
 const REST: f64 = 0.4;
 /// What finding out who was started may take the first time.
 const FINDING: Duration = Duration::from_micros(25);
@@ -60,7 +62,8 @@ pub(crate) struct Sample {
     pub(crate) time: u64,
     /// Resident, without pages of a hugetlb pool. Pages that several processes share are counted in each.
     pub(crate) rss: u64,
-    /// The most that was resident in any one process until now, as the kernel keeps it: no peak between two looks is lost.
+    /// The most that was resident in any one process until now, as the kernel keeps it: no peak between two
+    /// looks is lost.
     pub(crate) peak: u64,
     /// Pages of hugetlb pools.
     pub(crate) hugetlb: u64,
@@ -161,7 +164,8 @@ impl Watch {
 
     /// Looks once; `None` when none of the processes is there any more.
     pub(crate) fn look(&mut self) -> Option<Sample> {
-        // Where the clock would count the time in which this thread waited for a processor, a loaded machine would make looks rare.
+        // Where the clock would count the time in which this thread waited for a processor, a loaded machine
+        // would make looks rare.
         let start = self.linux.thread_time();
         let elapsed = self.begin.elapsed();
         if self.finding.may(elapsed, FINDING) {

@@ -8,8 +8,9 @@
 //!   expected   ───╱┼───╱────┼──╱──                       ◀─────▶ at least cost ÷ share
 //! ```
 //!
-//! A source is asked as soon as its credit, share × time − what was spent, covers what it is expected to cost. Credit that was saved would let
-//! looks come too often for a while when they become costly (a command that starts a thousand processes), so a rhythm has none.
+//! A source is asked as soon as its credit, share × time − what was spent, covers what it is expected to cost.
+//! Credit that was saved would let looks come too often for a while when they become costly (a command that
+//! starts a thousand processes), so a rhythm has none.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ impl Pace {
         Self { share, spent: Duration::ZERO, last: None }
     }
 
-    /// Whether it may be asked after `elapsed`; `estimate` is what it may cost as long as that is not known from last time,
-    /// and later where it is more.
+    /// Whether it may be asked after `elapsed`; `estimate` is what it may cost as long as that is not known
+    /// from last time, and later where it is more.
     pub(super) fn may(&self, elapsed: Duration, estimate: Duration) -> bool {
         self.allowance(elapsed) >= self.last.unwrap_or(estimate).max(estimate)
     }
@@ -63,8 +64,8 @@ impl Rhythm {
         self.last = [self.last[1], cost];
     }
 
-    /// From the beginning of one look to that of the next, at least. The cheaper of the last two counts: the first one, whose files are in no cache yet,
-    /// and one that met with an accident say nothing of the next.
+    /// From the beginning of one look to that of the next, at least. The cheaper of the last two counts: the
+    /// first one, whose files are in no cache yet, and one that met with an accident say nothing of the next.
     pub(super) fn at_least(&self) -> Duration {
         self.last[0].min(self.last[1]).div_f64(self.share)
     }

@@ -26,7 +26,8 @@ pub(super) struct Cheap {
     pub(super) major_faults: u64,
 }
 
-/// What a file of the kernel says. Asked for with room enough, it says all at once; `fs::read` begins with 32 bytes and needs seven calls more.
+/// What a file of the kernel says. Asked for with room enough, it says all at once; `fs::read` begins with 32
+/// bytes and needs seven calls more.
 pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
     let mut file = fs::File::open(path).ok()?;
     let mut buffer = vec![0; ROOM];

@@ -1,8 +1,9 @@
 //! Which processes are watched: one, and those it starts.
 //!
-//! A process that was seen once belongs to the tree until it ends, also when the one that started it has ended (a daemon) and it got
-//! another parent. A number that is given to another process is noticed by the time of its start. What a command started and left within one look
-//! is found among this process's own children, when [`adopt_orphans`] was called: the kernel hands them to us.
+//! A process that was seen once belongs to the tree until it ends, also when the one that started it has ended
+//! (a daemon) and it got another parent. A number that is given to another process is noticed by the time of
+//! its start. What a command started and left within one look is found among this process's own children, when
+//! [`adopt_orphans`] was called: the kernel hands them to us.
 
 use super::source;
 use std::collections::BTreeMap;

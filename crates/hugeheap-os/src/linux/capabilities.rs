@@ -1,8 +1,8 @@
 //! Which calls this kernel really serves.
 //!
-//! Each is tried on two OS pages mapped for the purpose and dropped afterwards: versions lie (distributions backport, sandboxes
-//! filter), an answer does not. Where trying would do work, an empty range does: `madvise` checks that it
-//! knows the advice before it looks at the range.
+//! Each is tried on two OS pages mapped for the purpose and dropped afterwards: versions lie (distributions
+//! backport, sandboxes filter), an answer does not. Where trying would do work, an empty range does: `madvise`
+//! checks that it knows the advice before it looks at the range.
 
 use super::{pagemap, vm};
 use crate::{AddressRange, Capabilities};

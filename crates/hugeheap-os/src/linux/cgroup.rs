@@ -16,8 +16,9 @@
 //! `memory`; then the v2 hierarchy, should there be one (hybrid hosts), does not have it. A v1 mount is known by its
 //! options, a v2 mount by its type.
 //!
-//! Limits hold for all groups below, each beside what all of them are charged together ([`levels_of`], [`room`]). Where one limit is asked for, the least of the group and its visible parents counts. v1 knows the least of all parents, also
-//! those above the mount root (`hierarchical_memory_limit`).
+//! Limits hold for all groups below, each beside what all of them are charged together ([`levels_of`],
+//! [`room`]). Where one limit is asked for, the least of the group and its visible parents counts. v1 knows the
+//! least of all parents, also those above the mount root (`hierarchical_memory_limit`).
 
 use super::read::{self, File, Line, Lines, PathBuffer, Root};
 use crate::{CgroupVersion, Error, MemoryLevel, MemoryLimits, Result};
@@ -31,8 +32,9 @@ const CHARGE: &str = "read(memory charge)";
 /// Window for /proc/self/cgroup and mountinfo. Overlay mounts have longer lines; a cut line is never a cgroup's.
 const WINDOW: usize = 2048;
 
-/// Where a group's files are. More than a kibibyte: it is filled and used where it is, and a path to a file is made in it ([`at`](Self::at)). With copies and paths of their own these facts took 11 KiB of
-/// stack, in the first request of a thread that had no more.
+/// Where a group's files are. More than a kibibyte: it is filled and used where it is, and a path to a file is
+/// made in it ([`at`](Self::at)). With copies and paths of their own these facts took 11 KiB of stack, in the
+/// first request of a thread that had no more.
 struct Place {
     version: CgroupVersion,
     /// Directory of the group, with the root.
@@ -96,7 +98,8 @@ fn each_level(root: &Root, process: &[u8], limits: Limits, mut tell: impl FnMut(
             Ok(level) => {
                 top = Some(level);
                 seen |= above.is_some_and(|above| level.limit == above);
-                // Without a hierarchy (before 5.11) parents above do not limit. That is seen from the least limit of those that do.
+                // Without a hierarchy (before 5.11) parents above do not limit. That is seen from the least
+                // limit of those that do.
                 if level.limit < u64::MAX && above.is_none_or(|above| level.limit >= above) {
                     tell(level);
                 }
@@ -216,8 +219,8 @@ fn push_unescaped(path: &mut PathBuffer, text: &[u8]) -> Result<()> {
     path.push(rest)
 }
 
-/// What of `group` lies below `mount_root`: empty or with a slash in front. `None` when it lies elsewhere or outside of the
-/// namespace (the kernel writes `/..` then).
+/// What of `group` lies below `mount_root`: empty or with a slash in front. `None` when it lies elsewhere or
+/// outside of the namespace (the kernel writes `/..` then).
 fn below<'a>(group: &'a [u8], mount_root: &[u8]) -> Option<&'a [u8]> {
     if group.split(|&byte| byte == b'/').any(|part| part == b"..") {
         return None;
@@ -261,7 +264,8 @@ impl Place {
         Err(Error::new(MOUNTS, libc::ENOENT))
     }
 
-    /// Does something with the path of a file of the group: the directory's, which is longer by the file's name meanwhile.
+    /// Does something with the path of a file of the group: the directory's, which is longer by the file's name
+    /// meanwhile.
     fn at<R>(&mut self, name: &[u8], work: impl FnOnce(&PathBuffer) -> Result<R>) -> Result<R> {
         let length = self.directory.as_bytes().len();
         let path = &mut self.directory;
@@ -340,8 +344,8 @@ fn limits_v1(place: &mut Place) -> Result<MemoryLimits> {
     Ok(MemoryLimits { version: CgroupVersion::V1, max, high: None, charge, anonymous })
 }
 
-/// v1 writes "no limit" as the largest number of pages in bytes: 2⁶³ rounded down to the OS page, of which the largest is
-/// 64 KiB (256 KiB on one architecture).
+/// v1 writes "no limit" as the largest number of pages in bytes: 2⁶³ rounded down to the OS page, of which the
+/// largest is 64 KiB (256 KiB on one architecture).
 const fn is_limit_v1(limit: u64) -> bool {
     limit < (1 << 63) - (1 << 20)
 }

@@ -6,26 +6,31 @@
 //!   library's thread  ─┴▶ table   library's thread  ──▶ (empty)
 //! ```
 //!
-//! A number belongs to the process. A program that closes all numbers above 2 after a fork, as servers and test programs do, also closes the one that a library's thread
-//! has open just then, and its next socket gets the number. The library's `read` waited on that socket for a message meant for the program, and its `close` would have
-//! closed it. Threads of a library that the program does not know of therefore take themselves out of it.
+//! A number belongs to the process. A program that closes all numbers above 2 after a fork, as servers and test
+//! programs do, also closes the one that a library's thread has open just then, and its next socket gets the
+//! number. The library's `read` waited on that socket for a message meant for the program, and its `close`
+//! would have closed it. Threads of a library that the program does not know of therefore take themselves out
+//! of it.
 //!
-//! The empty table holds nothing of the program open either: who waits for the end of a pipe whose writers have closed it does not wait for the library.
+//! The empty table holds nothing of the program open either: who waits for the end of a pipe whose writers have
+//! closed it does not wait for the library.
 
 use core::ffi::{c_int, c_uint};
 
-/// Gives the calling thread an empty table of descriptors of its own. The other threads keep theirs, and nothing in it is closed. False where the kernel (before 5.9) or a filter
-/// refuses: the thread then shares the table as before.
+/// Gives the calling thread an empty table of descriptors of its own. The other threads keep theirs, and
+/// nothing in it is closed. False where the kernel (before 5.9) or a filter refuses: the thread then shares the
+/// table as before.
 ///
-/// For threads that a library started and that run nobody else's code: what the program has open, stderr too, is not there any more; see [`write_to_stderr`].
-/// `close_range(2)` with `CLOSE_RANGE_UNSHARE`; it copies no descriptor, so no file is flushed and no lock of a file is let go.
+/// For threads that a library started and that run nobody else's code: what the program has open, stderr too,
+/// is not there any more; see [`write_to_stderr`]. `close_range(2)` with `CLOSE_RANGE_UNSHARE`; it copies no
+/// descriptor, so no file is flushed and no lock of a file is let go.
 pub fn separate_descriptors() -> bool {
     // SAFETY: the table that is emptied is the calling thread's alone: the kernel made it for this call.
     unsafe { libc::syscall(libc::SYS_close_range, 0, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0 }
 }
 
-/// Writes to the process's stderr in one call, from threads with a [table of their own](separate_descriptors), too. Allocates nothing; what cannot be written is lost, for there is
-/// nobody to tell.
+/// Writes to the process's stderr in one call, from threads with a [table of their own](separate_descriptors),
+/// too. Allocates nothing; what cannot be written is lost, for there is nobody to tell.
 pub fn write_to_stderr(text: &[u8]) {
     if write(libc::STDERR_FILENO, text) >= 0 || crate::Error::last("write").code != libc::EBADF {
         return;

@@ -1,4 +1,5 @@
-//! Processors, caches and NUMA nodes: the affinity mask, `/sys/devices/system/cpu/cpu0/cache/` and `/sys/devices/system/node/`.
+//! Processors, caches and NUMA nodes: the affinity mask, `/sys/devices/system/cpu/cpu0/cache/` and
+//! `/sys/devices/system/node/`.
 //!
 //! Caches and nodes are read once when a heap is configured, so these functions may allocate.
 
@@ -105,7 +106,8 @@ fn numa_node(root: &Root, id: usize) -> Result<NumaNode> {
     Ok(NumaNode { id, total: total.ok_or(bad)?, free: free.ok_or(bad)? })
 }
 
-/// The numbers of the entries of a directory that are called `prefix` and a number, in order. Apart, so that its paths are off the stack when the entries are read.
+/// The numbers of the entries of a directory that are called `prefix` and a number, in order. Apart, so that
+/// its paths are off the stack when the entries are read.
 #[inline(never)]
 fn numbered(root: &Root, dir: &[u8], prefix: &[u8], name: &'static str) -> Result<Vec<usize>> {
     let number = |entry: &std::ffi::OsString| {

@@ -112,7 +112,8 @@ fn clock(id: libc::clockid_t) -> Duration {
     // SAFETY: the call fills the structure when it answers 0, and only then is it read.
     unsafe {
         if libc::clock_gettime(id, time.as_mut_ptr()) != 0 {
-            // Every Linux has this clock; a sandbox that refuses it gets a clock that stands still, which never goes back.
+            // Every Linux has this clock; a sandbox that refuses it gets a clock that stands still, which never
+            // goes back.
             return Duration::ZERO;
         }
         let time = time.assume_init();

@@ -11,9 +11,10 @@
 //! ```
 //!
 //! 1 and 2 fail without having touched the reservation. Step 3 is the only one that could hurt it: kernels
-//! before 5.16 cannot move hugetlb mappings, and say so (`EINVAL`) only *after* they removed the target. So the first move of a
-//! process goes to address space reserved for the purpose, and its outcome is remembered ([`MOVES`]). On a kernel that
-//! cannot move, a hugetlb backing is refused with `EOPNOTSUPP` and the reservation stays whole.
+//! before 5.16 cannot move hugetlb mappings, and say so (`EINVAL`) only *after* they removed the target. So the
+//! first move of a process goes to address space reserved for the purpose, and its outcome is remembered
+//! ([`MOVES`]). On a kernel that cannot move, a hugetlb backing is refused with `EOPNOTSUPP` and the
+//! reservation stays whole.
 //!
 //! Populating needs Linux 5.14, less than moving does, so there is no path without it.
 

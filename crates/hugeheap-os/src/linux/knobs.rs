@@ -1,16 +1,17 @@
 //! Knobs: the small text files of /proc/sys and /sys that steer huge pages, for those who set them.
 //!
-//! Terms: a *knob* is one file, named by its absolute path on the running system. Its *value* is the word or the number
-//! it is set to. A knob with *choices* shows all of them in one line, the value in brackets: `always [madvise] never`. The *root* is
-//! the directory that stands for `/`.
+//! Terms: a *knob* is one file, named by its absolute path on the running system. Its *value* is the word or
+//! the number it is set to. A knob with *choices* shows all of them in one line, the value in brackets:
+//! `always [madvise] never`. The *root* is the directory that stands for `/`.
 //!
 //! Invariants:
 //! * Nothing outside the root is written: a path whose links lead out of it is refused (`EXDEV`).
 //! * A value that was written is read again, and what the kernel made of it is the answer. The kernel may clamp (a pool
 //!   that is half met) without an error.
 //!
-//! Below another root a knob is often a plain file (a test, a copy of a host). Such a file keeps what was written and no more, so a
-//! choice written to it would lose the others and the brackets. It gets the whole line instead, as the kernel would show it.
+//! Below another root a knob is often a plain file (a test, a copy of a host). Such a file keeps what was
+//! written and no more, so a choice written to it would lose the others and the brackets. It gets the whole
+//! line instead, as the kernel would show it.
 //!
 //! Not part of [`Facts`](crate::Facts): no policy of the library sets a knob, and all of this allocates.
 
@@ -143,7 +144,8 @@ impl Knobs {
     /// Sets a knob, and answers what it says then.
     ///
     /// # Errors
-    /// `EACCES`, `EPERM`, `EROFS` without permission; `EINVAL` when the kernel refuses the value; `EXDEV` outside the root.
+    /// `EACCES`, `EPERM`, `EROFS` without permission; `EINVAL` when the kernel refuses the value; `EXDEV`
+    /// outside the root.
     pub fn write(&self, file: &str, value: &str) -> Result<Knob> {
         let path = self.path_inside(file)?;
         let before = self.read(file)?;

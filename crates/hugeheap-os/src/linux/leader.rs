@@ -1,9 +1,11 @@
-//! Whether the leader of this process has ended while other threads live: the thread whose number is the process's. The kernel keeps it as a zombie until the last one has ended.
+//! Whether the leader of this process has ended while other threads live: the thread whose number is the
+//! process's. The kernel keeps it as a zombie until the last one has ended.
 
 use super::Linux;
 use super::read::File;
 
-/// Bytes of `/proc/self/stat` in which the state lies: a number of at most seven digits and a name of at most 64 bytes are before it.
+/// Bytes of `/proc/self/stat` in which the state lies: a number of at most seven digits and a name of at most
+/// 64 bytes are before it.
 const BEGINNING: usize = 128;
 
 impl Linux {

@@ -6,7 +6,8 @@
 //! * the text itself, up to the line wanted. The kernel writes a private anonymous hugetlb mapping as a deleted
 //!   file called `/anon_hugepage`; reading is about a microsecond per mapping, without a walk of the page tables.
 //!
-//! A file is asked for by the end of its path, in the text. Not by device and inode: on overlayfs `maps` and `stat` disagree about them.
+//! A file is asked for by the end of its path, in the text. Not by device and inode: on overlayfs `maps` and
+//! `stat` disagree about them.
 
 use super::Linux;
 use super::read::{self, File, Lines, Source};
@@ -65,9 +66,10 @@ pub(super) fn mapping_at(address: usize) -> Result<Option<Mapping>> {
 }
 
 impl Linux {
-    /// Whether this process has a file mapped, shared and writable, whose path ends in `name`; a file that was deleted meanwhile is
-    /// none. System calls only: fit for a child that was just forked. `name` is without line breaks, which the kernel writes in another
-    /// way. A path of more than about 4000 bytes is not recognised.
+    /// Whether this process has a file mapped, shared and writable, whose path ends in `name`; a file that was
+    /// deleted meanwhile is none. System calls only: fit for a child that was just forked. `name` is without
+    /// line breaks, which the kernel writes in another way. A path of more than about 4000 bytes is not
+    /// recognised.
     ///
     /// # Errors
     /// Where /proc cannot be read.

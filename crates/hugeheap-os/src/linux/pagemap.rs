@@ -133,8 +133,8 @@ pub(super) fn scan_step(
         any_of: wanted.any_of,
         reported: wanted.reported,
     };
-    // SAFETY: the request writes the structure, whose size it encodes, and at most `region_count` elements of `regions`,
-    // which is borrowed for the call. Without flags it changes no page.
+    // SAFETY: the request writes the structure, whose size it encodes, and at most `region_count` elements of
+    // `regions`, which is borrowed for the call. Without flags it changes no page.
     let count = unsafe { libc::ioctl(file.descriptor(), PAGEMAP_SCAN as _, &raw mut scan) };
     match usize::try_from(count) {
         Ok(count) => Ok((count.min(REGIONS), scan.walk_end)),
@@ -177,7 +177,8 @@ pub(super) fn scans(page: AddressRange) -> bool {
 /// Bytes of an entry of the table's old form.
 const ENTRY: usize = 8;
 
-/// Calls `entry` with the number of each OS page of `range`, a multiple of the OS page, and what the table's old form says of it. Works on every kernel.
+/// Calls `entry` with the number of each OS page of `range`, a multiple of the OS page, and what the table's
+/// old form says of it. Works on every kernel.
 fn each_entry(range: AddressRange, mut entry: impl FnMut(usize, u64)) -> Result<()> {
     let mut file = open()?;
     let page = vm::os_page();
@@ -206,7 +207,8 @@ const PRESENT_BIT: u64 = 1 << 63;
 /// Of a file, or shared by intention: what a private mapping of memory never is.
 const FILE_BIT: u64 = 1 << 61;
 
-/// One page table points to it, once. Linux 4.2; told without privilege. The zero page has no such bit, and neither have pages that a fork shares or that were merged.
+/// One page table points to it, once. Linux 4.2; told without privilege. The zero page has no such bit, and
+/// neither have pages that a fork shares or that were merged.
 const EXCLUSIVE_BIT: u64 = 1 << 56;
 
 /// Bytes of `range`, a multiple of the OS page, whose pages are present.

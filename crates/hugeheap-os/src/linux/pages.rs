@@ -6,10 +6,11 @@
 //! | mapped | the same made readable and writable, with the backing's advice; only readable for `Zeros`; or a hugetlb mapping moved here |
 //! | resident | pages in it |
 //!
-//! Invariant: address space of a reservation is never unmapped, only mapped over, and each such step is one atomic
-//! system call that checks its limits first; where the kernel unmaps it and fails then, it is taken again ([`restore_reservation`]). `MAP_NORESERVE` keeps terabytes of reservation
-//! out of the kernel's overcommit account; under `vm.overcommit_memory=2` the kernel ignores it and charges a range when
-//! it becomes writable, so `map` can fail there and the reservation itself cannot.
+//! Invariant: address space of a reservation is never unmapped, only mapped over, and each such step is one
+//! atomic system call that checks its limits first; where the kernel unmaps it and fails then, it is taken
+//! again ([`restore_reservation`]). `MAP_NORESERVE` keeps terabytes of reservation out of the kernel's
+//! overcommit account; under `vm.overcommit_memory=2` the kernel ignores it and charges a range when it becomes
+//! writable, so `map` can fail there and the reservation itself cannot.
 //!
 //! Everything here is system calls on the stack's data: no heap, no locks, safe in signal and fork handlers.
 
@@ -20,7 +21,8 @@ use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::io::Write;
 
-/// Bytes of the smallest OS page that Linux has on processors with huge pages. Where pages are larger some are touched twice.
+/// Bytes of the smallest OS page that Linux has on processors with huge pages. Where pages are larger some are
+/// touched twice.
 const LEAST_PAGE: usize = 4 << 10;
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -90,7 +92,8 @@ impl Pages for Linux {
         for page in (range.start..range.end()).step_by(LEAST_PAGE) {
             // SAFETY: the caller owns the range, which is mapped writable; the word begins a page.
             let word = unsafe { &*(page as *const AtomicUsize) };
-            // Not an addition of 0, which may be compiled to a read: that maps a page of zeros. What is not 0 is resident already.
+            // Not an addition of 0, which may be compiled to a read: that maps a page of zeros. What is not 0
+            // is resident already.
             let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         Ok(())
@@ -101,11 +104,12 @@ impl Pages for Linux {
         unsafe { vm::advise(range, vm::MADV_COLLAPSE, "madvise(MADV_COLLAPSE)") }
     }
 
-    /// Splits with `MADV_COLD`, which has to split a huge page of which it may deactivate only a part. (`MADV_PAGEOUT` splits
-    /// too, came with the same kernel, 5.4, and would write live data to swap.)
+    /// Splits with `MADV_COLD`, which has to split a huge page of which it may deactivate only a part.
+    /// (`MADV_PAGEOUT` splits too, came with the same kernel, 5.4, and would write live data to swap.)
     ///
-    /// Once is enough, also for memory touched a moment ago on another CPU: a page in a per-CPU batch of the kernel could
-    /// not be split, but huge pages are never batched (`linux_split` tests that; 0.25 ms per huge page).
+    /// Once is enough, also for memory touched a moment ago on another CPU: a page in a per-CPU batch of the
+    /// kernel could not be split, but huge pages are never batched (`linux_split` tests that; 0.25 ms per huge
+    /// page).
     ///
     /// Huge pages mapped whole are left whole. Not split are pages that a forked child still shares and pages of
     /// a locked mapping (`mlockall`: `EINVAL`).
@@ -119,7 +123,8 @@ impl Pages for Linux {
         unsafe { vm::advise(range, libc::MADV_DONTNEED, "madvise(MADV_DONTNEED)") }
     }
 
-    /// Whole huge pages stay whole (`MADV_FREE` splits those of which the range holds only a part), and are taken whole.
+    /// Whole huge pages stay whole (`MADV_FREE` splits those of which the range holds only a part), and are
+    /// taken whole.
     unsafe fn offer(&self, range: AddressRange) -> Result<()> {
         // SAFETY: the caller owns the range and gives its contents up.
         unsafe { vm::advise(range, libc::MADV_FREE, "madvise(MADV_FREE)") }
@@ -181,8 +186,8 @@ pub(super) fn reserve(len: usize, align: usize) -> Result<AddressRange> {
     match vm::reserve_anywhere(wide) {
         // SAFETY: as above.
         Ok(range) => unsafe { trim(range, len, align) },
-        // Under `ulimit -v` there may be room for the range but not for the excess: try the aligned places beside the one
-        // that was free a moment ago.
+        // Under `ulimit -v` there may be room for the range but not for the excess: try the aligned places
+        // beside the one that was free a moment ago.
         Err(error) => {
             let below = lucky.start & !(align - 1);
             let places = [below, below.wrapping_sub(align), below.wrapping_add(align)];
@@ -249,26 +254,30 @@ unsafe fn make_accessible(range: AddressRange, protection: c_int, call: &'static
     unsafe { vm::protect(range, protection, call).inspect_err(|_| undo(range)) }
 }
 
-/// Makes a range reserved again of which perhaps a part was mapped: a call may have done a part of a range that consists of several mappings.
+/// Makes a range reserved again of which perhaps a part was mapped: a call may have done a part of a range that
+/// consists of several mappings.
 ///
 /// # Safety
 /// The caller owns `range`, and nothing in it is in use.
 unsafe fn undo(range: AddressRange) {
     // SAFETY: the caller owns the range and gives its contents up.
     unsafe {
-        // If the fresh reservation is refused (too many mappings), no access is what matters, and that needs no new mapping.
+        // If the fresh reservation is refused (too many mappings), no access is what matters, and that needs no
+        // new mapping.
         if vm::reserve_over(range).is_err() {
             let _ = vm::protect(range, libc::PROT_NONE, "mprotect(PROT_NONE)");
         }
     }
 }
 
-/// After a move over `range` failed: makes sure that it is there and reserved. Before the move it had the access `marked`.
+/// After a move over `range` failed: makes sure that it is there and reserved. Before the move it had the
+/// access `marked`.
 ///
-/// The kernel checks what it can before it removes the target of a move, so nearly always the range is as it was. If it was removed
-/// (memory for the kernel's own records has run out, or a signal came while it un-shared pages that KSM had merged) it is taken
-/// again. Another thread may have been quicker. Its mapping is told by the access and left alone: once its access was taken away
-/// here, and that thread died. But the caller would map over it one day, so the process ends here and says why.
+/// The kernel checks what it can before it removes the target of a move, so nearly always the range is as it
+/// was. If it was removed (memory for the kernel's own records has run out, or a signal came while it un-shared
+/// pages that KSM had merged) it is taken again. Another thread may have been quicker. Its mapping is told by
+/// the access and left alone: once its access was taken away here, and that thread died. But the caller would
+/// map over it one day, so the process ends here and says why.
 ///
 /// # Safety
 /// The caller owns `range`, and nothing in it is in use.

@@ -5,15 +5,18 @@
 //! fixed buffer on the stack. A file is read either whole into the caller's buffer ([`whole`]) or line by line
 //! through a fixed window ([`Lines`]).
 //!
-//! Invariants (but for [`list`], which needs the heap): no heap, no locks, no formatting; every descriptor is closed on all ways out and never survives an
-//! `exec`; an interrupted call is made again. A file that does not fit is an error, never a silent prefix;
-//! only [`Lines`] shortens, and says so in [`Line::cut`]. Files are read by position only. When the program closes the number meanwhile and gets it for a socket, that fails, where
-//! `read` would wait for a message and take it from the program ([`descriptors`](super::descriptors)).
+//! Invariants (but for [`list`], which needs the heap): no heap, no locks, no formatting; every descriptor is
+//! closed on all ways out and never survives an `exec`; an interrupted call is made again. A file that does not
+//! fit is an error, never a silent prefix; only [`Lines`] shortens, and says so in [`Line::cut`]. Files are
+//! read by position only. When the program closes the number meanwhile and gets it for a socket, that fails,
+//! where `read` would wait for a message and take it from the program ([`descriptors`](super::descriptors)).
 //!
-//! What is said of this process's memory is read below /proc/thread-self: /proc/self is the leader, and of one that has [ended](super::leader) before other threads it says that it has none.
+//! What is said of this process's memory is read below /proc/thread-self: /proc/self is the leader, and of one
+//! that has [ended](super::leader) before other threads it says that it has none.
 //!
-//! Errors carry one static name for the whole file ("read(/proc/meminfo)"; that of a process's is named below /proc/self): the code tells whether opening (`ENOENT`, `EACCES`),
-//! reading, or understanding it failed (`EBADMSG`).
+//! Errors carry one static name for the whole file ("read(/proc/meminfo)"; that of a process's is named below
+//! /proc/self): the code tells whether opening (`ENOENT`, `EACCES`), reading, or understanding it failed
+//! (`EBADMSG`).
 
 use crate::{Error, Result};
 use core::ffi::{CStr, c_int};
@@ -21,8 +24,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Longest path this module opens. Control groups of container platforms nest to about 300 bytes; the limit keeps all buffers
-/// of one fact under 8 KiB of stack.
+/// Longest path this module opens. Control groups of container platforms nest to about 300 bytes; the limit
+/// keeps all buffers of one fact under 8 KiB of stack.
 const PATH_MAX: usize = 1024;
 /// Longest root. Leaves room for what follows it in a path.
 const ROOT_MAX: usize = 256;
@@ -56,7 +59,8 @@ impl Root {
         &self.bytes[..self.len]
     }
 
-    /// Does something with the path of what `parts` (the first of which begins with a slash) are together under this root. Apart, so that who asks has none of its kibibyte on the stack, and no two at a time: for what
+    /// Does something with the path of what `parts` (the first of which begins with a slash) are together under
+    /// this root. Apart, so that who asks has none of its kibibyte on the stack, and no two at a time: for what
     /// the first request of a thread asks, which may have 16 KiB.
     #[inline(never)]
     pub(super) fn at<R>(
@@ -228,7 +232,8 @@ pub(super) fn whole<'a>(path: &PathBuffer, buffer: &'a mut [u8], name: &'static 
     Ok(&buffer[..filled])
 }
 
-/// As [`whole`], for a file of one line: its newline ends it, and the end of the file is not asked for, which is a system call of four.
+/// As [`whole`], for a file of one line: its newline ends it, and the end of the file is not asked for, which
+/// is a system call of four.
 pub(super) fn line<'a>(path: &PathBuffer, buffer: &'a mut [u8], name: &'static str) -> Result<&'a [u8]> {
     let filled = fill(&mut File::open(path, name)?, buffer, name, ends_line)?;
     Ok(&buffer[..filled])

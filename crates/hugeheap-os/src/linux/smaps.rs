@@ -13,9 +13,9 @@
 //! ```
 //!
 //! A mapping that lies in the range counts as reported. Of one that sticks out, the resident bytes inside are
-//! counted page by page, and its huge pages are taken to be spread over it evenly: the only estimate in this crate, and
-//! only on such kernels. Writing smaps makes the kernel walk the page tables of everything before the range, too, which in a
-//! large process takes seconds.
+//! counted page by page, and its huge pages are taken to be spread over it evenly: the only estimate in this
+//! crate, and only on such kernels. Writing smaps makes the kernel walk the page tables of everything before
+//! the range, too, which in a large process takes seconds.
 
 use super::read::{self, File, Lines, Source};
 use super::{maps, pagemap};

@@ -27,7 +27,8 @@ impl FakeRoot {
     }
 }
 
-/// Runs `body` without the privilege to read everything, where this process has it: as another user, in this thread only.
+/// Runs `body` without the privilege to read everything, where this process has it: as another user, in this
+/// thread only.
 pub(super) fn unprivileged<T>(body: impl FnOnce() -> T) -> T {
     const KEEP: libc::c_long = -1;
     const NOBODY: libc::c_long = 65534;

@@ -1,8 +1,9 @@
 //! Transparent huge pages: the host's knobs and this process's switch.
 //!
 //! A knob with several choices is a file with all of them in one line, the chosen one in brackets:
-//! `always [madvise] never`. Since Linux 6.8 each page size has an `enabled` of its own, which for the
-//! PMD size is `inherit` (look at the global one) unless somebody changed it; what it says otherwise overrides the global mode.
+//! `always [madvise] never`. Since Linux 6.8 each page size has an `enabled` of its own, which for the PMD size
+//! is `inherit` (look at the global one) unless somebody changed it; what it says otherwise overrides the
+//! global mode.
 
 use super::read::{self, PathBuffer, Root};
 use crate::{Error, Khugepaged, Result, Thp, ThpDefrag, ThpDisabled, ThpMode};

@@ -78,7 +78,8 @@ pub(super) fn is_resident(range: AddressRange) -> Result<bool> {
 
 /// A memory barrier on every thread of the process. Leaves `errno` as it was.
 ///
-/// The process is registered each time, for which the kernel looks at a bit once it is: a call without is refused, and that it was refused is in `errno`, which a program that gives memory back had set itself.
+/// The process is registered each time, for which the kernel looks at a bit once it is: a call without is
+/// refused, and that it was refused is in `errno`, which a program that gives memory back had set itself.
 pub(super) fn barrier() -> Result<()> {
     // SAFETY: the call has no other effect than the barrier; `errno` is this thread's.
     unsafe {

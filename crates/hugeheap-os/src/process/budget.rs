@@ -1,7 +1,8 @@
 //! How much time an operation may still take: pure, no clock and no system calls.
 //!
-//! What has passed is added up from one reading of the clock to the next, and nothing is added where it was turned back (what a hypervisor may do that
-//! moves or restores a machine). With the moment of the end alone an operation would go on for as much longer as the clock was turned back by.
+//! What has passed is added up from one reading of the clock to the next, and nothing is added where it was
+//! turned back (what a hypervisor may do that moves or restores a machine). With the moment of the end alone an
+//! operation would go on for as much longer as the clock was turned back by.
 
 use core::time::Duration;
 

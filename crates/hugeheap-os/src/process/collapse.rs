@@ -1,7 +1,7 @@
 //! Making the heap of a running process huge: which units, in which order, and when to stop.
 //!
-//! A collapse fills the holes of a unit with zeros and un-shares what `fork` shared: memory grows by both. So a unit is worth it only
-//! when it is dense, and the growth of all of them together has a limit:
+//! A collapse fills the holes of a unit with zeros and un-shares what `fork` shared: memory grows by both. So a
+//! unit is worth it only when it is dense, and the growth of all of them together has a limit:
 //!
 //! ```text
 //!   every unit with anything resident, of private writable anonymous mappings
@@ -12,9 +12,9 @@
 //!          sorted by growth, then address; taken while the sum stays within the limit, else over_limit
 //! ```
 //!
-//! Invariants: memory the plan adds never exceeds its limit; a unit is looked at again just before its call, because the process
-//! went on running, and left alone when it is no longer what was planned. A mapping that refuses ([`EINVAL`]) from the first on
-//! is not asked more than [`REFUSALS`] times.
+//! Invariants: memory the plan adds never exceeds its limit; a unit is looked at again just before its call,
+//! because the process went on running, and left alone when it is no longer what was planned. A mapping that
+//! refuses ([`EINVAL`]) from the first on is not asked more than [`REFUSALS`] times.
 //!
 //! [`EINVAL`]: crate::ErrorKind::Invalid
 
@@ -31,8 +31,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Asks of one mapping that may answer `EINVAL` before the rest of it is left out: advised against, or watched by
 /// userfaultfd, it answers so for every unit.
 const REFUSALS: u32 = 3;
-/// Share of a unit's pages that must be resident. At 90 % a huge page wastes at most a tenth of itself; below that holes
-/// are usually free blocks an allocator may give back.
+/// Share of a unit's pages that must be resident. At 90 % a huge page wastes at most a tenth of itself; below
+/// that holes are usually free blocks an allocator may give back.
 const MIN_DENSITY: f64 = 0.9;
 /// Growth without a limit set, as a share of resident memory.
 const MAX_GROWTH: f64 = 0.05;
@@ -178,16 +178,17 @@ fn growth(unit: &Unit, shared: u32, picture: &Picture) -> u64 {
 
 /// The limit on growth: what is asked for, and what the cgroup has room for.
 ///
-/// Room is what the tightest level has, and not what the group has: one whose parent is nearly full got a group beside it killed.
+/// Room is what the tightest level has, and not what the group has: one whose parent is nearly full got a group
+/// beside it killed.
 fn growth_limit(options: &CollapseOptions, resident: u64, levels: &[MemoryLevel], unit: usize) -> u64 {
     let asked = options.max_growth.unwrap_or((resident as f64 * MAX_GROWTH) as u64);
     let room = levels.iter().map(MemoryLevel::room).min();
     asked.min(room.map_or(u64::MAX, |room| room.saturating_sub(ROOM * unit as u64)))
 }
 
-/// The picture without mappings that are advised against huge pages, and how many units of those would have been chosen. The kernel
-/// refuses them; left in, they would use up what memory may grow by, and be promised by a dry run. What cannot be told stays in, and
-/// is refused in its turn.
+/// The picture without mappings that are advised against huge pages, and how many units of those would have
+/// been chosen. The kernel refuses them; left in, they would use up what memory may grow by, and be promised by
+/// a dry run. What cannot be told stays in, and is refused in its turn.
 fn without_closed(
     picture: &Picture,
     process: &impl Process,
@@ -254,8 +255,8 @@ pub struct CollapseReport {
 /// Puts the dense units of a process on huge pages. `progress` is called after each call with the share of steps done.
 ///
 /// # Errors
-/// When the process cannot be looked at, or collapsing is not possible or not allowed: nothing has been changed then. What happens
-/// after the first change is in the report.
+/// When the process cannot be looked at, or collapsing is not possible or not allowed: nothing has been changed
+/// then. What happens after the first change is in the report.
 pub fn collapse(
     process: &impl Process,
     options: &CollapseOptions,

@@ -1,9 +1,10 @@
 //! One process, this or another: what its memory consists of, and changing that from outside.
 //!
-//! Terms: a *unit* is one huge-page-aligned range of huge-page size of a process's address space; what the kernel can put on
-//! a huge page. A unit is *dense* when nearly all its OS pages are resident. A *partial huge page* is one of which the process
-//! maps a part, with entries of its own; the rest of it is stranded when nobody maps it. The *picture* is what was
-//! gathered about a process at one time. Its process goes on running: the picture is old when it is looked at.
+//! Terms: a *unit* is one huge-page-aligned range of huge-page size of a process's address space; what the
+//! kernel can put on a huge page. A unit is *dense* when nearly all its OS pages are resident. A *partial huge
+//! page* is one of which the process maps a part, with entries of its own; the rest of it is stranded when
+//! nobody maps it. The *picture* is what was gathered about a process at one time. Its process goes on running:
+//! the picture is old when it is looked at.
 //!
 //! ```text
 //!   collapse()   release()            gather, plan, do, look again: whole operations on any Process
@@ -18,8 +19,8 @@
 //!       trait Process                 linux::LinuxProcess, simulated::RemoteProcess
 //! ```
 //!
-//! Nothing here changes contents. What it changes is what backs them: `collapse` copies a unit to a new huge page (holes
-//! become zero pages, memory may grow), `split` makes the kernel take a partial huge page apart.
+//! Nothing here changes contents. What it changes is what backs them: `collapse` copies a unit to a new huge
+//! page (holes become zero pages, memory may grow), `split` makes the kernel take a partial huge page apart.
 //!
 //! For this process itself (no privilege needed):
 //!
@@ -135,7 +136,8 @@ pub struct ProcessStatus {
     pub swapped: u64,
     /// Size of its page tables (`VmPTE`).
     pub page_tables: u64,
-    /// Whether it has transparent huge pages switched off (`THP_enabled`); `None` where the kernel does not tell (before 5.0).
+    /// Whether it has transparent huge pages switched off (`THP_enabled`); `None` where the kernel does not
+    /// tell (before 5.0).
     pub thp_disabled: Option<ThpDisabled>,
     /// Whether it has memory of its own: not so a kernel thread, nor a process that has ended and was not waited for.
     pub has_memory: bool,
@@ -181,7 +183,8 @@ pub struct PartialPage {
     pub mapped_here: u32,
     /// OS pages of it that somebody maps; `None` where the kernel does not say.
     pub mapped: Option<u32>,
-    /// Entries of all page tables that point to it; `None` where the kernel does not say. More than this process has: another maps it, too.
+    /// Entries of all page tables that point to it; `None` where the kernel does not say. More than this
+    /// process has: another maps it, too.
     pub entries: Option<u32>,
 }
 
@@ -238,21 +241,22 @@ pub trait Process {
     /// See [the trait](Process).
     fn mappings(&self) -> Result<Vec<ProcessMapping>>;
 
-    /// Details of its mappings in the order of addresses, until `deadline` (on its clock), and whether all are there. The
-    /// deadline is looked at between mappings: one large one takes as long as its page tables are.
+    /// Details of its mappings in the order of addresses, until `deadline` (on its clock), and whether all are
+    /// there. The deadline is looked at between mappings: one large one takes as long as its page tables are.
     ///
     /// # Errors
     /// See [the trait](Process).
     fn details(&self, deadline: Duration) -> Result<(Vec<MappingDetail>, bool)>;
 
-    /// Hands what is resident or swapped in `range` to `visit`, in the order of addresses. Costs a walk of the page tables
-    /// of the range.
+    /// Hands what is resident or swapped in `range` to `visit`, in the order of addresses. Costs a walk of the
+    /// page tables of the range.
     ///
     /// # Errors
     /// See [the trait](Process).
     fn pages(&self, range: AddressRange, visit: &mut dyn FnMut(PageRun)) -> Result<()>;
 
-    /// Whether [`pages`](Process::pages) tells huge pages from others (Linux 6.7 and newer). Where it does not, all are `Small`.
+    /// Whether [`pages`](Process::pages) tells huge pages from others (Linux 6.7 and newer). Where it does not,
+    /// all are `Small`.
     fn tells_huge(&self) -> bool;
 
     /// OS pages of `unit` that this process does not map alone: shared since a `fork`, or the page of zeros.
@@ -264,8 +268,8 @@ pub trait Process {
     /// How [`partial_pages`](Process::partial_pages) is answered here.
     fn derivation(&self) -> Derivation;
 
-    /// Hands the huge pages of which a part is mapped in `unit` to `visit`. One that is mapped in several units is handed out for
-    /// each, with the same identity.
+    /// Hands the huge pages of which a part is mapped in `unit` to `visit`. One that is mapped in several units
+    /// is handed out for each, with the same identity.
     ///
     /// # Errors
     /// See [the trait](Process).
@@ -277,7 +281,8 @@ pub trait Process {
     /// `Missing` where it is in none, or it cannot be seen from here.
     fn memory_limits(&self) -> Result<MemoryLimits>;
 
-    /// The levels that limit the memory *of that process*: its cgroup and those above it, as far as they have limits and can be seen.
+    /// The levels that limit the memory *of that process*: its cgroup and those above it, as far as they have
+    /// limits and can be seen.
     ///
     /// # Errors
     /// As [`memory_limits`](Process::memory_limits).
@@ -291,9 +296,11 @@ pub trait Process {
     /// `Permission`, and `Unsupported` or `Invalid` on a kernel without the call, or the advice, for that process.
     fn allows(&self, change: Change) -> Result<()>;
 
-    /// Takes the process for changes, until [`let_go`](Process::let_go): no other taker has it meanwhile, in whatever process of this host.
+    /// Takes the process for changes, until [`let_go`](Process::let_go): no other taker has it meanwhile, in
+    /// whatever process of this host.
     ///
-    /// Two that work on one process count each other's huge pages as theirs, and the rest that each leaves to the process is the other's time.
+    /// Two that work on one process count each other's huge pages as theirs, and the rest that each leaves to
+    /// the process is the other's time.
     ///
     /// # Errors
     /// `EALREADY` when another has it. A system that cannot tell answers that nobody has.
@@ -310,8 +317,8 @@ pub trait Process {
     /// As [`Pages::collapse`](crate::Pages::collapse), and see [the trait](Process).
     fn collapse(&self, range: AddressRange) -> Result<()>;
 
-    /// Makes the kernel split the partial huge pages that `pages` (each one OS page) belong to. Contents do not change. Answers
-    /// how many of `pages`, from the first on, were treated, at least one.
+    /// Makes the kernel split the partial huge pages that `pages` (each one OS page) belong to. Contents do not
+    /// change. Answers how many of `pages`, from the first on, were treated, at least one.
     ///
     /// # Errors
     /// When the first could not be treated: the reason. See [the trait](Process).

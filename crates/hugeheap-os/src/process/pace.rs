@@ -1,7 +1,7 @@
 //! How fast a running process may be worked on, and when to give up: pure, no clock and no system calls.
 //!
-//! Every call holds a lock of the target's address space while it works, so the time of a call is the time the target may
-//! stand still. The pace follows from that time alone:
+//! Every call holds a lock of the target's address space while it works, so the time of a call is the time the
+//! target may stand still. The pace follows from that time alone:
 //!
 //! ```text
 //!   call took ≤ limit   rest as long as the call took: the target keeps half of the time at least
@@ -41,7 +41,8 @@ pub enum Stop {
     CgroupFull,
     /// The process has ended.
     Gone,
-    /// Its main thread has ended while others run: the kernel changes nothing of its memory any more on request of another process.
+    /// Its main thread has ended while others run: the kernel changes nothing of its memory any more on request
+    /// of another process.
     MainThreadEnded,
     /// Whoever asked for it wants it to end: [`Process::is_interrupted`](super::Process::is_interrupted).
     Interrupted,

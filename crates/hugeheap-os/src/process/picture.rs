@@ -1,7 +1,8 @@
 //! What a process's memory consists of, unit by unit, gathered under a deadline.
 //!
-//! The tables are walked a gigabyte of address space at a time, so that a deadline is kept to about what such a walk takes
-//! (1 to 10 ms where every OS page has an entry). What was not reached is said: `complete` is false then.
+//! The tables are walked a gigabyte of address space at a time, so that a deadline is kept to about what such a
+//! walk takes (1 to 10 ms where every OS page has an entry). What was not reached is said: `complete` is false
+//! then.
 
 use super::{PageKind, Process, ProcessMapping};
 use crate::{AddressRange, Result};

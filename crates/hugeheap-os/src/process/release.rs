@@ -5,14 +5,15 @@
 //!     one call on one OS page that is still mapped   ──▶     █                     that page is charged; the rest is free
 //! ```
 //!
-//! Every huge page of which something is stranded has its turn, those with most stranded first, so that what a budget cuts off is the
-//! smaller gain. Left alone are those another process maps a part of (after `fork`): the kernel does not split them on request.
+//! Every huge page of which something is stranded has its turn, those with most stranded first, so that what a
+//! budget cuts off is the smaller gain. Left alone are those another process maps a part of (after `fork`): the
+//! kernel does not split them on request.
 //!
-//! The advice marks the page it is given on as not recently used; under memory pressure it would be reclaimed sooner. One
-//! page per huge page is all that is advised.
+//! The advice marks the page it is given on as not recently used; under memory pressure it would be reclaimed
+//! sooner. One page per huge page is all that is advised.
 //!
-//! Several huge pages go into one call. How many follows from how long the calls take: twice as many while they are quick, half
-//! when one was slow.
+//! Several huge pages go into one call. How many follows from how long the calls take: twice as many while they
+//! are quick, half when one was slow.
 
 use super::budget::Budget;
 use super::collapse::is_heap;
@@ -147,12 +148,12 @@ pub struct ReleaseReport {
     pub resident: (Option<u64>, Option<u64>),
 }
 
-/// Makes the kernel split the partial huge pages of a process and free what is stranded. `progress` is called after each
-/// call with the share of steps done.
+/// Makes the kernel split the partial huge pages of a process and free what is stranded. `progress` is called
+/// after each call with the share of steps done.
 ///
 /// # Errors
-/// When the process cannot be looked at, or the advice is not possible or not allowed: nothing has been changed then. What happens
-/// after the first change is in the report.
+/// When the process cannot be looked at, or the advice is not possible or not allowed: nothing has been changed
+/// then. What happens after the first change is in the report.
 pub fn release(
     process: &impl Process,
     options: &ReleaseOptions,

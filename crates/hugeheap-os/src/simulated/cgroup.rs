@@ -1,9 +1,9 @@
 //! The memory cgroup and the host's memory: what may be charged, and what is done when it may not.
 //!
-//! Terms: the *charge* is what the group pays for: all folios, also the parts nobody maps, plus `other`, a fixed
-//! amount that stands for page cache and other processes. *Reclaim* here is the deferred-split shrinker: the model
-//! has no swap and no file cache, so the parts of huge pages nobody maps, and what was offered (`take_offered`, by the fault that would
-//! be refused), are the only memory it can get back.
+//! Terms: the *charge* is what the group pays for: all folios, also the parts nobody maps, plus `other`, a
+//! fixed amount that stands for page cache and other processes. *Reclaim* here is the deferred-split shrinker:
+//! the model has no swap and no file cache, so the parts of huge pages nobody maps, and what was offered
+//! (`take_offered`, by the fault that would be refused), are the only memory it can get back.
 //!
 //! ```text
 //!   charge ≤ high                 fine

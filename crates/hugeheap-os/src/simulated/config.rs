@@ -1,7 +1,7 @@
 //! What the simulated host is like, and the knobs a test turns while it runs.
 //!
-//! [`Config`] is the host at the start; every field that a running host can change has a setter on
-//! [`Kernel`], named after the field. The default is a common host: 4 KiB and 2 MiB pages, 16 GiB of memory, huge pages on
+//! [`Config`] is the host at the start; every field that a running host can change has a setter on [`Kernel`],
+//! named after the field. The default is a common host: 4 KiB and 2 MiB pages, 16 GiB of memory, huge pages on
 //! advice, empty hugetlb pools, a version 2 cgroup without limit, everything supported but hardware counters.
 
 use super::call::Call;
@@ -62,7 +62,8 @@ pub struct Config {
     pub hugetlb_limit: Option<u64>,
     /// Limit of the hugetlb cgroup on reservations, in bytes: an error when mapped (`hugetlb.*.rsvd.max`).
     pub hugetlb_reservation_limit: Option<u64>,
-    /// Version of the memory cgroup; `None`: the process is in none, [`memory_limits`](crate::Facts::memory_limits) fails.
+    /// Version of the memory cgroup; `None`: the process is in none,
+    /// [`memory_limits`](crate::Facts::memory_limits) fails.
     pub cgroup: Option<CgroupVersion>,
     /// `memory.max` in bytes.
     pub cgroup_max: Option<u64>,
@@ -101,8 +102,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The default host with other page sizes: one hugetlb pool of the huge page and, where that is smaller, one of 1 GiB,
-    /// both empty.
+    /// The default host with other page sizes: one hugetlb pool of the huge page and, where that is smaller,
+    /// one of 1 GiB, both empty.
     ///
     /// # Panics
     /// When a size is not a power of two, or the huge page is not larger than the OS page.
@@ -226,8 +227,8 @@ impl Kernel {
         self.lock().processes[pid].thp_disabled = disabled;
     }
 
-    /// Sets how many free blocks of huge-page size physical memory has; `None`: as many as fit. Each fault or collapse of a
-    /// huge page takes one, freeing a whole huge page gives one back.
+    /// Sets how many free blocks of huge-page size physical memory has; `None`: as many as fit. Each fault or
+    /// collapse of a huge page takes one, freeing a whole huge page gives one back.
     pub fn set_free_huge_pages(&self, blocks: Option<u64>) {
         self.lock().physical.free_huge = blocks;
     }
@@ -338,17 +339,20 @@ impl Kernel {
         self.lock().clock.set_cost(call, cost);
     }
 
-    /// Sets the simulated time for which others have the processor in each call of this kind: it passes, and is no thread's.
+    /// Sets the simulated time for which others have the processor in each call of this kind: it passes, and is
+    /// no thread's.
     pub fn set_preemption(&self, call: Call, time: Duration) {
         self.lock().clock.set_preemption(call, time);
     }
 
-    /// Lets simulated time pass. With [`Config::background_khugepaged`], khugepaged wakes up as often as its pause says.
+    /// Lets simulated time pass. With [`Config::background_khugepaged`], khugepaged wakes up as often as its
+    /// pause says.
     pub fn advance(&self, time: Duration) {
         self.lock().advance(time);
     }
 
-    /// Turns the clock back, as no clock should: what a hypervisor makes of it when it moves a machine. Nothing else happens.
+    /// Turns the clock back, as no clock should: what a hypervisor makes of it when it moves a machine. Nothing
+    /// else happens.
     pub fn turn_back(&self, time: Duration) {
         let clock = &mut self.lock().clock;
         clock.now = clock.now.saturating_sub(time);

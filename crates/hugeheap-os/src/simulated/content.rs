@@ -60,8 +60,9 @@ impl State {
         Ok(())
     }
 
-    /// The contents are zero from now on, which a kernel may have done by then: so what the real system holds memory for was written since, also where the
-    /// model was not told of it. Pages shared with another process are not offered, as in the kernel.
+    /// The contents are zero from now on, which a kernel may have done by then: so what the real system holds
+    /// memory for was written since, also where the model was not told of it. Pages shared with another process
+    /// are not offered, as in the kernel.
     pub(super) fn offer(&mut self, pid: Pid, range: AddressRange) -> Outcome<()> {
         if range.len == 0 {
             return self.injector.ask(Call::Offer);

@@ -236,7 +236,8 @@ impl State {
                     physical.events.hugetlb_faults += 1;
                     copy
                 }
-                // The owner of the reservation must not fail: it takes the page away from the others, who will get SIGBUS.
+                // The owner of the reservation must not fail: it takes the page away from the others, who will
+                // get SIGBUS.
                 None if owner => {
                     for process in processes.iter_mut().enumerate().filter(|(who, _)| *who != pid) {
                         for space in &mut process.1.spaces {

@@ -16,8 +16,9 @@
 //! Invariants: a whole folio is charged with all its pages; a split one with those mapped. A whole huge folio is on the
 //! queue exactly while some of its pages were unmapped and some are not. Small folios are whole always.
 //!
-//! When a huge folio is split, pages nobody wrote to are replaced with the shared zero page (Linux 6.12 and newer): they are
-//! *dropped*: page tables still point at them, but they read as zero, are not resident and not charged.
+//! When a huge folio is split, pages nobody wrote to are replaced with the shared zero page (Linux 6.12 and
+//! newer): they are *dropped*: page tables still point at them, but they read as zero, are not resident and not
+//! charged.
 
 use super::cgroup::Refusal;
 use super::{Events, Geometry, Pid};
@@ -242,7 +243,8 @@ impl Physical {
         self.queued -= 1;
     }
 
-    /// Splits a whole huge folio: parts nobody maps are freed and uncharged, parts never written read as zero from now on.
+    /// Splits a whole huge folio: parts nobody maps are freed and uncharged, parts never written read as zero
+    /// from now on.
     pub(super) fn split(&mut self, id: FolioId) {
         let drops = self.split_drops_zero;
         let os = self.os();

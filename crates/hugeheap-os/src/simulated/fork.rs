@@ -43,7 +43,8 @@ impl State {
         for space in &mut processes[parent].spaces {
             let mut vmas = space.vmas.clone();
             vmas.disown();
-            // Pages that are shared now. The model takes less than the kernel, which takes them when neither process has written.
+            // Pages that are shared now. The model takes less than the kernel, which takes them when neither
+            // process has written.
             space.offered.clear();
             let mut copy = Space {
                 pid: child,

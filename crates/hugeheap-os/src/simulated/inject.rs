@@ -4,8 +4,8 @@
 //!
 //! * *next*: the next `n` calls of a kind fail with one error, then no more; several of these queue up;
 //! * *every*: each `n`-th call of a kind fails (the n-th, the 2n-th, …);
-//! * *random*: each call fails with a probability, with one of the errors a real kernel gives it. The sequence depends on
-//!   the seed only, so a failing run can be had again.
+//! * *random*: each call fails with a probability, with one of the errors a real kernel gives it. The sequence
+//!   depends on the seed only, so a failing run can be had again.
 //!
 //! A call made to fail changes nothing. A call that broke the contract is answered for that and uses up no failure.
 

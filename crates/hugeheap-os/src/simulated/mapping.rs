@@ -1,7 +1,7 @@
 //! Calls that change mappings: reserve, release, map, unmap, advise, protect, name.
 //!
-//! Each first checks the contract (a breach is a violation), then asks for an injected failure, then acts. What can fail
-//! is done before anything is changed: after an error the address space is as it was.
+//! Each first checks the contract (a breach is a violation), then asks for an injected failure, then acts. What
+//! can fail is done before anything is changed: after an error the address space is as it was.
 
 use super::call::{Call, Misuse, Outcome};
 use super::fault::Access;
@@ -121,7 +121,8 @@ impl State {
         mappings.map(|(range, _)| range.len as u64).sum()
     }
 
-    /// Private memory of a process that can be written, in bytes: what `RLIMIT_DATA` limits. Private hugetlb mappings count like others.
+    /// Private memory of a process that can be written, in bytes: what `RLIMIT_DATA` limits. Private hugetlb
+    /// mappings count like others.
     pub(super) fn data(&self, pid: Pid) -> u64 {
         let mappings = self.processes[pid].spaces.iter().flat_map(|space| space.vmas.iter());
         mappings.filter(|(_, attributes)| attributes.is_data()).map(|(range, _)| range.len as u64).sum()

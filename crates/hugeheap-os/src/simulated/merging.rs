@@ -7,8 +7,10 @@
 //!                                              └──▶ the others keep it
 //! ```
 //!
-//! A merged page is copied when it is written, also by the last that maps it. Left out: the kernel merges a page only when it finds the same contents twice, with its thread at work in between; and it splits huge pages for
-//! that, where the model passes them over. Of a forked child the model knows no contents: its pages are not merged.
+//! A merged page is copied when it is written, also by the last that maps it. Left out: the kernel merges a
+//! page only when it finds the same contents twice, with its thread at work in between; and it splits huge
+//! pages for that, where the model passes them over. Of a forked child the model knows no contents: its pages
+//! are not merged.
 
 use super::call::{Call, Outcome};
 use super::fault::Access;
@@ -19,7 +21,8 @@ use crate::{AddressRange, Protection};
 use std::collections::BTreeMap;
 
 impl Kernel {
-    /// Lets ksmd go over everything that may be merged, if the host merges. Returns how many OS pages became one with another.
+    /// Lets ksmd go over everything that may be merged, if the host merges. Returns how many OS pages became
+    /// one with another.
     pub fn run_ksmd(&self) -> u64 {
         self.lock().ksmd()
     }

@@ -1,8 +1,9 @@
 //! A simulated kernel: deterministic, with its own time, and with faults on demand.
 //!
-//! [`Kernel`] is [`Pages`](crate::Pages) and [`Facts`](crate::Facts) without an operating system's moods. Tests drive policies with it:
-//! they set the host's mode, let a mutator touch memory, let time pass, make calls fail, and look at the truth that a
-//! real kernel hides (what is stranded, what is charged for it, which page is on which folio).
+//! [`Kernel`] is [`Pages`](crate::Pages) and [`Facts`](crate::Facts) without an operating system's moods. Tests
+//! drive policies with it: they set the host's mode, let a mutator touch memory, let time pass, make calls
+//! fail, and look at the truth that a real kernel hides (what is stranded, what is charged for it, which page
+//! is on which folio).
 //!
 //! ```
 //! use hugeheap_os::{Backing, Pages, simulated::{Config, Kernel}};
@@ -39,22 +40,25 @@
 //!                                      └─ clock, failures, record                    inject, call
 //! ```
 //!
-//! Calls: `mapping`, `content`, `collapse` (with khugepaged); page faults: `fault`; processes: `fork`; one process seen from another:
-//! `process`.
+//! Calls: `mapping`, `content`, `collapse` (with khugepaged); page faults: `fault`; processes: `fork`; one
+//! process seen from another: `process`.
 //!
-//! * **Contents are real.** Reserved addresses can be read and written; decommitted and unmapped ranges are really zero,
-//!   and split, collapse and relocate really keep contents. But the model learns of accesses only
-//!   through [`touch`](Kernel::touch), [`touch_read`](Kernel::touch_read), `populate` and [`observe`](Kernel::observe).
-//! * **One cgroup, one host** for all processes. A child made by [`fork`](Kernel::fork) has its own mappings and shares folios.
-//! * **fork and hugetlb**: a child has no reservation. Its write to a shared page, or first touch of another, with no spare
-//!   page in the pool is [`Fault::Bus`]. The parent's write with no spare page takes the page from the child, and every
-//!   later access of the child to it is [`Fault::Bus`].
+//! * **Contents are real.** Reserved addresses can be read and written; decommitted and unmapped ranges are
+//!   really zero, and split, collapse and relocate really keep contents. But the model learns of accesses only
+//!   through [`touch`](Kernel::touch), [`touch_read`](Kernel::touch_read), `populate` and
+//!   [`observe`](Kernel::observe).
+//! * **One cgroup, one host** for all processes. A child made by [`fork`](Kernel::fork) has its own mappings
+//!   and shares folios.
+//! * **fork and hugetlb**: a child has no reservation. Its write to a shared page, or first touch of another,
+//!   with no spare page in the pool is [`Fault::Bus`]. The parent's write with no spare page takes the page
+//!   from the child, and every later access of the child to it is [`Fault::Bus`].
 //! * **The same calls give the same answers**, but for addresses, which the real system chooses.
 //!
 //! # What is left out
-//! mTHP (folios between the two sizes), swap, page cache, NUMA placement, page tables in the charge, `anon_vma` when mappings merge, and the
-//! rule that khugepaged wants pages to be referenced. Unlike the traits promise for a real system, calls
-//! allocate from the process's heap: the simulated kernel cannot serve the allocator it runs on.
+//! mTHP (folios between the two sizes), swap, page cache, NUMA placement, page tables in the charge, `anon_vma`
+//! when mappings merge, and the rule that khugepaged wants pages to be referenced. Unlike the traits promise
+//! for a real system, calls allocate from the process's heap: the simulated kernel cannot serve the allocator
+//! it runs on.
 
 mod call;
 mod cgroup;

@@ -23,7 +23,9 @@ impl Kernel {
     }
 }
 
-/// Has the threads of this process pass a barrier: they are real, whatever kernel they think they have. With a fence of the caller alone two of them changed a heap's lists at a time, in one of some hundred runs of a test.
+/// Has the threads of this process pass a barrier: they are real, whatever kernel they think they have. With a
+/// fence of the caller alone two of them changed a heap's lists at a time, in one of some hundred runs of a
+/// test.
 fn pass_barrier() {
     #[cfg(target_os = "linux")]
     if crate::linux::Linux::new().barrier().is_ok() {

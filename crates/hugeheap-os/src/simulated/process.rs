@@ -1,8 +1,8 @@
 //! A simulated process, seen from another: [`Process`] over a [`Kernel`].
 //!
-//! It answers as Linux does, with what a test chooses to keep from it: physical pages, permissions, huge pages in the page
-//! tables. Time passes only in [`wait`](Process::wait) and by the price of calls; the target runs on while it is waited, when a
-//! test gives it something to do ([`RemoteProcess::running`]).
+//! It answers as Linux does, with what a test chooses to keep from it: physical pages, permissions, huge pages
+//! in the page tables. Time passes only in [`wait`](Process::wait) and by the price of calls; the target runs
+//! on while it is waited, when a test gives it something to do ([`RemoteProcess::running`]).
 
 use super::call::Call;
 use super::table::Pte;
@@ -88,8 +88,8 @@ impl<'a> RemoteProcess<'a> {
         Self { stays: true, ..self }
     }
 
-    /// Instead of ending, it loses its main thread: page tables that were opened before go on being told, what is opened then is empty, and nothing
-    /// can be changed.
+    /// Instead of ending, it loses its main thread: page tables that were opened before go on being told, what
+    /// is opened then is empty, and nothing can be changed.
     #[must_use]
     pub fn living_on(self) -> Self {
         Self { lives_on: true, ..self }

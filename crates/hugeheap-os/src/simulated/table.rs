@@ -11,8 +11,9 @@
 //!                                         └── collapse ──▶ Huge
 //! ```
 //!
-//! A chunk with a page table (`Ptes`) does not get a huge page at a touch, even when nothing in it is resident any more: the
-//! table must go first. It goes when one call drops the whole chunk (`decommit`: since Linux 6.14), or by collapse.
+//! A chunk with a page table (`Ptes`) does not get a huge page at a touch, even when nothing in it is resident
+//! any more: the table must go first. It goes when one call drops the whole chunk (`decommit`: since Linux 6.14),
+//! or by collapse.
 //!
 //! `cow`: the page was shared with another process by `fork` and is copied before it is written, unless
 //! it is no longer shared then.

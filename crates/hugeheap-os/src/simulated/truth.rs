@@ -108,9 +108,9 @@ impl Kernel {
         self.lock().access(self.pid, range, Access::Read)
     }
 
-    /// Lets the model catch up with code that uses the memory without calling [`touch`](Kernel::touch): every page of
-    /// `range` that the *real* system holds memory for, and that is mapped, counts as written. Where real memory was only
-    /// read this sees a write.
+    /// Lets the model catch up with code that uses the memory without calling [`touch`](Kernel::touch): every
+    /// page of `range` that the *real* system holds memory for, and that is mapped, counts as written. Where
+    /// real memory was only read this sees a write.
     ///
     /// # Errors
     /// The fault the accesses would have met.
@@ -167,15 +167,15 @@ impl Kernel {
         self.lock().physical.queued()
     }
 
-    /// Reclaim, as memory pressure in the cgroup or on the host causes it: splits every partially mapped huge page, and takes
-    /// what was [offered](crate::Pages::offer). Returns the bytes freed.
+    /// Reclaim, as memory pressure in the cgroup or on the host causes it: splits every partially mapped huge
+    /// page, and takes what was [offered](crate::Pages::offer). Returns the bytes freed.
     pub fn reclaim(&self) -> u64 {
         let mut state = self.lock();
         state.take_offered() + state.physical.reclaim()
     }
 
-    /// Lets khugepaged scan `pages` OS pages now, whole huge-page ranges only, going on where it stopped. Returns how many
-    /// huge pages it made.
+    /// Lets khugepaged scan `pages` OS pages now, whole huge-page ranges only, going on where it stopped.
+    /// Returns how many huge pages it made.
     pub fn run_khugepaged(&self, pages: u64) -> u64 {
         self.lock().khugepaged(pages)
     }

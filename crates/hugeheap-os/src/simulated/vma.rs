@@ -9,11 +9,12 @@
 //!   start                                                                    end
 //! ```
 //!
-//! Invariants: the mappings of a reservation cover it without overlap, and without gap but for parts that were released; no two neighbours are equal,
-//! but for hugetlb mappings, which the kernel never merges.
+//! Invariants: the mappings of a reservation cover it without overlap, and without gap but for parts that were
+//! released; no two neighbours are equal, but for hugetlb mappings, which the kernel never merges.
 //!
-//! Left out: the kernel does not merge anonymous mappings that were both touched before they met (each has
-//! an `anon_vma` of its own), and it counts mappings in the middle of a call, before merging. So a real count can be higher.
+//! Left out: the kernel does not merge anonymous mappings that were both touched before they met (each has an
+//! `anon_vma` of its own), and it counts mappings in the middle of a call, before merging. So a real count can
+//! be higher.
 
 use super::call::Outcome;
 use crate::{AddressRange, Advice, Protection};

@@ -1,7 +1,8 @@
 //! A naive model of the simulated kernel's rules: every OS page a record, everything counted by looking.
 //!
-//! It knows one process and one reservation of 6 huge pages of 8 OS pages each, and is written to be obviously right and
-//! not fast: what the kernel keeps in counters, queues and trees is here found by a walk over all pages.
+//! It knows one process and one reservation of 6 huge pages of 8 OS pages each, and is written to be obviously
+//! right and not fast: what the kernel keeps in counters, queues and trees is here found by a walk over all
+//! pages.
 
 use hugeheap_os::simulated::Fault;
 use hugeheap_os::{Advice, Backing, Protection, ThpMode};

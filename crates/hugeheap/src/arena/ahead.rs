@@ -1,10 +1,12 @@
 //! Making arenas before they are needed.
 //!
-//! Terms: a heap *grows quickly* while whole arenas are taken one soon after the other. An arena is made *ahead* when the maintenance
-//! thread maps and touches it before an allocation asks for it. Until it is taken it is an empty arena like any other.
+//! Terms: a heap *grows quickly* while whole arenas are taken one soon after the other. An arena is made *ahead*
+//! when the maintenance thread maps and touches it before an allocation asks for it. Until it is taken it is an
+//! empty arena like any other.
 //!
-//! The kernel clears a huge page when it is touched first: 0.1 to 0.2 ms, in which a program fills half an arena with objects. While the heap
-//! grows quickly the maintenance thread has that done on another processor. The program then finds an empty arena, and waits for nothing.
+//! The kernel clears a huge page when it is touched first: 0.1 to 0.2 ms, in which a program fills half an
+//! arena with objects. While the heap grows quickly the maintenance thread has that done on another processor.
+//! The program then finds an empty arena, and waits for nothing.
 //!
 //! ```text
 //!   take_whole ─▶ Growth::took: quick? ─▶ due ─▶ the thread:  begin (locked)      choose, make, mark busy
@@ -12,13 +14,16 @@
 //!       └──────────────── empty arenas ◀───────────────────── complete (locked)   account for it
 //! ```
 //!
-//! A collector, which takes arenas in pauses, *expects* growth: it says how much its next pause may take, and gets that many arenas ahead where it is little beside the heap, or where making one takes so
-//! long that it shows in a pause. What it has [`Beside`] them is touched with them: metadata is 2 % of the memory, but its OS
-//! pages are ten for each arena, and where a hypervisor has to find the memory one of them can take as long as a huge page.
+//! A collector, which takes arenas in pauses, *expects* growth: it says how much its next pause may take, and
+//! gets that many arenas ahead where it is little beside the heap, or where making one takes so long that it
+//! shows in a pause. What it has [`Beside`] them is touched with them: metadata is 2 % of the memory, but its
+//! OS pages are ten for each arena, and where a hypervisor has to find the memory one of them can take as long
+//! as a huge page.
 //!
-//! What it may cost: one arena beside 64 live ones or more, two beside 128 (a collector's: beside 48), and they count as retained. When the heap stops growing they are kept
-//! for the decay time like what was in use last, then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the
-//! program's own touches decide how much is resident), or with one processor.
+//! What it may cost: one arena beside 64 live ones or more, two beside 128 (a collector's: beside 48), and they
+//! count as retained. When the heap stops growing they are kept for the decay time like what was in use last,
+//! then they go back. Nothing is made ahead near a memory limit, of OS pages (for these the program's own
+//! touches decide how much is resident), or with one processor.
 
 use super::layout::HEAP_PAGE_BYTES;
 use super::list::ArenaId;
@@ -29,16 +34,19 @@ use core::fmt::Debug;
 use core::time::Duration;
 use hugeheap_os::{AddressRange, Os};
 
-/// Live arenas from which on one is made ahead. The peak has to stay within 5 % of the interpreter's own: metadata takes 1.2 %, what the library itself takes
-/// and the rest of the arena at hand 2.8 MiB at most, so this one has room beside 63 arenas. From 32 on a program with 40 arenas of objects, and a list of them whose last
-/// arena is full to a tenth, had a peak of 1.072 of it; from 48 on `fragmentation`, which has 54, one of 1.053, and has 1.040 (`hugeheap bench obmalloc --level objects`).
+/// Live arenas from which on one is made ahead. The peak has to stay within 5 % of the interpreter's own:
+/// metadata takes 1.2 %, what the library itself takes and the rest of the arena at hand 2.8 MiB at most, so
+/// this one has room beside 63 arenas. From 32 on a program with 40 arenas of objects, and a list of them whose
+/// last arena is full to a tenth, had a peak of 1.072 of it; from 48 on `fragmentation`, which has 54, one of 1.053,
+/// and has 1.040 (`hugeheap bench obmalloc --level objects`).
 pub(super) const ONE_FROM: u64 = 64;
 
-/// And two. With one, the thread has as long for a huge page as the program for an arena, and is late every time that it wakes slowly;
-/// a third brought nothing (`docs/measurements/ahead.py`).
+/// And two. With one, the thread has as long for a huge page as the program for an arena, and is late every
+/// time that it wakes slowly; a third brought nothing (`docs/measurements/ahead.py`).
 pub(super) const TWO_FROM: u64 = 128;
 
-// A heap of so many arenas with some ahead has at most 5 % more than what lives in it: 1.2 % for metadata, 2.8 MiB for the library and the rest of the arena at hand.
+// A heap of so many arenas with some ahead has at most 5 % more than what lives in it: 1.2 % for metadata, 2.8
+// MiB for the library and the rest of the arena at hand.
 const _: () = {
     const KIB: u64 = ARENA_BYTES as u64 >> 10;
     let mut cases: &[(u64, u64)] = &[(ONE_FROM, 1), (TWO_FROM, 2)];
@@ -49,28 +57,31 @@ const _: () = {
     }
 };
 
-/// Longest time between two arenas of a heap that grows quickly, in nanoseconds. Clearing a page takes 0.2 ms: of a slower growth less than 3 % can be won.
+/// Longest time between two arenas of a heap that grows quickly, in nanoseconds. Clearing a page takes 0.2 ms:
+/// of a slower growth less than 3 % can be won.
 pub(super) const QUICK: u64 = 8_000_000;
 
 /// Arenas in quick succession before it counts as growth, so that a burst does not start a thread.
 pub(super) const LEAST: u32 = 4;
 
-/// Nanoseconds from which on making an arena shows in a pause: a fifth of what one may take. Clearing a page takes 0.2 ms; where a hypervisor has to find
-/// the memory, 5 to 13.
+/// Nanoseconds from which on making an arena shows in a pause: a fifth of what one may take. Clearing a page
+/// takes 0.2 ms; where a hypervisor has to find the memory, 5 to 13.
 pub(super) const SHOWS: u64 = 1_000_000;
 
-/// Nanoseconds from which on an arena that is being made is late: twice as long as the kernel needs to clear it. The first one for which a hypervisor has to find the memory says so
-/// before its time is known, and was 6 to 8 ms in the pause that came next.
+/// Nanoseconds from which on an arena that is being made is late: twice as long as the kernel needs to clear
+/// it. The first one for which a hypervisor has to find the memory says so before its time is known, and was 6
+/// to 8 ms in the pause that came next.
 pub(super) const LATE: u64 = 400_000;
 
-/// Live arenas from which on a collector gets what its next pause may take, however quickly arenas are made. It knows that it grows, and how much: nothing is made ahead at the
-/// end of its growth.
+/// Live arenas from which on a collector gets what its next pause may take, however quickly arenas are made. It
+/// knows that it grows, and how much: nothing is made ahead at the end of its growth.
 pub(super) const EXPECTED_FROM: u64 = 48;
 
 /// Arenas that are made ahead of a pause at most.
 pub(super) const MOST_EXPECTED: u64 = 2;
 
-/// Empty arenas and arenas with room that are looked at for what is at hand, at most: a cache miss each. Those with the longest free ranges come first.
+/// Empty arenas and arenas with room that are looked at for what is at hand, at most: a cache miss each. Those
+/// with the longest free ranges come first.
 const LOOK: usize = 64;
 
 /// What a collector has beside arenas, and needs as soon as it takes one.
@@ -186,9 +197,10 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Has the kernel clear the memory. Without the heap's lock, and without that of the process's mappings: where a hypervisor had to find
-    /// the memory, another thread that mapped and advised an arena meanwhile waited 5 ms behind `populate`, and 0.01 behind a touch. In a heap that
-    /// grew it was 5 behind a touch, too, and why is not known: who can wait for this arena should.
+    /// Has the kernel clear the memory. Without the heap's lock, and without that of the process's mappings:
+    /// where a hypervisor had to find the memory, another thread that mapped and advised an arena meanwhile
+    /// waited 5 ms behind `populate`, and 0.01 behind a touch. In a heap that grew it was 5 behind a touch,
+    /// too, and why is not known: who can wait for this arena should.
     pub fn touch<O: Os>(&mut self, os: &O) {
         self.touched = Some(self.making.touch(os, self.range, true));
         if let Some(beside) = self.beside {
@@ -204,9 +216,10 @@ impl<O: Os> Arenas<O> {
         self.growth.due = self.missing_ahead(now) > 0;
     }
 
-    /// Somebody who cannot wait for an arena says how many bytes it may need soon, however slowly the heap grows: a collector, which takes them
-    /// in pauses. Making one has taken up to 20 ms, where a hypervisor had to find the memory. Two beside a heap of 96 MiB also where it takes 0.2: a host that had memory at hand has none from one arena
-    /// to the next, and a pause of 4 MiB of survivors then waited for the second.
+    /// Somebody who cannot wait for an arena says how many bytes it may need soon, however slowly the heap
+    /// grows: a collector, which takes them in pauses. Making one has taken up to 20 ms, where a hypervisor had
+    /// to find the memory. Two beside a heap of 96 MiB also where it takes 0.2: a host that had memory at hand
+    /// has none from one arena to the next, and a pause of 4 MiB of survivors then waited for the second.
     pub(crate) fn expect_growth(&mut self, bytes: u64, beside: &'static dyn Beside) {
         let now = self.now();
         let is_little = self.counters.live / ARENA_BYTES as u64 >= EXPECTED_FROM;
@@ -218,8 +231,9 @@ impl<O: Os> Arenas<O> {
 
     /// What is there for somebody who cannot wait and may need so many bytes. No more than these are counted.
     ///
-    /// Retained bytes are not the answer: the end of a large block is retained, too, and nobody else can have it. A heap with a table of 128 MiB took these 224 KiB for what its
-    /// next collection would find, and made arenas in its pauses.
+    /// Retained bytes are not the answer: the end of a large block is retained, too, and nobody else can have
+    /// it. A heap with a table of 128 MiB took these 224 KiB for what its next collection would find, and made
+    /// arenas in its pauses.
     pub(crate) fn ready(&self, wanted: u64) -> Ready {
         let is_made = self.growth.begun > 0;
         Ready {
@@ -243,7 +257,8 @@ impl<O: Os> Arenas<O> {
         takes_long && self.empty.is_empty() && self.partial.is_empty() && self.broken.is_empty()
     }
 
-    /// Whether an arena is being made for so long that it is one of those that take long: perhaps the first, of which the average does not tell.
+    /// Whether an arena is being made for so long that it is one of those that take long: perhaps the first, of
+    /// which the average does not tell.
     fn is_late(&self) -> bool {
         self.growth.begun > 0 && self.now().saturating_sub(self.growth.begun_at) >= LATE
     }

@@ -1,8 +1,9 @@
 //! The arenas of one heap: allocating and freeing page runs.
 //!
-//! A *page run* is 1 to 128 neighbouring heap pages of one arena. It is taken from a partial arena in the order of
-//! [`order`](super::order), else from an arena that was kept empty, else from one that was given back, else from a new one. Runs of
-//! at least [`BIG_RUN`] pages are put low in their arena and smaller ones high, so that the two do not cut each other's ranges.
+//! A *page run* is 1 to 128 neighbouring heap pages of one arena. It is taken from a partial arena in the order
+//! of [`order`](super::order), else from an arena that was kept empty, else from one that was given back, else
+//! from a new one. Runs of at least [`BIG_RUN`] pages are put low in their arena and smaller ones high, so that
+//! the two do not cut each other's ranges.
 //!
 //! Every address that comes back is checked exactly: ours, a heap page's start, a live run's start, of that length.
 //! Obtaining memory belongs to [`supply`](super::supply); giving back, breaking and collapsing to
@@ -34,8 +35,9 @@ use hugeheap_os::{AddressRange, Os};
 /// (1 page and growing) are below.
 pub(super) const BIG_RUN: u32 = 16;
 
-/// Arenas from which on the one for small runs is to be a huge page as well, once it is dense: what it may grow by, an eighth, is below 1 % of the memory then.
-/// On OS pages for good it was what kept a heap of 60 MiB (`rptest` with two threads) at a coverage of 94.3 %.
+/// Arenas from which on the one for small runs is to be a huge page as well, once it is dense: what it may grow
+/// by, an eighth, is below 1 % of the memory then. On OS pages for good it was what kept a heap of 60 MiB
+/// (`rptest` with two threads) at a coverage of 94.3 %.
 pub(super) const GROWN: u64 = 16;
 
 /// Why an address could not be freed. The heap is unchanged.
@@ -225,7 +227,8 @@ impl<O: Os> Arenas<O> {
         self.begin_run(id, first, pages, now)
     }
 
-    /// The same, beginning at a multiple of `align` heap pages, a power of two; `pages` and `align` together are 128 at most.
+    /// The same, beginning at a multiple of `align` heap pages, a power of two; `pages` and `align` together
+    /// are 128 at most.
     pub(crate) fn allocate_aligned(&mut self, pages: u32, align: u32) -> Option<NonZeroUsize> {
         debug_assert!(pages > 0 && align.is_power_of_two() && pages + align <= HEAP_PAGES);
         let now = self.now();
@@ -240,7 +243,9 @@ impl<O: Os> Arenas<O> {
         self.begin_run(id, if pages >= BIG_RUN { lowest } else { highest }, pages, now)
     }
 
-    /// An arena in use with room for such a run, out of all lists: of each length of its longest range that may do, the best. Where only what has room for certain was looked for, the places that such runs had left were not found.
+    /// An arena in use with room for such a run, out of all lists: of each length of its longest range that may
+    /// do, the best. Where only what has room for certain was looked for, the places that such runs had left
+    /// were not found.
     fn arena_with_aligned(&mut self, pages: u32, align: u32) -> Option<ArenaId> {
         let mut length = pages;
         while length < pages + align {
@@ -272,7 +277,8 @@ impl<O: Os> Arenas<O> {
         NonZeroUsize::new(self.table.range(id).start + first as usize * HEAP_PAGE_BYTES)
     }
 
-    /// An arena with room for a run of `pages` heap pages, out of all lists. `small`: it is one that policy `auto` keeps apart.
+    /// An arena with room for a run of `pages` heap pages, out of all lists. `small`: it is one that policy
+    /// `auto` keeps apart.
     pub(super) fn arena_with_room(&mut self, pages: u32, small: bool, now: u64) -> Option<ArenaId> {
         let from_order =
             |order: &Order, table: &Table| (pages < HEAP_PAGES).then(|| order.best(table, pages)).flatten();
@@ -471,8 +477,9 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Sees to it that an arena that became dense without a huge page, or that is used again though not split, is looked at. First, what its state means
-    /// for what the kernel may take: that may have cost it its huge page.
+    /// Sees to it that an arena that became dense without a huge page, or that is used again though not split,
+    /// is looked at. First, what its state means for what the kernel may take: that may have cost it its huge
+    /// page.
     #[inline(always)]
     pub(crate) fn note_density(&mut self, id: ArenaId) {
         let mut arena = self.table.arena_mut(id);

@@ -8,10 +8,11 @@
 //! | `hugetlb` | the pool; `thp` once it is empty, refused, or the process forks |
 //! | `auto` | `thp` where it works, `dense` where the host's mode is `never` (an explicit collapse works there) or finding huge pages took long lately; small runs get one base arena of their own first |
 //!
-//! Why `auto` keeps small runs apart and does not simply begin with a base arena: CPython's first requests are one data-stack chunk of 16 KiB
-//! and one or two arenas of 1 MiB. In one arena the chunk cuts the second half, so the second MiB opens a second huge page: 4 MiB
-//! resident where 2 are enough. With the chunk on OS pages of its own, a whole `python -c pass` fits one huge page: 200 faults fewer
-//! than with a base arena first, and less memory than with `thp` (`tests/kernel` holds the start-up to 3 MiB above stock). Once the heap has
+//! Why `auto` keeps small runs apart and does not simply begin with a base arena: CPython's first requests are
+//! one data-stack chunk of 16 KiB and one or two arenas of 1 MiB. In one arena the chunk cuts the second half,
+//! so the second MiB opens a second huge page: 4 MiB resident where 2 are enough. With the chunk on OS pages of
+//! its own, a whole `python -c pass` fits one huge page: 200 faults fewer than with a base arena first, and
+//! less memory than with `thp` (`tests/kernel` holds the start-up to 3 MiB above stock). Once the heap has
 //! [grown](super::arenas::GROWN) it is collapsed like any other that is dense.
 //!
 //! A policy that cannot have what it wants says why: the [`Fallback`] is counted by the caller, once per arena.
@@ -21,8 +22,9 @@ use super::record::Made;
 use crate::telemetry::Fallback;
 use hugeheap_os::{ErrorKind, Facts, MemoryLimits, ThpDisabled, ThpMode};
 
-/// Processor time that finding a huge page may take on average before `auto` stops asking at fault time, in nanoseconds. Clearing 2 MiB takes
-/// 0.05 to 0.2 ms, a virtual machine's first touch of host memory 5 ms; direct compaction takes tens of milliseconds.
+/// Processor time that finding a huge page may take on average before `auto` stops asking at fault time, in
+/// nanoseconds. Clearing 2 MiB takes 0.05 to 0.2 ms, a virtual machine's first touch of host memory 5 ms;
+/// direct compaction takes tens of milliseconds.
 const SLOW: u64 = 20_000_000;
 
 /// How long `auto` stays away from huge pages at fault time after they were slow, in nanoseconds.
@@ -38,7 +40,8 @@ pub(crate) struct Host {
     pub(crate) limits: Option<MemoryLimits>,
     /// Processors that the process may run on.
     pub(crate) processors: usize,
-    /// Bytes that the process can have writable (`ulimit -d`), if that is limited: memory that is given back has to lose its write access, too.
+    /// Bytes that the process can have writable (`ulimit -d`), if that is limited: memory that is given back
+    /// has to lose its write access, too.
     pub(crate) data_limit: Option<u64>,
 }
 
@@ -115,8 +118,9 @@ impl Host {
         Some(limit.saturating_sub(limits.anonymous.unwrap_or(limits.charge).min(limits.charge)))
     }
 
-    /// Whether the cgroup's charge is near its limit: less than a sixteenth of it, or than 8 arenas, left. `mapped` is what the
-    /// heap holds, `own` the limit that the user set on that. File cache can be dropped and is not counted where the kernel tells it apart.
+    /// Whether the cgroup's charge is near its limit: less than a sixteenth of it, or than 8 arenas, left.
+    /// `mapped` is what the heap holds, `own` the limit that the user set on that. File cache can be dropped
+    /// and is not counted where the kernel tells it apart.
     pub(crate) fn is_tight(&self, mapped: u64, own: Option<u64>) -> bool {
         if own.is_some_and(|own| mapped >= own) {
             return true;

@@ -1,7 +1,7 @@
 //! Heap pages in numbers: what the object allocator takes and gives back.
 //!
-//! Single heap pages are the most frequent request. One at a time, reading the clock and filing the arena cost more than filling the page with
-//! blocks of 512 bytes; a batch does both once per arena.
+//! Single heap pages are the most frequent request. One at a time, reading the clock and filing the arena cost
+//! more than filling the page with blocks of 512 bytes; a batch does both once per arena.
 
 use super::arenas::{BadFree, GROWN, pages_bytes};
 use super::bitmap;
@@ -10,9 +10,10 @@ use super::order;
 use super::{ArenaId, Arenas};
 use hugeheap_os::Os;
 
-/// Heap pages in one request from which on they are no small runs, which policy `auto` keeps apart on OS pages. A heap of blocks that asks for as many
-/// at once has 16 already, 256 KiB, and is growing: CPython at level `objects` filled the whole arena kept apart and began a huge page all the same, 500
-/// faults more than with its blocks on the huge page from here on (`hugeheap bench obmalloc --level objects`, faults of `startup`).
+/// Heap pages in one request from which on they are no small runs, which policy `auto` keeps apart on OS pages.
+/// A heap of blocks that asks for as many at once has 16 already, 256 KiB, and is growing: CPython at level
+/// `objects` filled the whole arena kept apart and began a huge page all the same, 500 faults more than with
+/// its blocks on the huge page from here on (`hugeheap bench obmalloc --level objects`, faults of `startup`).
 const GROWING: usize = 8;
 
 /// Heap pages that are taken back at once: a bit of a word for each.
@@ -21,11 +22,12 @@ const BATCH: usize = 64;
 const HEAP_PAGE_SHIFT: u32 = HEAP_PAGE_BYTES.trailing_zeros();
 
 impl<O: Os> Arenas<O> {
-    /// Takes single heap pages, as many as `to` has room for, and writes their addresses there. Returns how many there are: less when the system has no
-    /// more memory, or would have to make an arena for the rest, and that takes a millisecond or more. Contents are undefined, as with [`allocate`](Self::allocate).
+    /// Takes single heap pages, as many as `to` has room for, and writes their addresses there. Returns how
+    /// many there are: less when the system has no more memory, or would have to make an arena for the rest,
+    /// and that takes a millisecond or more. Contents are undefined, as with [`allocate`](Self::allocate).
     ///
-    /// In an arena they are looked for from heap page number `from` (0 to 127) on, then from its beginning: who takes them from different places has
-    /// neighbouring ones, as long as there is room.
+    /// In an arena they are looked for from heap page number `from` (0 to 127) on, then from its beginning: who
+    /// takes them from different places has neighbouring ones, as long as there is room.
     pub fn allocate_pages(&mut self, to: &mut [usize], from: u32) -> usize {
         debug_assert!(from < HEAP_PAGES);
         let now = self.now();
@@ -40,8 +42,9 @@ impl<O: Os> Arenas<O> {
             // What is resident, where that is what it is for.
             let usable = if left.is_some() { arena.touched } else { u128::MAX };
             while count < to.len() && usable & !arena.in_use != 0 {
-                // From below, and handed out in that order: a program walks its objects in the order it made them, and the
-                // processor fetches ahead only upwards. From above, such a walk took a third longer.
+                // From below, and handed out in that order: a program walks its objects in the order it made
+                // them, and the processor fetches ahead only upwards. From above, such a walk took a third
+                // longer.
                 let free = usable & !arena.in_use;
                 let behind = free >> from << from;
                 let page = if behind != 0 { behind } else { free }.trailing_zeros();
@@ -57,9 +60,10 @@ impl<O: Os> Arenas<O> {
         count
     }
 
-    /// The arena for small runs, if the heap has grown and pages that these left there are resident: they are used before others. A list that had grown to 8 MiB among a million tuples had left a
-    /// MiB of them, half a percent of all memory, until they had not been used for the decay time. Those that were never touched are not taken: each is four faults more, where a huge page has one
-    /// for all.
+    /// The arena for small runs, if the heap has grown and pages that these left there are resident: they are
+    /// used before others. A list that had grown to 8 MiB among a million tuples had left a MiB of them, half a
+    /// percent of all memory, until they had not been used for the decay time. Those that were never touched
+    /// are not taken: each is four faults more, where a huge page has one for all.
     fn left_by_small(&self) -> Option<ArenaId> {
         if self.counters.arenas < GROWN || !self.small.is_some() {
             return None;
@@ -305,7 +309,8 @@ mod tests {
         }
     }
 
-    /// The first arena that took long was not known to be one: for the rest of a batch another was made in the pause, 6 ms on a processor and 5 behind the first.
+    /// The first arena that took long was not known to be one: for the rest of a batch another was made in the
+    /// pause, 6 ms on a processor and 5 behind the first.
     #[test]
     fn while_the_first_arena_that_takes_long_is_made_none_is_made_for_the_rest_of_a_batch() {
         for (time, count) in [(LATE - 1, 32), (LATE, 16)] {

@@ -54,7 +54,8 @@ pub(super) const fn longest_after_free(in_use: u128, freed: u128, before: u32) -
     if below + above > before { below + above } else { before }
 }
 
-/// The length of the range of clear bits, if there is one and no more. It is asked first: an arena that is filled, or emptied, in a row costs no more than that.
+/// The length of the range of clear bits, if there is one and no more. It is asked first: an arena that is
+/// filled, or emptied, in a row costs no more than that.
 const fn only_range(in_use: u128) -> Option<u32> {
     let free = !in_use;
     if free == 0 || in_use == 0 {
@@ -120,7 +121,8 @@ pub(super) const fn find_highest(in_use: u128, pages: u32) -> Option<u32> {
     if begins == 0 { None } else { Some(u128::BITS - 1 - begins.leading_zeros()) }
 }
 
-/// The lowest and the highest page that is a multiple of `align`, a power of two below 128, at which `pages` free ones begin.
+/// The lowest and the highest page that is a multiple of `align`, a power of two below 128, at which `pages`
+/// free ones begin.
 pub(super) const fn find_aligned(in_use: u128, pages: u32, align: u32) -> Option<(u32, u32)> {
     let multiples = u128::MAX / (u128::MAX >> (u128::BITS - align));
     let begins = beginnings(in_use, pages) & multiples;

@@ -1,8 +1,8 @@
 //! The clock of a heap: the system's, and it goes on where that was turned back.
 //!
-//! A hypervisor may turn the clock back that moves or restores a machine. What a heap notes are moments of the future, too: when demand is forgotten, when
-//! something that failed is tried again, when the next look is due. All of them would come as much later, and maintenance would
-//! ask again and again until then.
+//! A hypervisor may turn the clock back that moves or restores a machine. What a heap notes are moments of the
+//! future, too: when demand is forgotten, when something that failed is tried again, when the next look is due.
+//! All of them would come as much later, and maintenance would ask again and again until then.
 
 use super::Arenas;
 use core::cell::Cell;

@@ -5,15 +5,19 @@
 //!   after    ├─ small arenas ─▶ ··growth··┤           gap           ├─ large blocks ─┤
 //! ```
 //!
-//! A region is four times the memory of the host, and all of it counts against a limit on address space. Where there is one before the start, regions are small.
-//! A program that sets one on itself (`resource.setrlimit(RLIMIT_AS, …)`) was over it at once: its objects went on growing in what was reserved, and each thread, each
-//! import, each mapping of others was refused. So before such a limit holds, what no arena uses is given back, but for a part of the limit to grow into. What
-//! the heap needs later comes from further regions, by the rule for limits.
+//! A region is four times the memory of the host, and all of it counts against a limit on address space. Where
+//! there is one before the start, regions are small. A program that sets one on itself
+//! (`resource.setrlimit(RLIMIT_AS, …)`) was over it at once: its objects went on growing in what was reserved,
+//! and each thread, each import, each mapping of others was refused. So before such a limit holds, what no
+//! arena uses is given back, but for a part of the limit to grow into. What the heap needs later comes from
+//! further regions, by the rule for limits.
 //!
-//! A *gap* is nobody's, or somebody else's by now: no arena of it is handed out, no address in it is found. It only grows. A large block may be put into what is left for growth, in front of the gap: a
-//! lower limit makes another gap before it.
+//! A *gap* is nobody's, or somebody else's by now: no arena of it is handed out, no address in it is found. It
+//! only grows. A large block may be put into what is left for growth, in front of the gap: a lower limit makes
+//! another gap before it.
 //!
-//! Regions made under a limit are cut as well, for growth leaves little to gain; when somebody else is refused address space, they are *squeezed*: nothing stays for growth, as far as is needed.
+//! Regions made under a limit are cut as well, for growth leaves little to gain; when somebody else is refused
+//! address space, they are *squeezed*: nothing stays for growth, as far as is needed.
 
 use super::Arenas;
 use super::layout::ARENA_BYTES;
@@ -23,7 +27,8 @@ use super::table::{GAPS, NO_GAP, Region, Table};
 use crate::large::Left;
 use hugeheap_os::Os;
 
-/// What stays for growth in each region, as a part of the limit: an eighth, as much as a region takes that is made under one.
+/// What stays for growth in each region, as a part of the limit: an eighth, as much as a region takes that is
+/// made under one.
 const GROWTH: u64 = 8;
 
 /// Least gap worth a call, in arenas: 8 MiB, the least region under a limit.
@@ -50,8 +55,9 @@ struct Unused {
 }
 
 impl<O: Os> Arenas<O> {
-    /// Gives back the address space that no arena uses, but for growth: before a limit of so many bytes holds for the process. `cutting` is told of each region before that happens: the
-    /// layer above gives up what it keeps for the pages there.
+    /// Gives back the address space that no arena uses, but for growth: before a limit of so many bytes holds
+    /// for the process. `cutting` is told of each region before that happens: the layer above gives up what it
+    /// keeps for the pages there.
     ///
     /// What the system does not take stays reserved, and is not used.
     pub(crate) fn cut_address_space(&mut self, limit: u64, mut cutting: impl FnMut(Cut)) {
@@ -63,8 +69,9 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Gives back address space that no arena uses, and leaves nothing to grow into, until `enough` bytes have gone: for somebody who was refused that under a limit. The most in a row first: a region that has
-    /// gone does not leave its number. `cutting` as above.
+    /// Gives back address space that no arena uses, and leaves nothing to grow into, until `enough` bytes have
+    /// gone: for somebody who was refused that under a limit. The most in a row first: a region that has gone
+    /// does not leave its number. `cutting` as above.
     pub(crate) fn squeeze_address_space(&mut self, enough: u64, mut cutting: impl FnMut(Cut)) {
         let mut gone = 0;
         while gone < enough {
@@ -95,18 +102,21 @@ impl<O: Os> Arenas<O> {
             }
         }
         if let Some(beside) = before.beside {
-            // SAFETY: the whole reservation, for which nobody asked yet. Who does makes its own, as long as what is left.
+            // SAFETY: the whole reservation, for which nobody asked yet. Who does makes its own, as long as
+            // what is left.
             let _ = unsafe { self.os.release(beside) };
         }
         true
     }
 
-    /// Takes arenas without memory out of the list of those that can be used again. Nobody looks at their records any more.
+    /// Takes arenas without memory out of the list of those that can be used again. Nobody looks at their
+    /// records any more.
     fn forget(&mut self, number: usize, first: u32, end: u32) {
         // Places of blocks that were freed lately may be there.
         self.left = Left::NONE;
         let mut next = Table::id(number, first);
-        // Not the id of that number: the longest region has one arena for each, and behind the last begins the next region.
+        // Not the id of that number: the longest region has one arena for each, and behind the last begins the
+        // next region.
         let behind = ArenaId(Table::id(number, 0).0 + end);
         loop {
             let gone = |id: &ArenaId| (next..behind).contains(id);
@@ -120,7 +130,8 @@ impl<O: Os> Arenas<O> {
 }
 
 impl Table {
-    /// Arenas of a region that nobody uses and nobody needs, if there are any: from behind the small arenas, and `growth` more, to the first that a large block uses. Gaps are among them.
+    /// Arenas of a region that nobody uses and nobody needs, if there are any: from behind the small arenas,
+    /// and `growth` more, to the first that a large block uses. Gaps are among them.
     fn unused(&self, number: usize, growth: u32) -> Option<Unused> {
         let region = self.regions[number].as_ref()?;
         let idle = |index: &u32| self.is_without_memory(Self::id(number, *index));
@@ -135,7 +146,8 @@ impl Table {
         (new > 0 && left < GAPS).then_some(Unused { first, end, new })
     }
 
-    /// Takes these arenas out of a region for good, and what is reserved behind all. Returns how it was, and how it is. What was beside it is no more its own.
+    /// Takes these arenas out of a region for good, and what is reserved behind all. Returns how it was, and
+    /// how it is. What was beside it is no more its own.
     fn cut(&mut self, number: usize, first: u32, end: u32) -> Option<(Region, Region)> {
         let region = self.regions[number].as_mut()?;
         let before = *region;

@@ -1,12 +1,13 @@
 //! What the program needed lately, and so how much memory to keep: the retention rule.
 //!
-//! Terms: *demand* is the bytes live at a moment. The *short window* is the decay time (1 s unless set). A *regret* is memory
-//! that was given back and needed again within the *long window* (30 decay times). A *pause* is the time between the moment when memory
-//! was in use last and the moment when it is needed again.
+//! Terms: *demand* is the bytes live at a moment. The *short window* is the decay time (1 s unless set). A *regret*
+//! is memory that was given back and needed again within the *long window* (30 decay times). A *pause* is the
+//! time between the moment when memory was in use last and the moment when it is needed again.
 //!
-//! The rule: keep resident what the highest demand of the short window would need. When memory was regretted, keep as many bytes as were
-//! regretted, up to the highest demand since then, for twice the longest pause of late since they were in use last. Never longer than the
-//! long window after the last regret, or after the demand fell and rose that far again. Everything above is given back.
+//! The rule: keep resident what the highest demand of the short window would need. When memory was regretted,
+//! keep as many bytes as were regretted, up to the highest demand since then, for twice the longest pause of
+//! late since they were in use last. Never longer than the long window after the last regret, or after the
+//! demand fell and rose that far again. Everything above is given back.
 //!
 //! ```text
 //!   demand   ▁▂▅█▇█▁▁▁▁▁▁        one burst: kept 1 s, then given back
@@ -14,13 +15,14 @@
 //!                   └keep┘       is kept, until twice the pause passes without one
 //! ```
 //!
-//! Why not one long window for all, as tcmalloc's 60 s and 300 s: a service that starts, builds its tables and drops the
-//! scaffolding would be charged for minutes for a demand that never returns. A regret is evidence that it does; it costs
-//! one refault, once. The question goes back to Evan Jones' "self-tuned to the application" (python-dev, 2005).
+//! Why not one long window for all, as tcmalloc's 60 s and 300 s: a service that starts, builds its tables and
+//! drops the scaffolding would be charged for minutes for a demand that never returns. A regret is evidence
+//! that it does; it costs one refault, once. The question goes back to Evan Jones' "self-tuned to the
+//! application" (python-dev, 2005).
 //!
-//! Why the pause decides: with the long window for everything that was regretted, a program with cycles of a second held its whole
-//! peak for half a minute after the last one. Twice the pause forgives a cycle that is late by one pause. A longer one costs one regret, and
-//! that teaches its length.
+//! Why the pause decides: with the long window for everything that was regretted, a program with cycles of a
+//! second held its whole peak for half a minute after the last one. Twice the pause forgives a cycle that is
+//! late by one pause. A longer one costs one regret, and that teaches its length.
 //!
 //! Pure: time comes in as nanoseconds.
 
@@ -31,7 +33,8 @@ const PARTS: usize = 8;
 /// batch step, and after them an idle process holds nothing.
 const LONG_WINDOW: u64 = 30;
 
-/// Pauses that recurring memory is kept for. With one, a pause a little longer than all before would be a regret every time.
+/// Pauses that recurring memory is kept for. With one, a pause a little longer than all before would be a
+/// regret every time.
 const KEPT_PAUSES: u64 = 2;
 
 /// Highest demand of the recent past, in parts of the window.
@@ -44,8 +47,8 @@ struct Peaks {
     ends: u64,
 }
 
-/// The longest pause of late: of this spell of one long window, and of the one before it, so that a single long pause is forgotten
-/// again. Turns over when a pause is noted, never by itself.
+/// The longest pause of late: of this spell of one long window, and of the one before it, so that a single long
+/// pause is forgotten again. Turns over when a pause is noted, never by itself.
 #[derive(Clone, Copy, Debug)]
 struct Pauses {
     longest: u64,

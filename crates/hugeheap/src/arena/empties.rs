@@ -7,14 +7,17 @@
 //!              └─▶ heap pages: of the low ones first; under a memory limit of whichever became empty last
 //! ```
 //!
-//! A large block needs arenas in a row, and heap pages need any. With one list for all, the heap pages of a program that had freed a large block and its small ones came to lie in what
-//! the large block had left, because that was empty last. The next large block found no row and took new memory, beside low arenas that were as empty (`docs/measurements/tables.py`: 116 MiB
-//! instead of 83).
+//! A large block needs arenas in a row, and heap pages need any. With one list for all, the heap pages of a
+//! program that had freed a large block and its small ones came to lie in what the large block had left,
+//! because that was empty last. The next large block found no row and took new memory, beside low arenas that
+//! were as empty (`docs/measurements/tables.py`: 116 MiB instead of 83).
 //!
-//! So a large block is first looked a row for among the high ones, of arenas that are resident as a whole: the shortest that is long enough. The highest row of any idle arenas was taken before, also of those that were given back, while
-//! as much memory was kept farther down.
+//! So a large block is first looked a row for among the high ones, of arenas that are resident as a whole: the
+//! shortest that is long enough. The highest row of any idle arenas was taken before, also of those that were
+//! given back, while as much memory was kept farther down.
 //!
-//! Invariants: both lists are in the order of `changed_at`, as far as [`PLACE`] allows; an arena knows in which of them it is, because the border between low and high moves.
+//! Invariants: both lists are in the order of `changed_at`, as far as [`PLACE`] allows; an arena knows in which
+//! of them it is, because the border between low and high moves.
 
 use super::list::{ArenaId, List};
 use super::record::State;
@@ -23,7 +26,8 @@ use super::table::Table;
 /// Empty arenas passed at most to find the place of one.
 const PLACE: usize = 256;
 
-/// Empty arenas at which a row for a large block is looked for at most: 2 GiB. Each is a cache line; making one of them resident instead takes as long as looking at a thousand.
+/// Empty arenas at which a row for a large block is looked for at most: 2 GiB. Each is a cache line; making one
+/// of them resident instead takes as long as looking at a thousand.
 const ROWS: usize = 1024;
 
 /// Where an empty arena is, in its `listed`.
@@ -47,7 +51,8 @@ impl Empties {
         self.list_for(table, id).push_front(table, id);
     }
 
-    /// Adds an arena that was among them and that a pass had meanwhile, at its place: passes take the others from the end.
+    /// Adds an arena that was among them and that a pass had meanwhile, at its place: passes take the others
+    /// from the end.
     pub(super) fn put_back(&mut self, table: &mut Table, id: ArenaId) {
         let changed_at = table.arena(id).changed_at;
         let list = self.list_for(table, id);
@@ -72,8 +77,10 @@ impl Empties {
         self.lists[table.arena(id).listed as usize].remove(table, id);
     }
 
-    /// Takes the one that heap pages are to use next. `limited`: the process has a memory limit, so it is the one that became empty last, wherever it is. The others were [offered](super::offer) to the kernel, which may have
-    /// taken them: with low ones first a program would touch these again while what it has just freed elsewhere is charged still, and nobody can take it.
+    /// Takes the one that heap pages are to use next. `limited`: the process has a memory limit, so it is the
+    /// one that became empty last, wherever it is. The others were [offered](super::offer) to the kernel, which
+    /// may have taken them: with low ones first a program would touch these again while what it has just freed
+    /// elsewhere is charged still, and nobody can take it.
     pub(crate) fn take(&mut self, table: &mut Table, limited: bool) -> Option<ArenaId> {
         let since = |list: &List| list.head.is_some().then(|| table.arena(list.head).changed_at);
         let [low, high] = self.lists.each_ref().map(since);
@@ -166,7 +173,8 @@ mod tests {
     use hugeheap_os::simulated::{Config, Kernel};
     use std::time::Duration;
 
-    /// Empties arenas, one each millisecond: low ones, and where it says so those of a large block. Returns when each became empty, in milliseconds.
+    /// Empties arenas, one each millisecond: low ones, and where it says so those of a large block. Returns
+    /// when each became empty, in milliseconds.
     fn emptied(high: &[bool]) -> World {
         let mut world = World::new(Policy::Thp, Config::default());
         let take = |world: &mut World, high: bool| match high {

@@ -6,24 +6,31 @@
 //!          └─ what is left of the arena ─┘                       └─ of the last one ─┘
 //! ```
 //!
-//! An arena takes 2 MiB of a limit on address space (`RLIMIT_AS`, `ulimit -v`), whatever is used of it: with blocks of 1,030 or 2,100 KiB a program had half of what it has with the C library, which maps each exactly as
-//! long as it is. And a block that grows has to have its place and the next one within the limit; the C library's grows where it is, or moves page by page.
+//! An arena takes 2 MiB of a limit on address space (`RLIMIT_AS`, `ulimit -v`), whatever is used of it: with
+//! blocks of 1,030 or 2,100 KiB a program had half of what it has with the C library, which maps each exactly
+//! as long as it is. And a block that grows has to have its place and the next one within the limit; the C
+//! library's grows where it is, or moves page by page.
 //!
-//! So where an eighth of the limit is taken, such a request goes to the allocator before, if who asks has one. Until then everything is on huge pages as without a limit. What an embedder's heap is asked for is always served here.
+//! So where an eighth of the limit is taken, such a request goes to the allocator before, if who asks has one.
+//! Until then everything is on huge pages as without a limit. What an embedder's heap is asked for is always
+//! served here.
 
 use super::layout::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use hugeheap_os::AddressSpaceLimit;
 
-/// Least request in bytes that may be better served exactly: 128 KiB, from which on the C library makes mappings. Heap pages waste an eighth at most of longer ones.
+/// Least request in bytes that may be better served exactly: 128 KiB, from which on the C library makes
+/// mappings. Heap pages waste an eighth at most of longer ones.
 pub(crate) const LEAST: usize = 128 << 10;
 
 /// Part of the limit, as a divisor, that has to be taken: as much as the first region of a heap under a limit.
 const TAKEN: u64 = 8;
 
-/// Part of an arena's bytes, as a divisor, that may be left over: as of the tail of a large block of which a huge page is made.
+/// Part of an arena's bytes, as a divisor, that may be left over: as of the tail of a large block of which a
+/// huge page is made.
 const LEFT_OVER: usize = 8;
 
-/// Part of the limit, as a divisor, above which a block is long: while it moves both of its places count, and with the half that it may grow to that is a fifth of the limit.
+/// Part of the limit, as a divisor, above which a block is long: while it moves both of its places count, and
+/// with the half that it may grow to that is a fifth of the limit.
 const LONG: u64 = 16;
 
 /// Whether a request of so many bytes is better served by an allocator that takes no more address space than that.

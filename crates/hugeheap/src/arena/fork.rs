@@ -1,30 +1,35 @@
 //! Hugetlb arenas and forked children.
 //!
-//! A child's reservation in the pool is not inherited. When parent or child writes to a page both share and the pool is empty, the
-//! kernel takes the page away from the child, which then dies of `SIGBUS` at any access, however long after the fork.
-//! hugeheap does not let that happen: before the fork the parent copies each hugetlb arena that has live runs into ordinary memory, and
-//! the child's first act is to move the copies into the arenas' places. It never reads the shared pages, so
-//! neither an empty pool nor a write of the parent can hurt it. The parent drops its copies and keeps its pages.
+//! A child's reservation in the pool is not inherited. When parent or child writes to a page both share and the
+//! pool is empty, the kernel takes the page away from the child, which then dies of `SIGBUS` at any access,
+//! however long after the fork. hugeheap does not let that happen: before the fork the parent copies each
+//! hugetlb arena that has live runs into ordinary memory, and the child's first act is to move the copies into
+//! the arenas' places. It never reads the shared pages, so neither an empty pool nor a write of the parent can
+//! hurt it. The parent drops its copies and keeps its pages.
 //!
 //! ```text
 //!   before fork (parent)      after fork, child                after fork, parent
 //!   arena ──copy──▶ copy      unmap arena; relocate copy ▶ arena    release copy
 //! ```
 //!
-//! The price is a copy of 2 MiB (about 0.3 ms) per hugetlb arena and fork; after the first fork the policy therefore takes no
-//! further pages from the pool ([`Fallback::PoolForks`](crate::telemetry::Fallback::PoolForks)), in the parent and in the child.
-//! Children made by `vfork` and `posix_spawn` only call exec and need no copy; fork handlers do not run for them.
+//! The price is a copy of 2 MiB (about 0.3 ms) per hugetlb arena and fork; after the first fork the policy
+//! therefore takes no further pages from the pool
+//! ([`Fallback::PoolForks`](crate::telemetry::Fallback::PoolForks)), in the parent and in the child. Children
+//! made by `vfork` and `posix_spawn` only call exec and need no copy; fork handlers do not run for them.
 //!
-//! Of other arenas the child shares the live ones like any memory. The empty ones, which the parent keeps for a while, the child drops: when it used one, the kernel
-//! would copy contents that nobody reads, 4 KiB at a time; and as long as it has them, the parent cannot give them back. What drops them, a call for each, would otherwise be
-//! done when the child ends or executes another program.
+//! Of other arenas the child shares the live ones like any memory. The empty ones, which the parent keeps for a
+//! while, the child drops: when it used one, the kernel would copy contents that nobody reads, 4 KiB at a time;
+//! and as long as it has them, the parent cannot give them back. What drops them, a call for each, would
+//! otherwise be done when the child ends or executes another program.
 //!
-//! Where the system has memory for some of the copies only, as under `ulimit -d`, against which the arenas count as well, the parent makes those, half or more of them. Each arena that the child replaces leaves
-//! room for one more copy, so it makes the others itself, one at a time. Until then it reads shared pages: a parent that writes meanwhile, with an empty pool, ends it, but no longer at any time afterwards. The
-//! parent cannot move to ordinary pages instead: its other threads write meanwhile, and so may the kernel, for I/O under way.
+//! Where the system has memory for some of the copies only, as under `ulimit -d`, against which the arenas
+//! count as well, the parent makes those, half or more of them. Each arena that the child replaces leaves room
+//! for one more copy, so it makes the others itself, one at a time. Until then it reads shared pages: a parent
+//! that writes meanwhile, with an empty pool, ends it, but no longer at any time afterwards. The parent cannot
+//! move to ordinary pages instead: its other threads write meanwhile, and so may the kernel, for I/O under way.
 //!
-//! What another thread of the parent writes between the copy and the fork, the child does not see: without that thread in the child,
-//! nothing there waits for the write.
+//! What another thread of the parent writes between the copy and the fork, the child does not see: without that
+//! thread in the child, nothing there waits for the write.
 
 use super::layout::ARENA_BYTES;
 use super::record::Made;
@@ -83,7 +88,8 @@ impl<O: Os> Arenas<O> {
 
     /// Memory for copies, and whether it is advised for huge pages.
     ///
-    /// The copies count against `ulimit -d`, so what is kept is given up for them: children died of the shared pages of their parents while that lay there.
+    /// The copies count against `ulimit -d`, so what is kept is given up for them: children died of the shared
+    /// pages of their parents while that lay there.
     fn room_for_copies(&mut self, len: usize) -> OsResult<(AddressRange, bool)> {
         let reservation = self.os.reserve(len, ARENA_BYTES)?;
         let made = loop {
@@ -106,8 +112,9 @@ impl<O: Os> Arenas<O> {
         self.give_up_room(copies.reservation);
     }
 
-    /// After the fork, in the child: drops what is empty, and puts copies in the arenas' places. Only async-signal-safe calls. Answers how many arenas stay shared, since
-    /// there was no memory for their copies.
+    /// After the fork, in the child: drops what is empty, and puts copies in the arenas' places. Only
+    /// async-signal-safe calls. Answers how many arenas stay shared, since there was no memory for their
+    /// copies.
     pub fn after_fork_in_child(&mut self, copies: ForkCopies) -> usize {
         for mut id in self.empty.lists().map(|list| list.head) {
             while id.is_some() {
@@ -157,7 +164,8 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Replaces an arena that the parent had no memory to copy. As [`replace_shared`](Self::replace_shared); also `None` where there still is none.
+    /// Replaces an arena that the parent had no memory to copy. As [`replace_shared`](Self::replace_shared);
+    /// also `None` where there still is none.
     fn copy_shared(&mut self, id: ArenaId) -> Option<bool> {
         let (copy, advised) = self.room_for_copies(ARENA_BYTES).ok()?;
         // SAFETY: both are mapped for a whole arena and do not overlap, and this process has one thread.
@@ -171,8 +179,9 @@ impl<O: Os> Arenas<O> {
         self.table.used_from(from).find(|&id| self.arena(id).made == Made::Hugetlb)
     }
 
-    /// Puts a copy in the place of an arena that is shared with the parent. Says whether it is advised for huge pages there;
-    /// `None`, when the system refuses even to unmap: then the arena stays as it is. Without memory for it the process ends.
+    /// Puts a copy in the place of an arena that is shared with the parent. Says whether it is advised for huge
+    /// pages there; `None`, when the system refuses even to unmap: then the arena stays as it is. Without
+    /// memory for it the process ends.
     fn replace_shared(&mut self, id: ArenaId, copy: AddressRange, advised: bool) -> Option<bool> {
         let range = self.table.range(id);
         // SAFETY: the arena is ours, and this process has one thread: nobody uses it until the copy is in place.
@@ -186,8 +195,8 @@ impl<O: Os> Arenas<O> {
             // It was told as an arena like others, and whatever used it later ended with SIGSEGV.
             missing(range, error);
         }
-        // SAFETY: both are mapped for a whole arena and do not overlap. The copy has served: under strict overcommit there may not be
-        // memory for all arenas beside all copies.
+        // SAFETY: both are mapped for a whole arena and do not overlap. The copy has served: under strict
+        // overcommit there may not be memory for all arenas beside all copies.
         unsafe {
             copy_pages(copy.start, range.start, self.arena(id).in_use);
             let _ = self.os.unmap(copy);
@@ -206,7 +215,8 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Drops an empty arena that is shared with the parent. Not given back, which it would be a regret to need again: the parent has it.
+    /// Drops an empty arena that is shared with the parent. Not given back, which it would be a regret to need
+    /// again: the parent has it.
     fn drop_shared(&mut self, id: ArenaId) {
         let range = self.table.range(id);
         // A page of the pool stays shared until it is unmapped, and the child would die of a write to it.
@@ -231,7 +241,8 @@ impl<O: Os> Arenas<O> {
     }
 }
 
-/// Ends a child without the memory of a live arena. The error's own text would be allocated, with the heap's locks held.
+/// Ends a child without the memory of a live arena. The error's own text would be allocated, with the heap's
+/// locks held.
 fn missing(range: AddressRange, error: OsError) -> ! {
     crate::complain::abort(format_args!(
         "no memory in a forked child for {range} of the heap, whose pages its parent has from the hugetlb pool: {} failed \

@@ -7,22 +7,27 @@
 //!   choose, mark busy  ───▶  madvise …             ───▶  update the metadata, file the arenas
 //! ```
 //!
-//! While an arena is busy nothing is allocated from it; what is freed in it is recorded and seen by `complete`. A large block
-//! may be freed, resized or moved away while its arenas are busy; its arenas are only ever collapsed, which keeps contents.
+//! While an arena is busy nothing is allocated from it; what is freed in it is recorded and seen by `complete`.
+//! A large block may be freed, resized or moved away while its arenas are busy; its arenas are only ever
+//! collapsed, which keeps contents.
 //!
 //! What is chosen, in this order:
 //! 1. *Give back* whole empty arenas, the longest empty first, while more is resident than the retention rule keeps.
 //!    Of what is kept whole arenas are *offered* to the kernel where there is a memory limit: [`offer`](super::offer).
-//! 2. *Break* sparse arenas if that was not enough: those with at least half of their pages free, unchanged for the decay time, those
-//!    with the longest free range first. The free pages are dropped, the arena is advised against huge pages (khugepaged would refill
-//!    it), and the live pages are advised cold, which makes the kernel split the huge page and release the dropped part: without
-//!    the last step RSS falls but the cgroup's charge does not. Near the memory limit an eighth of free pages is enough, at once.
-//! 3. *Break* arenas of which little lives, and give back OS pages without a live block in heap pages that have some: what the [`tenant`](super::tenant) told.
+//! 2. *Break* sparse arenas if that was not enough: those with at least half of their pages free, unchanged for
+//!    the decay time, those with the longest free range first. The free pages are dropped, the arena is advised
+//!    against huge pages (khugepaged would refill it), and the live pages are advised cold, which makes the
+//!    kernel split the huge page and release the dropped part: without the last step RSS falls but the cgroup's
+//!    charge does not. Near the memory limit an eighth of free pages is enough, at once.
+//! 3. *Break* arenas of which little lives, and give back OS pages without a live block in heap pages that have
+//!    some: what the [`tenant`](super::tenant) told.
 //! 4. What [`sweep`](super::sweep) finds: *split* what could not be split when it was broken, *collapse* dense arenas.
 //!
-//! What fails is tried again after ten decay times, and after twice as long each further time. What is refused again and again though
-//! nothing is short (memory locked by `mlockall` is) is then left alone until the arena is used again, so that an idle
-//! process is left in peace. So is an arena of which too little is resident for a collapse, as soon as that stays as it is. A pass that achieved nothing is never followed by another at once.
+//! What fails is tried again after ten decay times, and after twice as long each further time. What is refused
+//! again and again though nothing is short (memory locked by `mlockall` is) is then left alone until the arena
+//! is used again, so that an idle process is left in peace. So is an arena of which too little is resident for
+//! a collapse, as soon as that stays as it is. A pass that achieved nothing is never followed by another at
+//! once.
 
 use super::arenas::pages_bytes;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
@@ -36,8 +41,8 @@ use hugeheap_os::{Error, ErrorKind, Os, ThpMode};
 /// Arenas looked at per pass to find sparse or dense ones; bounds the time under the lock to about 20 µs.
 pub(super) const LOOK: usize = 4096;
 
-/// Free heap pages that make an arena worth breaking: half of it. Breaking costs the rest of the arena its huge page; below half,
-/// more is lost than won.
+/// Free heap pages that make an arena worth breaking: half of it. Breaking costs the rest of the arena its huge
+/// page; below half, more is lost than won.
 const SPARSE: u32 = HEAP_PAGES / 2;
 
 /// The same near the memory limit.
@@ -46,12 +51,13 @@ const SPARSE_WHEN_TIGHT: u32 = HEAP_PAGES / 8;
 /// The same where no huge page is lost: a sixteenth, so that a system call brings 128 KiB at least.
 const SPARSE_WITHOUT_HUGE: u32 = HEAP_PAGES / 16;
 
-/// Retained bytes for which no thread is started: three quarters of an arena. With two arenas a small process that was done kept 4 to 5 MiB for good, more
-/// than the system's `malloc` does; with this it keeps 0.9 to 1.4.
+/// Retained bytes for which no thread is started: three quarters of an arena. With two arenas a small process
+/// that was done kept 4 to 5 MiB for good, more than the system's `malloc` does; with this it keeps 0.9 to 1.4.
 const SLACK: u64 = ARENA_BYTES as u64 / 4 * 3;
 
-/// Bytes by which demand has to have fallen for that: half an arena. The first huge page of a program that starts is nearly all retained, and will be used:
-/// with a quarter, or without this, some versions of Python started the thread before the first line of their program, half a millisecond of 21.
+/// Bytes by which demand has to have fallen for that: half an arena. The first huge page of a program that
+/// starts is nearly all retained, and will be used: with a quarter, or without this, some versions of Python
+/// started the thread before the first line of their program, half a millisecond of 21.
 const FALLEN: u64 = ARENA_BYTES as u64 / 2;
 
 /// Decay times after which something that failed is tried again.
@@ -63,8 +69,10 @@ const DOUBLINGS: u32 = 5;
 /// Refusals in a row after which an arena is left alone.
 const REFUSALS: u8 = 8;
 
-/// Answers in a row that say the same of an arena of which too little is resident, after which it is left alone. With runs in it they come 10, 20 and 40 decay times one after the other: a program that
-/// goes on to use what it has asked for has touched some of it in that time, or takes and frees others there. Of a large block nothing else is ever told, so its arenas get as many as refusals do.
+/// Answers in a row that say the same of an arena of which too little is resident, after which it is left
+/// alone. With runs in it they come 10, 20 and 40 decay times one after the other: a program that goes on to
+/// use what it has asked for has touched some of it in that time, or takes and frees others there. Of a large
+/// block nothing else is ever told, so its arenas get as many as refusals do.
 const ALIKE_ANSWERS: u8 = 4;
 
 /// When the next pass is due.
@@ -92,14 +100,17 @@ impl<O: Os> Arenas<O> {
 
     /// Whether memory is tight, and was not or less was kept at the last pass.
     ///
-    /// Nothing needs to have been freed for that: of each arena of a program that takes runs of 43 heap pages 42 are kept. It grew to the limit, and was killed with 80 of 260 MiB kept, because passes were due after frees only.
+    /// Nothing needs to have been freed for that: of each arena of a program that takes runs of 43 heap pages
+    /// 42 are kept. It grew to the limit, and was killed with 80 of 260 MiB kept, because passes were due after
+    /// frees only.
     fn kept_too_much(&self) -> bool {
         let (was_tight, kept) = self.at_pass;
         let least = if was_tight { kept + SLACK } else { SLACK };
         self.counters.retained > least && self.is_tight()
     }
 
-    /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete) named it.
+    /// Whether a look at the moment `look` comes too late for what happened since [`complete`](Self::complete)
+    /// named it.
     pub(crate) fn oversleeps(&mut self, look: u64) -> bool {
         self.counters.retained > SLACK && self.demand.may_fall_before(look)
             || self.kept_too_much()
@@ -108,7 +119,8 @@ impl<O: Os> Arenas<O> {
             || self.offers_before(look)
     }
 
-    /// Chooses what to do. What the host says is as fresh as the caller made it with [`refresh_host`](Self::refresh_host).
+    /// Chooses what to do. What the host says is as fresh as the caller made it with
+    /// [`refresh_host`](Self::refresh_host).
     pub fn plan(&mut self) -> Plan {
         let now = self.now();
         let mut plan = Plan::new(now);
@@ -151,8 +163,8 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// `kept`: empty arenas that were made ahead. They are not given back for what others retain: where arenas in use had 3 MiB free, each pass gave back
-    /// the one that had just been made, and the next one was made.
+    /// `kept`: empty arenas that were made ahead. They are not given back for what others retain: where arenas
+    /// in use had 3 MiB free, each pass gave back the one that had just been made, and the next one was made.
     fn plan_give_back(&self, plan: &mut Plan, now: u64, excess: &mut u64, kept: u64) {
         for id in self.empty.oldest(&self.table, kept).take(LOOK) {
             if plan.is_full() {
@@ -164,8 +176,10 @@ impl<O: Os> Arenas<O> {
                 return;
             }
             if arena.retry_at <= now {
-                // A hugetlb page goes back to its pool only when unmapped: its reservation would not survive a decommit. And what can be written counts against `ulimit -d`,
-                // resident or not: a heap that had given everything back was refused an arena for 48 bytes, and the C library was refused, too.
+                // A hugetlb page goes back to its pool only when unmapped: its reservation would not survive a
+                // decommit. And what can be written counts against `ulimit -d`, resident or not: a heap that
+                // had given everything back was refused an arena for 48 bytes, and the C library was refused,
+                // too.
                 let unmap = arena.made == Made::Hugetlb || self.host.data_limit.is_some();
                 let merging = arena.merging;
                 plan.push(id, self.table.range(id), Action::GiveBack { unmap, merging });
@@ -233,7 +247,8 @@ impl<O: Os> Arenas<O> {
             };
             if let Some(Found::Sparse(resident)) = step.found {
                 let (first, retry_at) = self.found_sparse(step.id, resident, now);
-                // The first answers come one after the other, whatever they are: a block of 64 GiB kept the thread awake for minutes, 16 arenas at a time.
+                // The first answers come one after the other, whatever they are: a block of 64 GiB kept the
+                // thread awake for minutes, 16 arenas at a time.
                 achieved |= first;
                 due = due.min(retry_at);
             } else if let (Action::Offer, _) | (_, Ok(())) = (step.action, step.result) {
@@ -256,7 +271,8 @@ impl<O: Os> Arenas<O> {
         let decay = self.demand.decay();
         let part = (decay / 8).max(1_000_000);
         if self.counters.retained > SLACK {
-            // What was kept may have been forgotten while the lock was free: nothing changes any more then, and this plan did not see it.
+            // What was kept may have been forgotten while the lock was free: nothing changes any more then, and
+            // this plan did not see it.
             let forgotten = if plan.kept { now } else { u64::MAX };
             due = due.min(self.demand.next_change(now).unwrap_or(forgotten));
         }
@@ -265,7 +281,8 @@ impl<O: Os> Arenas<O> {
         }
         // Another plan may have been made and completed meanwhile, and its search has come further.
         due = due.min(self.sweep.due).min(self.schedule_look(now));
-        // Memory may have become scarce since the plan was made, which saw no reason to look at tails, or at what is kept.
+        // Memory may have become scarce since the plan was made, which saw no reason to look at tails, or at
+        // what is kept.
         if plan.more || self.tails_due() || self.kept_too_much() {
             due = now;
         } else if self.sweep.has_news() {
@@ -316,7 +333,8 @@ impl<O: Os> Arenas<O> {
             arena.huge = false;
             arena.untold = false;
             self.counters.breaks += 1;
-            // From now on only what is noted as touched is dropped: so is what khugepaged may have filled and is still there.
+            // From now on only what is noted as touched is dropped: so is what khugepaged may have filled and
+            // is still there.
             if let Action::Break { drop, .. } = step.action {
                 let left = drop & !step.dropped & !arena.touched;
                 arena.touched |= left;
@@ -353,8 +371,10 @@ impl<O: Os> Arenas<O> {
         arena.untold &= matches!(step.found, Some(Found::Sparse(_)));
     }
 
-    /// Puts off the collapse of an arena of which little is resident. Returns whether that is news, and when it is looked at again. That its program touches it
-    /// nobody tells, so it is looked at ever more seldom, as long as each look finds that something was touched; then no more until a run of it is taken or freed: an idle process is left in peace.
+    /// Puts off the collapse of an arena of which little is resident. Returns whether that is news, and when it
+    /// is looked at again. That its program touches it nobody tells, so it is looked at ever more seldom, as
+    /// long as each look finds that something was touched; then no more until a run of it is taken or freed: an
+    /// idle process is left in peace.
     fn found_sparse(&mut self, id: ArenaId, resident: u16, now: u64) -> (bool, u64) {
         if self.arena(id).in_use == 0 {
             // Freed meanwhile: it may be given back at once.
@@ -417,7 +437,8 @@ impl<O: Os> Arenas<O> {
         retry_at
     }
 
-    /// Sets when maintenance looks at an arena again, later each time. `short`: something was short, so it never gives up.
+    /// Sets when maintenance looks at an arena again, later each time. `short`: something was short, so it
+    /// never gives up.
     fn put_off(&mut self, id: ArenaId, now: u64, short: bool) -> u64 {
         let patience = self.demand.decay().saturating_mul(PATIENCE);
         let arena = self.table.arena_mut(id);
@@ -428,7 +449,8 @@ impl<O: Os> Arenas<O> {
         arena.retry_at
     }
 
-    /// Asks the operating system again what may have changed: THP mode, limits, charge. Reads a few files; not for the caller's path.
+    /// Asks the operating system again what may have changed: THP mode, limits, charge. Reads a few files; not
+    /// for the caller's path.
     pub fn refresh_host(&mut self) {
         self.host.refresh(&self.os);
     }
@@ -453,7 +475,8 @@ impl<O: Os> Arenas<O> {
     }
 }
 
-/// Whether an arena is a huge page or may become one. Advised memory may by khugepaged at any time, whatever it was at the first touch.
+/// Whether an arena is a huge page or may become one. Advised memory may by khugepaged at any time, whatever it
+/// was at the first touch.
 pub(super) fn is_whole(arena: &Arena, thp: Option<ThpMode>) -> bool {
     arena.huge || arena.made == Made::Thp || arena.made == Made::Plain && thp == Some(ThpMode::Always)
 }
@@ -469,8 +492,8 @@ pub(super) fn least_to_break(whole: bool, tight: bool) -> u32 {
 
 /// Breaking an arena that is a huge page or not. `vacate`: what is done with its live pages.
 pub(super) fn break_of(arena: &Arena, whole: bool, vacate: Vacate) -> Action {
-    // Also pages never touched, where they may be resident as parts of a huge page.
-    // And all of an arena that nothing is live in: where neither the mode nor the advice is known, it may be huge without our knowledge.
+    // Also pages never touched, where they may be resident as parts of a huge page. And all of an arena that
+    // nothing is live in: where neither the mode nor the advice is known, it may be huge without our knowledge.
     let drop = if whole || arena.in_use == 0 { !arena.in_use } else { arena.touched & !arena.in_use };
     // Unadvised memory may be huge, too, from a time when the host's mode was `always`.
     let split = whole || arena.unsplit || arena.made == Made::Plain;

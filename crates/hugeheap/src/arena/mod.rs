@@ -29,8 +29,8 @@
 //! | `policy`, `settings` | what a program may choose |
 //! | `verify` | recomputes everything that is kept, for tests |
 //!
-//! Only `supply`, `cut`, `plan`, `table`, `offer`, `report` and `fork` make system calls, all through the traits of `hugeheap_os`. (The clock is
-//! read everywhere: it is one of them, too.)
+//! Only `supply`, `cut`, `plan`, `table`, `offer`, `report` and `fork` make system calls, all through the
+//! traits of `hugeheap_os`. (The clock is read everywhere: it is one of them, too.)
 
 mod ahead;
 mod arenas;

@@ -1,7 +1,8 @@
 //! Kept memory where the process has a memory limit: it is *offered* to the kernel.
 //!
-//! An offered arena (`MADV_FREE`) is kept like any other, and costs no fault when it is used again. But what the program allocates elsewhere does not
-//! compete with it: the kernel takes offered pages before it kills anybody, and needs no swap for that.
+//! An offered arena (`MADV_FREE`) is kept like any other, and costs no fault when it is used again. But what
+//! the program allocates elsewhere does not compete with it: the kernel takes offered pages before it kills
+//! anybody, and needs no swap for that.
 //!
 //! ```text
 //!              becomes empty                 a pass: plan, perform, complete
@@ -10,18 +11,21 @@
 //!     └───────────────────────────┴───────────── used again: is it still huge? ──┘
 //! ```
 //!
-//! *What failed before.* Kept memory was given back when less than a sixteenth of the limit was left. But that was looked at when this heap needed an
-//! arena, and in passes, an eighth of a decay time apart. A program that dropped 120 MiB of large blocks and made 120 MiB of small ones with glibc,
-//! 50 ms later, was killed with a limit of 230 MiB; without hugeheap it ran with 150.
+//! *What failed before.* Kept memory was given back when less than a sixteenth of the limit was left. But that
+//! was looked at when this heap needed an arena, and in passes, an eighth of a decay time apart. A program that
+//! dropped 120 MiB of large blocks and made 120 MiB of small ones with glibc, 50 ms later, was killed with a
+//! limit of 230 MiB; without hugeheap it ran with 150.
 //!
-//! What waits is offered when it is more than a thirty-second of the limit: less is no danger, and a program that frees and takes the same few arenas
-//! all the time is left in peace. For the same reason an arena has to be empty for a millisecond.
+//! What waits is offered when it is more than a thirty-second of the limit: less is no danger, and a program
+//! that frees and takes the same few arenas all the time is left in peace. For the same reason an arena has to
+//! be empty for a millisecond.
 //!
-//! Where the kernel refuses, what is kept is at most a quarter of what the limit would leave without it. That is looked at when memory
-//! becomes kept and every tenth of a second, so it is weaker: what grows faster elsewhere is not seen in time.
+//! Where the kernel refuses, what is kept is at most a quarter of what the limit would leave without it. That
+//! is looked at when memory becomes kept and every tenth of a second, so it is weaker: what grows faster
+//! elsewhere is not seen in time.
 //!
-//! Invariant: only an empty arena waits or is offered; of an offered one `touched` says what *may* be resident, as always, and `huge` what was true when it was
-//! offered. When it is used again the kernel is asked.
+//! Invariant: only an empty arena waits or is offered; of an offered one `touched` says what *may* be resident,
+//! as always, and `huge` what was true when it was offered. When it is used again the kernel is asked.
 
 use super::layout::ARENA_BYTES;
 use super::list::ArenaId;
@@ -79,8 +83,9 @@ impl Offers {
 }
 
 impl Offers {
-    /// Notes what the state of an arena means for it. Called whenever that changed. Says whether the arena is used again after it was offered, and the kernel has to be
-    /// [asked](Arenas::ask_again) whether it is still huge.
+    /// Notes what the state of an arena means for it. Called whenever that changed. Says whether the arena is
+    /// used again after it was offered, and the kernel has to be [asked](Arenas::ask_again) whether it is still
+    /// huge.
     #[inline(always)]
     pub(super) fn note(&mut self, arena: &mut Arena) -> bool {
         let can = arena.state == State::Empty && arena.made != Made::Hugetlb && !arena.apart;
@@ -170,7 +175,8 @@ impl<O: Os> Arenas<O> {
         true
     }
 
-    /// After a pass, in which arenas were `offered` or the kernel `refused` that: how long until the next one for what still waits, if that has to be.
+    /// After a pass, in which arenas were `offered` or the kernel `refused` that: how long until the next one
+    /// for what still waits, if that has to be.
     pub(super) fn next_offers(&mut self, now: u64, offered: bool, refused: bool) -> Option<u64> {
         self.offers.seen = self.offers.waiting;
         let due = self.offers_due();
@@ -185,8 +191,8 @@ impl<O: Os> Arenas<O> {
     }
 }
 
-/// Whether an offered arena that is used again is a huge page. Its first OS page is touched, which the program would do next anyway: if the kernel took the
-/// arena, that is the fault that decides what it is.
+/// Whether an offered arena that is used again is a huge page. Its first OS page is touched, which the program
+/// would do next anyway: if the kernel took the arena, that is the fault that decides what it is.
 fn is_still_huge<O: Os>(os: &O, range: AddressRange) -> bool {
     let page = AddressRange::new(range.start, os.os_page());
     // SAFETY: the arena is mapped, and what it holds is nobody's yet; neither call changes contents.

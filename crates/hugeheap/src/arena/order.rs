@@ -1,16 +1,16 @@
 //! Which partial arena to fill: smallest sufficient longest free range, then most runs, then oldest.
 //!
-//! The order is tcmalloc's ("Beyond malloc efficiency to fleet efficiency", Hunter et al., OSDI 2021, §4.4): a request
-//! spoils the least valuable free range, and arenas with few runs are left alone, so that they drain and their whole
-//! huge page becomes free. Lists are indexed by the longest free range (1 to 127 pages) and the logarithm of the number
-//! of runs (8 classes); one bitmap over the lengths and one byte per length say which lists have members, so the choice is
-//! two bit scans. Within a list the first [`LOOK`] members are compared exactly (runs, then age): O(1), and
-//! exact for lists that short. tcmalloc stops at the class; looking a little further costs a few
-//! cache lines once per page run and keeps old arenas full.
+//! The order is tcmalloc's ("Beyond malloc efficiency to fleet efficiency", Hunter et al., OSDI 2021, §4.4): a
+//! request spoils the least valuable free range, and arenas with few runs are left alone, so that they drain
+//! and their whole huge page becomes free. Lists are indexed by the longest free range (1 to 127 pages) and the
+//! logarithm of the number of runs (8 classes); one bitmap over the lengths and one byte per length say which
+//! lists have members, so the choice is two bit scans. Within a list the first [`LOOK`] members are compared
+//! exactly (runs, then age): O(1), and exact for lists that short. tcmalloc stops at the class; looking a
+//! little further costs a few cache lines once per page run and keeps old arenas full.
 //!
-//! Of arenas that are no huge page, those with free pages that are resident come before their like. Before, a program that
-//! had many broken arenas and freed what it allocated went from one to the next: each burst touched pages that were given back, and
-//! left as many behind.
+//! Of arenas that are no huge page, those with free pages that are resident come before their like. Before, a
+//! program that had many broken arenas and freed what it allocated went from one to the next: each burst
+//! touched pages that were given back, and left as many behind.
 
 use super::bitmap;
 use super::layout::HEAP_PAGES;
@@ -43,7 +43,8 @@ pub(super) const fn key_of(in_use: u128, runs: u32) -> (usize, usize) {
     (bitmap::longest_free_range(in_use) as usize, class_of(runs))
 }
 
-/// The longest free range of an arena when it was put where it belongs last, if it was among the arenas of runs. Nobody has changed what is free there since.
+/// The longest free range of an arena when it was put where it belongs last, if it was among the arenas of
+/// runs. Nobody has changed what is free there since.
 pub(super) fn longest_when_filed(arena: &Arena) -> Option<u32> {
     match arena.state {
         _ if arena.busy || arena.apart => None,

@@ -7,8 +7,8 @@
 //!   collapse    ask what is resident, where that is not known ─▶ advise for huge pages where it was advised against ─▶ collapse
 //! ```
 //!
-//! A plan is carried out without the heap's lock, so it holds all it needs. Of a step that fails in the middle it remembers how far it
-//! came: what was dropped is gone, whatever happened after it.
+//! A plan is carried out without the heap's lock, so it holds all it needs. Of a step that fails in the middle
+//! it remembers how far it came: what was dropped is gone, whatever happened after it.
 
 use super::bitmap;
 use super::layout::{HEAP_PAGE_BYTES, HEAP_PAGES};
@@ -17,7 +17,8 @@ use super::sweep::DENSE;
 use super::tenant::{GivenUp, NoTenant, Tenant};
 use hugeheap_os::{AddressRange, Advice, Error, ErrorKind, Pages, Result as OsResult};
 
-/// Steps of one pass. Giving back or breaking a huge page takes 0.05 to 0.3 ms, a collapse 0.3 to 1 ms: a pass stays below 20 ms.
+/// Steps of one pass. Giving back or breaking a huge page takes 0.05 to 0.3 ms, a collapse 0.3 to 1 ms: a pass
+/// stays below 20 ms.
 pub(super) const STEPS: usize = 16;
 
 /// Tries of a collapse that answers "again".
@@ -55,7 +56,8 @@ pub(super) enum Action {
     },
     /// What an earlier break left over.
     Split {
-        /// All that may be resident. Not only what is live: that may be newer than the break, and the huge page be in free pages.
+        /// All that may be resident. Not only what is live: that may be newer than the break, and the huge page
+        /// be in free pages.
         pages: u128,
     },
     Collapse {
@@ -103,8 +105,8 @@ pub(super) struct Step {
     pub(super) found: Option<Found>,
 }
 
-/// What a pass does: made by [`Arenas::plan`](super::Arenas::plan), carried out by [`perform`](Self::perform), reported to
-/// [`Arenas::complete`](super::Arenas::complete).
+/// What a pass does: made by [`Arenas::plan`](super::Arenas::plan), carried out by [`perform`](Self::perform),
+/// reported to [`Arenas::complete`](super::Arenas::complete).
 #[derive(Debug)]
 #[must_use = "arenas of a plan stay busy until it is completed"]
 pub struct Plan {
@@ -193,7 +195,8 @@ impl Step {
                     self.leave_merging(os);
                 }
             }
-            // SAFETY: the arena is busy and has no live run, so nobody uses its memory until the plan is completed, or relies on what it contains.
+            // SAFETY: the arena is busy and has no live run, so nobody uses its memory until the plan is
+            // completed, or relies on what it contains.
             Action::Offer => self.result = unsafe { os.offer(self.range) },
             Action::Break { .. } => self.break_arena(os, tenant),
             Action::Split { pages } => self.split(os, pages),
@@ -261,8 +264,9 @@ impl Step {
     }
 
     fn split<P: Pages>(&mut self, os: &P, pages: u128) {
-        // All of these pages and not only the first: the arena may consist of several folios. And never all of the arena at once:
-        // of a huge page that is advised as a whole the kernel splits nothing, and a later break would believe it had.
+        // All of these pages and not only the first: the arena may consist of several folios. And never all of
+        // the arena at once: of a huge page that is advised as a whole the kernel splits nothing, and a later
+        // break would believe it had.
         let half = if pages == u128::MAX { u128::MAX >> (HEAP_PAGES / 2) } else { u128::MAX };
         let mut done = true;
         for part in [pages & half, pages & !half] {
@@ -274,7 +278,8 @@ impl Step {
         self.split = Some(done);
     }
 
-    /// Nothing is to be merged of an arena that is a huge page, or whose memory is gone: ksmd would go on looking at it. Where that fails, it does.
+    /// Nothing is to be merged of an arena that is a huge page, or whose memory is gone: ksmd would go on
+    /// looking at it. Where that fails, it does.
     fn leave_merging<P: Pages>(&self, os: &P) {
         // SAFETY: contents stay.
         let _ = unsafe { os.merge(self.range, false) };

@@ -13,8 +13,9 @@
 //!
 //! Invariants:
 //! * `starts ⊆ in_use ⊆ touched`; a run begins at a start bit and ends before the next start or the next free page.
-//! * `touched` covers every page that may be resident: what is not touched reads as zero and costs no memory. (But for pages that
-//!   khugepaged fills in an arena that is advised and not huge yet; giving back and breaking drop those too.)
+//! * `touched` covers every page that may be resident: what is not touched reads as zero and costs no memory.
+//!   (But for pages that khugepaged fills in an arena that is advised and not huge yet; giving back and
+//!   breaking drop those too.)
 //! * A `huge` arena is touched throughout.
 //! * An arena that maintenance works on is `busy`: it is in no list, nothing is allocated from it, frees are recorded.
 
@@ -92,9 +93,11 @@ pub(crate) struct Arena {
     pub(crate) apart: bool,
     /// One huge page, as far as the kernel's answers tell: at the first touch, or to a collapse.
     pub(crate) huge: bool,
-    /// Only the program touches it, and the kernel was not asked yet what it found: see [`First`](super::supply::First).
+    /// Only the program touches it, and the kernel was not asked yet what it found: see
+    /// [`First`](super::supply::First).
     pub(crate) untold: bool,
-    /// It was advised against huge pages, but its huge page could not be split: what was dropped of it is still charged.
+    /// It was advised against huge pages, but its huge page could not be split: what was dropped of it is still
+    /// charged.
     pub(crate) unsplit: bool,
     /// The tail of a large block, a huge page because the block grows, and not full yet.
     pub(crate) guess: bool,
@@ -108,10 +111,12 @@ pub(crate) struct Arena {
     pub(super) offer: Offer,
     /// Calls of maintenance that failed for this arena since one succeeded.
     pub(crate) failures: u8,
-    /// What the kernel said of it when too little was resident for a collapse: how much, in 4 KiB, and how often in a row. 0: it was not asked.
+    /// What the kernel said of it when too little was resident for a collapse: how much, in 4 KiB, and how
+    /// often in a row. 0: it was not asked.
     pub(super) sparse: u16,
     pub(super) alike_answers: u8,
-    /// Its longest free range, for who orders it next; 0: nobody knows. To look for it was a fifth of all instructions where runs of 20 kB were freed at random, which leaves many ranges.
+    /// Its longest free range, for who orders it next; 0: nobody knows. To look for it was a fifth of all
+    /// instructions where runs of 20 kB were freed at random, which leaves many ranges.
     pub(super) longest: u8,
     /// Key of the list the arena is in (see `order`, `empties`), so that it can be taken out.
     pub(crate) listed: u16,

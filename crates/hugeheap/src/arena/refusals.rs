@@ -4,12 +4,17 @@
 //!   refused ─▶ the next 63 small runs without room ─▶ refused unasked ─▶ the next one asks ─▶ refused ─▶ …
 //! ```
 //!
-//! At its limit on address space a program has each small block from the allocator below, if there is one, and each is asked for here first: three attempts to make a region of a size that is still to be had, and
-//! the reading of the limit, for 50 bytes. To fill 400 MiB with blocks of 100 bytes, after others had been there, took 16 to 22 s, on stock less than one.
+//! At its limit on address space a program has each small block from the allocator below, if there is one, and
+//! each is asked for here first: three attempts to make a region of a size that is still to be had, and the
+//! reading of the limit, for 50 bytes. To fill 400 MiB with blocks of 100 bytes, after others had been there,
+//! took 16 to 22 s, on stock less than one.
 //!
-//! Only where somebody below serves what is refused here. For an embedder's heap each refusal is the program's: it is told what the system says now.
+//! Only where somebody below serves what is refused here. For an embedder's heap each refusal is the program's:
+//! it is told what the system says now.
 
-/// Small runs that are refused unasked after the system refused one. With it all of `docs/measurements/limited.py 400` takes 9 s at level `objects`, as on stock, and 16 s before; what others have freed is found within 64 blocks.
+/// Small runs that are refused unasked after the system refused one. With it all of
+/// `docs/measurements/limited.py 400` takes 9 s at level `objects`, as on stock, and 16 s before; what others
+/// have freed is found within 64 blocks.
 const UNASKED: u32 = 63;
 
 /// What is remembered of the last refusal.

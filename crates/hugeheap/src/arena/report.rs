@@ -20,7 +20,8 @@ impl<O: Os> Arenas<O> {
         Ok(sum)
     }
 
-    /// The range number `index` in which this heap may have memory. With [`residency`](Self::residency) for callers that hold a lock.
+    /// The range number `index` in which this heap may have memory. With [`residency`](Self::residency) for
+    /// callers that hold a lock.
     pub(crate) fn mapped_range(&self, index: usize) -> Option<AddressRange> {
         self.used_ranges().nth(index)
     }
@@ -36,7 +37,8 @@ impl<O: Os> Arenas<O> {
         matches!(arena.state, State::Partial | State::Full).then(|| arena.live_pages())
     }
 
-    /// Whether the arena that begins at an address was used once and has nothing live now. `None`: it never was, or there is none.
+    /// Whether the arena that begins at an address was used once and has nothing live now. `None`: it never
+    /// was, or there is none.
     pub(crate) fn is_unused(&self, start: usize) -> Option<bool> {
         let state = self.table.arena(self.table.find(start)?).state;
         (state != State::Unmapped).then_some(matches!(state, State::Empty | State::GivenBack))

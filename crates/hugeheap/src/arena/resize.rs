@@ -5,11 +5,14 @@
 //!   starts   1 0 0 0 0 0 0 1
 //! ```
 //!
-//! A list that grows by an eighth at a time is copied ten times until it is three times as long; in place it is not copied at all, as long as the
-//! pages behind it are free. What has grown once gets room for that: see [`Arenas::allocate_growing`].
+//! A list that grows by an eighth at a time is copied ten times until it is three times as long; in place it is
+//! not copied at all, as long as the pages behind it are free. What has grown once gets room for that: see
+//! [`Arenas::allocate_growing`].
 //!
-//! Room costs memory, which is resident on huge pages. Where much of it is retained already ([`Arenas::is_wasteful`]) the next ones are put where they fit best, and what grows little by little has a few
-//! pages *to spare*: they are a part of its run, nobody else can have them, and it is not copied for each heap page.
+//! Room costs memory, which is resident on huge pages. Where much of it is retained already
+//! ([`Arenas::is_wasteful`]) the next ones are put where they fit best, and what grows little by little has a
+//! few pages *to spare*: they are a part of its run, nobody else can have them, and it is not copied for each
+//! heap page.
 
 use super::Arenas;
 use super::arenas::{BIG_RUN, BadFree};
@@ -19,18 +22,22 @@ use super::order::Order;
 use core::num::NonZeroUsize;
 use hugeheap_os::Os;
 
-/// Part of the live bytes that may be retained where what has grown gets room behind it, as a divisor. Where it always had, 1.9 times what two hundred texts and lists needed that grew at random was resident; now it is 1.3 times
-/// (`object::tests::growing`).
+/// Part of the live bytes that may be retained where what has grown gets room behind it, as a divisor. Where it
+/// always had, 1.9 times what two hundred texts and lists needed that grew at random was resident; now it is 1.3
+/// times (`object::tests::growing`).
 const ROOMY: u64 = 10;
 
-/// Part of the live bytes that may be retained where another huge page is taken for a run that has grown, in percent: so much more than stock a program may hold for it. At 10 a fifth of the peers' workload `growing` was on
-/// OS pages, at 15 a twentieth is, with two threads a ninth; for that sixty lists that grow by turns to 700 KB have 4 % more at the most, to 1 MiB 9. At 20 it was 7 % more.
+/// Part of the live bytes that may be retained where another huge page is taken for a run that has grown, in
+/// percent: so much more than stock a program may hold for it. At 10 a fifth of the peers' workload `growing`
+/// was on OS pages, at 15 a twentieth is, with two threads a ninth; for that sixty lists that grow by turns to
+/// 700 KB have 4 % more at the most, to 1 MiB 9. At 20 it was 7 % more.
 const LEFT_BEHIND: u64 = 15;
 
 /// Heap pages from which on what has grown may be alone. Shorter ones find room soon, in what another one leaves.
 const ALONE: u32 = 9;
 
-/// Part of its length that what grows little by little has to spare, as a divisor. With 4 `growing` takes 2 % less time and 2 % more memory, with 3 6 % and 4.
+/// Part of its length that what grows little by little has to spare, as a divisor. With 4 `growing` takes 2 %
+/// less time and 2 % more memory, with 3 6 % and 4.
 const SPARE: u32 = 6;
 
 /// A run for what has grown.
@@ -42,12 +49,12 @@ pub(crate) struct Grown {
 }
 
 impl<O: Os> Arenas<O> {
-    /// Takes a run of `pages` heap pages (1 to 128) for what has grown, and so is likely to grow on: with room behind it, if twice as many pages
-    /// are free in a row. `None` as for [`allocate`](Self::allocate).
+    /// Takes a run of `pages` heap pages (1 to 128) for what has grown, and so is likely to grow on: with room
+    /// behind it, if twice as many pages are free in a row. `None` as for [`allocate`](Self::allocate).
     ///
-    /// Among single pages it gets the middle of what is free, because the next ones come from below and short runs from above. Among longer runs it
-    /// gets the lower end: when all had the middle, 400 lists of 40,000 elements took 1.5 times their memory, because nothing fits between
-    /// lists that have ended; now 1.2 times.
+    /// Among single pages it gets the middle of what is free, because the next ones come from below and short
+    /// runs from above. Among longer runs it gets the lower end: when all had the middle, 400 lists of 40,000
+    /// elements took 1.5 times their memory, because nothing fits between lists that have ended; now 1.2 times.
     pub fn allocate_growing(&mut self, pages: u32) -> Option<NonZeroUsize> {
         let (now, room) = (self.now(), 2 * pages);
         let partial = (room < HEAP_PAGES).then(|| self.partial.best(&self.table, room)).flatten();
@@ -63,20 +70,24 @@ impl<O: Os> Arenas<O> {
         self.begin_run(id, first, pages, now)
     }
 
-    /// Whether a run that has grown to `pages` heap pages (1 to 64) is to be a large block, in an arena of its own, although it is short: no arena in use has room for it, and what
-    /// runs left behind when they grew is more than [`LEFT_BEHIND`] allows.
+    /// Whether a run that has grown to `pages` heap pages (1 to 64) is to be a large block, in an arena of its
+    /// own, although it is short: no arena in use has room for it, and what runs left behind when they grew is
+    /// more than [`LEFT_BEHIND`] allows.
     ///
-    /// Lists that grow in turn all need a little more than any of them has just left, so each eighth that they grow by opened new huge pages. An arena of its own is of
-    /// OS pages, of which those that are touched are resident, and whoever is there grows on without being copied.
+    /// Lists that grow in turn all need a little more than any of them has just left, so each eighth that they
+    /// grow by opened new huge pages. An arena of its own is of OS pages, of which those that are touched are
+    /// resident, and whoever is there grows on without being copied.
     ///
-    /// All of that arena counts against a limit on data or on address space. So not where there is one: texts of 38 MB had all of 150 MiB.
+    /// All of that arena counts against a limit on data or on address space. So not where there is one: texts
+    /// of 38 MB had all of 150 MiB.
     pub(crate) fn is_better_alone(&self, pages: u32) -> bool {
         let wasted = self.counters.retained > self.counters.live / 100 * LEFT_BEHIND;
         let seldom = pages >= ALONE && wasted && self.empty.is_empty();
         seldom && self.spares_address_space() && !self.has_room(pages)
     }
 
-    /// Whether arenas may be used in small part. Of address space that is told by what is reserved: four times the memory of the host where there is no limit, and no more than is needed next where there is one.
+    /// Whether arenas may be used in small part. Of address space that is told by what is reserved: four times
+    /// the memory of the host where there is no limit, and no more than is needed next where there is one.
     fn spares_address_space(&self) -> bool {
         self.host.data_limit.is_none() && 2 * self.counters.arenas <= self.table.capacity()
     }
@@ -86,8 +97,9 @@ impl<O: Os> Arenas<O> {
         self.counters.retained > self.counters.live / ROOMY
     }
 
-    /// Takes a run of `pages` heap pages (1 to 64) for what grows little by little where much is left behind (see [`is_wasteful`](Self::is_wasteful)): with pages to spare, as many as fit where no other arena has to be taken for them. `None` as for
-    /// [`allocate`](Self::allocate).
+    /// Takes a run of `pages` heap pages (1 to 64) for what grows little by little where much is left behind
+    /// (see [`is_wasteful`](Self::is_wasteful)): with pages to spare, as many as fit where no other arena has
+    /// to be taken for them. `None` as for [`allocate`](Self::allocate).
     pub(crate) fn allocate_with_spare(&mut self, pages: u32) -> Option<Grown> {
         let most = with_spare(pages);
         let pages = (pages..=most).rev().find(|&pages| self.has_room(pages)).unwrap_or(most);
@@ -104,7 +116,8 @@ impl<O: Os> Arenas<O> {
         small || room(&self.partial) || room(&self.broken)
     }
 
-    /// Gives a run another length, of `pages` heap pages (1 to 128), where it is. Says no when there is no room behind it; then nothing has changed.
+    /// Gives a run another length, of `pages` heap pages (1 to 128), where it is. Says no when there is no room
+    /// behind it; then nothing has changed.
     ///
     /// # Errors
     /// When no live run begins at the address.

@@ -2,10 +2,10 @@
 
 use super::Policy;
 
-/// Time that memory is kept after it was needed last, in nanoseconds, unless set. One second: a request or a batch step later the
-/// memory is still there, and an idle process is small before an operator looks. Measured on the burst test and on
-/// the cyclic one: with 0.1 s a program that frees and allocates 1 GiB every half second refaults all of it each time,
-/// with 1 s none; a longer time only keeps more.
+/// Time that memory is kept after it was needed last, in nanoseconds, unless set. One second: a request or a
+/// batch step later the memory is still there, and an idle process is small before an operator looks. Measured
+/// on the burst test and on the cyclic one: with 0.1 s a program that frees and allocates 1 GiB every half
+/// second refaults all of it each time, with 1 s none; a longer time only keeps more.
 pub(super) const DEFAULT_DECAY: u64 = 1_000_000_000;
 
 /// The settings of a heap. Changeable while it runs.
@@ -15,8 +15,8 @@ pub struct Settings {
     pub policy: Policy,
     /// The decay time in nanoseconds: the short window of the retention rule.
     pub decay: u64,
-    /// Bytes of arenas above which nothing is kept for reuse and no memory is rounded up to huge pages. `None`: only the
-    /// cgroup limits.
+    /// Bytes of arenas above which nothing is kept for reuse and no memory is rounded up to huge pages. `None`:
+    /// only the cgroup limits.
     pub limit: Option<u64>,
     /// Make OS pages alike in which little lives, for a host that merges equal pages.
     pub merge: bool,

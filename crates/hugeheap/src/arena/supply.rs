@@ -7,14 +7,17 @@
 //!   new region ─┘              └────────── begin_supply ──────────┘  └─ Making::touch ─┘ complete_supply
 //! ```
 //!
-//! But for arenas that are made [ahead](super::ahead) all this runs on the caller's path, so it makes the calls that a program on OS pages would make too
-//! (map, first touch) and one more, the question whether the touch found a huge page: an arena that is believed huge and is not would
-//! hide the most common reason why nothing becomes faster.
+//! But for arenas that are made [ahead](super::ahead) all this runs on the caller's path, so it makes the calls
+//! that a program on OS pages would make too (map, first touch) and one more, the question whether the touch
+//! found a huge page: an arena that is believed huge and is not would hide the most common reason why nothing
+//! becomes faster.
 //!
 //! An arena that is not what its policy wanted is counted once, under the first reason.
 //!
-//! Of a large block only the first arena is touched, and the last where the block has a part of it. When all were, a block of 2 GiB was resident before the program had written a byte of it: each first touch of 4 KiB brings
-//! 2 MiB. What the others consist of the kernel is asked when maintenance wants to collapse them, see [`sweep`](super::sweep).
+//! Of a large block only the first arena is touched, and the last where the block has a part of it. When all
+//! were, a block of 2 GiB was resident before the program had written a byte of it: each first touch of 4 KiB
+//! brings 2 MiB. What the others consist of the kernel is asked when maintenance wants to collapse them, see
+//! [`sweep`](super::sweep).
 
 use super::Arenas;
 use super::Policy;
@@ -30,17 +33,21 @@ use hugeheap_os::{AddressRange, Advice, Backing, Error, ErrorKind, Os, Result as
 /// Least size of a region, for hosts with little memory.
 const MIN_REGION_BYTES: u64 = 64 << 30;
 
-/// Least size of a region under a limit on address space. Small: under `ulimit -v 80000` regions of 64 MiB left the C library no
-/// room for a block of 700 KiB, and a program that needs 30 MB on stock failed. Not one arena: there is a table of 64 regions.
+/// Least size of a region under a limit on address space. Small: under `ulimit -v 80000` regions of 64 MiB left
+/// the C library no room for a block of 700 KiB, and a program that needs 30 MB on stock failed. Not one arena:
+/// there is a table of 64 regions.
 const MIN_LIMITED_REGION_BYTES: u64 = 8 << 20;
 
-/// Arenas that lose their write access at once when the system refuses one: what is asked for, and room for what others ask for.
+/// Arenas that lose their write access at once when the system refuses one: what is asked for, and room for
+/// what others ask for.
 const WITHDRAWN: u32 = 8;
 
 /// Part of a limit on data that may be kept in empty arenas, as a divisor.
 const KEPT_OF_DATA: u64 = 8;
 
-/// Part of a limit on data that the records of a region's arenas may take, as a divisor: they can be written from the beginning, used or not. Those of four times the memory of a host with 256 GiB are 64 MiB, two thirds of `ulimit -d 100000`. A sixty-fourth is enough for 256 times the limit in arenas.
+/// Part of a limit on data that the records of a region's arenas may take, as a divisor: they can be written
+/// from the beginning, used or not. Those of four times the memory of a host with 256 GiB are 64 MiB, two
+/// thirds of `ulimit -d 100000`. A sixty-fourth is enough for 256 times the limit in arenas.
 const RECORDS_OF_DATA: u64 = 64;
 
 /// An arena that was mapped or advised, and not touched yet.
@@ -89,8 +96,8 @@ impl Making {
         self.may_be_huge
     }
 
-    /// Touches the arena, if that may make it a huge page, and asks the kernel whether it did; times it. For arenas that the
-    /// program touches next anyway. `ahead`: it does not yet, and maps others meanwhile.
+    /// Touches the arena, if that may make it a huge page, and asks the kernel whether it did; times it. For
+    /// arenas that the program touches next anyway. `ahead`: it does not yet, and maps others meanwhile.
     pub(super) fn touch<O: Os>(&self, os: &O, range: AddressRange, ahead: bool) -> Touched {
         if self.is_resident() {
             return Touched { pages: u128::MAX, huge: true, missing: false, took: None };
@@ -178,8 +185,9 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Address space to reserve: four times the memory of the host, so that one region is enough for good; under a limit on it an
-    /// eighth of what is left, because a reservation counts against it. Under one on data as much as the arenas of which have records in a small part of it.
+    /// Address space to reserve: four times the memory of the host, so that one region is enough for good;
+    /// under a limit on it an eighth of what is left, because a reservation counts against it. Under one on
+    /// data as much as the arenas of which have records in a small part of it.
     fn region_bytes(&self) -> u64 {
         if let Some(limit) = self.os.address_space_limit() {
             return (limit.limit.saturating_sub(limit.used) / 8).max(MIN_LIMITED_REGION_BYTES);
@@ -208,8 +216,8 @@ impl<O: Os> Arenas<O> {
         Situation { forks: self.forks, tight: self.is_tight(), slow: self.latency.is_slow(now) }
     }
 
-    /// Gives memory to an arena that has none (unmapped or given back), with the backing the policy chooses. `huge` false: the
-    /// arena will be used only in part, so OS pages are better whatever the policy.
+    /// Gives memory to an arena that has none (unmapped or given back), with the backing the policy chooses.
+    /// `huge` false: the arena will be used only in part, so OS pages are better whatever the policy.
     pub(crate) fn supply(&mut self, id: ArenaId, now: u64, huge: bool) -> OsResult<()> {
         self.supply_for(First::Maker, id, now, huge)
     }
@@ -288,10 +296,13 @@ impl<O: Os> Arenas<O> {
         self.touch(id, now, touched.pages);
     }
 
-    /// Takes the write access from arenas that were given back and are mapped still, [`WITHDRAWN`] of them, when the system refuses one more; then from empty ones that are kept. Says whether there were any.
+    /// Takes the write access from arenas that were given back and are mapped still, [`WITHDRAWN`] of them,
+    /// when the system refuses one more; then from empty ones that are kept. Says whether there were any.
     ///
-    /// The former cost no memory, but count against `ulimit -d` and strict overcommit. Without such a limit they stay mapped: reserving and mapping them again would be two calls for each
-    /// arena that comes and goes. The latter count as well: a program that had freed a list of 140 MiB under `ulimit -d` was refused the next one at 37, because what was kept lay in no row for it.
+    /// The former cost no memory, but count against `ulimit -d` and strict overcommit. Without such a limit
+    /// they stay mapped: reserving and mapping them again would be two calls for each arena that comes and
+    /// goes. The latter count as well: a program that had freed a list of 140 MiB under `ulimit -d` was refused
+    /// the next one at 37, because what was kept lay in no row for it.
     pub(crate) fn withdraw(&mut self, wanted: ArenaId) -> bool {
         let (mut id, mut withdrawn) = (self.given_back.tail, 0);
         while id.is_some() && withdrawn < WITHDRAWN {
@@ -314,7 +325,8 @@ impl<O: Os> Arenas<O> {
         withdrawn > 0
     }
 
-    /// Gives an idle arena up with its mapping: for what is moved there, or for what it counts against. Says no when the system refuses.
+    /// Gives an idle arena up with its mapping: for what is moved there, or for what it counts against. Says no
+    /// when the system refuses.
     pub(crate) fn make_way(&mut self, id: ArenaId) -> bool {
         self.unfile(id);
         let unmapped = self.unmake(id).is_ok();
@@ -336,8 +348,9 @@ impl<O: Os> Arenas<O> {
         unmapped
     }
 
-    /// Under `ulimit -d`: gives up the longest empty arenas while what is kept is more than a part of the limit. It is of no use to others: a list of 120 MiB was freed under a limit of 150, and the C library was refused a megabyte until the
-    /// decay time had passed.
+    /// Under `ulimit -d`: gives up the longest empty arenas while what is kept is more than a part of the
+    /// limit. It is of no use to others: a list of 120 MiB was freed under a limit of 150, and the C library
+    /// was refused a megabyte until the decay time had passed.
     pub(super) fn leave_room(&mut self) {
         let Some(limit) = self.host.data_limit else { return };
         while self.counters.retained > limit / KEPT_OF_DATA {
@@ -362,8 +375,8 @@ impl<O: Os> Arenas<O> {
         }
     }
 
-    /// Maps an arena without memory as `made`, or changes the advice of a mapped one. Where the system refuses the advice the
-    /// memory is used without it: returns what was made, and why it is not what was asked for.
+    /// Maps an arena without memory as `made`, or changes the advice of a mapped one. Where the system refuses
+    /// the advice the memory is used without it: returns what was made, and why it is not what was asked for.
     fn make(&mut self, id: ArenaId, made: Made) -> OsResult<(Made, Option<Fallback>)> {
         let was = self.table.arena(id).made;
         // What once was advised can only be advised against, which is as good as no advice.
@@ -426,11 +439,14 @@ pub(super) fn is_out_of_memory<T>(result: &OsResult<T>) -> bool {
 fn first_touch<O: Os>(os: &O, range: AddressRange, ahead: bool) -> Touched {
     let os_page = os.os_page();
     let page = AddressRange::new(range.start, os_page);
-    // A touch of the first OS page brings the last one if it brings a huge page, and not otherwise: so it is enough to ask whether that is there, which takes 4 µs with the question before. To ask what backs it opens two files, 24 µs for each arena, where the huge page itself
-    // takes 229 (docs/measurements/calls.py); and the size of a huge page, of which nothing is needed here, was read from a third one.
+    // A touch of the first OS page brings the last one if it brings a huge page, and not otherwise: so it is
+    // enough to ask whether that is there, which takes 4 µs with the question before. To ask what backs it
+    // opens two files, 24 µs for each arena, where the huge page itself takes 229 (docs/measurements/calls.py);
+    // and the size of a huge page, of which nothing is needed here, was read from a third one.
     let last = AddressRange::new(range.end() - os_page, os_page);
     let was_there = os.is_resident(last).unwrap_or(true);
-    // Not the clock's time: where four programs shared two processors it said 25 ms for what takes 0.2, and `auto` gave huge pages up.
+    // Not the clock's time: where four programs shared two processors it said 25 ms for what takes 0.2, and
+    // `auto` gave huge pages up.
     let before = os.thread_time();
     // SAFETY: the arena is mapped and has no live run; neither changes contents.
     let populated = unsafe { if ahead { os.touch(page) } else { os.populate(page) } };
@@ -454,8 +470,8 @@ fn first_touch<O: Os>(os: &O, range: AddressRange, ahead: bool) -> Touched {
     }
 }
 
-/// The reason for memory without the advice that it should have. The kernel answers `EAGAIN` or `ENOMEM` where one more mapping would be
-/// too many.
+/// The reason for memory without the advice that it should have. The kernel answers `EAGAIN` or `ENOMEM` where
+/// one more mapping would be too many.
 fn refusal_of_advice(error: Error) -> Fallback {
     match error.kind() {
         ErrorKind::Again | ErrorKind::OutOfMemory => Fallback::MappingLimit,

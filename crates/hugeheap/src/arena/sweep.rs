@@ -6,14 +6,18 @@
 //!    └── another became dense meanwhile ◀──────────────────────────┘  └─ some are dense, but changed too lately: again when due
 //! ```
 //!
-//! Dense is seven eighths live, so that memory grows by an eighth at most, and unchanged for the decay time; of the arena for small runs the first is enough, in a heap
-//! that has grown. Arenas are in no
-//! list for this: most of the time none of them is without a huge page. What a break could not split is found here too,
-//! whether the arena is still used or not.
+//! Dense is seven eighths live, so that memory grows by an eighth at most, and unchanged for the decay time; of
+//! the arena for small runs the first is enough, in a heap that has grown. Arenas are in no list for this: most
+//! of the time none of them is without a huge page. What a break could not split is found here too, whether the
+//! arena is still used or not.
 //!
-//! That a large block is live says nothing of what its program has touched, nor that a run of more than one heap page is. So of the arenas of a block, of those that it left, and of those with such runs the kernel is asked first. Where seven eighths
-//! are not resident nothing is collapsed: that would fill the holes of a sparse table with zeros, the more the larger it is. Such an arena is asked about again after ten decay times, after twice as long each further time, and no more when nothing
-//! was touched between four answers, of a large block eight. (Each was asked about eight times whatever the answer, for 950 decay times, in which the maintenance thread lived.)
+//! That a large block is live says nothing of what its program has touched, nor that a run of more than one
+//! heap page is. So of the arenas of a block, of those that it left, and of those with such runs the kernel is
+//! asked first. Where seven eighths are not resident nothing is collapsed: that would fill the holes of a
+//! sparse table with zeros, the more the larger it is. Such an arena is asked about again after ten decay
+//! times, after twice as long each further time, and no more when nothing was touched between four answers, of
+//! a large block eight. (Each was asked about eight times whatever the answer, for 950 decay times, in which
+//! the maintenance thread lived.)
 
 use super::list::ArenaId;
 use super::maintenance::LOOK;
@@ -33,8 +37,8 @@ pub(super) struct Sweep {
     pub(super) news: bool,
     /// Where the next pass goes on; `ArenaId(0)`: no search is under way.
     next: ArenaId,
-    /// When the first of the arenas that were found and were not due will be, or may be tried again; `u64::MAX`: there was
-    /// none.
+    /// When the first of the arenas that were found and were not due will be, or may be tried again;
+    /// `u64::MAX`: there was none.
     pub(super) due: u64,
 }
 
@@ -85,7 +89,8 @@ impl<O: Os> Arenas<O> {
         let earliest = if tight { now.saturating_add(self.demand.decay()) } else { unchanged };
         let due = earliest.max(arena.retry_at);
         let advise = matches!(arena.made, Made::Base | Made::Broken);
-        // What is longer than a heap page may be a buffer that is used in part: 100 MiB of them, of which 9 were touched, became huge pages as a whole.
+        // What is longer than a heap page may be a buffer that is used in part: 100 MiB of them, of which 9
+        // were touched, became huge pages as a whole.
         let in_part = matches!(arena.state, State::Large | State::LargeRest) || arena.has_long_runs();
         let ask = arena.untold || in_part;
         Some((Action::Collapse { advise, ask, untold: arena.untold, merging: arena.merging }, due))

@@ -10,11 +10,12 @@
 //! One region is reserved when the first arena is needed, further ones when it is full. Address → metadata is one
 //! subtraction and one shift in the region; there is one region unless `ulimit -v` kept it small.
 //!
-//! Large blocks grow, so they are kept away from the small arenas, which would be in their way. But small arenas take over what large blocks
-//! leave, so both begin within reach of each other: what lies beyond `arenas` is used when all before it is.
+//! Large blocks grow, so they are kept away from the small arenas, which would be in their way. But small
+//! arenas take over what large blocks leave, so both begin within reach of each other: what lies beyond
+//! `arenas` is used when all before it is.
 //!
-//! For large blocks idle arenas in a row are looked for, from the upper end. What a search has seen is remembered, so that the next one
-//! does not pass all live blocks again:
+//! For large blocks idle arenas in a row are looked for, from the upper end. What a search has seen is
+//! remembered, so that the next one does not pass all live blocks again:
 //!
 //! ```text
 //!   region     ├────── not known ──────┤◀─ no idle row of 2ᵏ arenas ─▶┤
@@ -36,9 +37,10 @@ const INDEX_BITS: u32 = 20;
 /// Most arenas of a region: 2 TiB.
 pub(crate) const MAX_REGION_ARENAS: usize = 1 << INDEX_BITS;
 
-/// Arenas of a region that are used first: 64 GiB, in which a layer above can tell blocks of 16 bytes apart in 32 bits. When large blocks began at
-/// the end of all that is reserved, four times the memory of the host, a program whose lists grew and ended had its small objects in their place, and freed
-/// them ever more slowly: twice as slowly after eight rounds.
+/// Arenas of a region that are used first: 64 GiB, in which a layer above can tell blocks of 16 bytes apart in
+/// 32 bits. When large blocks began at the end of all that is reserved, four times the memory of the host, a
+/// program whose lists grew and ended had its small objects in their place, and freed them ever more slowly:
+/// twice as slowly after eight rounds.
 const NEAR: usize = (64 << 30) / ARENA_BYTES;
 
 /// Lengths of rows that searches remember: powers of two up to a region.
@@ -67,12 +69,13 @@ pub(super) struct Region {
     pub(super) before_gaps: u32,
     /// First and end of arenas whose address space was given back, see [`cut`](super::cut), upwards; then [`NO_GAP`].
     pub(super) gaps: [(u32, u32); GAPS],
-    /// From here on no `1 << k` idle arenas are in a row, by `k`. `arenas`: nothing is known. Never rises with `k`, because a row contains
-    /// the shorter ones: so a change stops at the first that needs none.
+    /// From here on no `1 << k` idle arenas are in a row, by `k`. `arenas`: nothing is known. Never rises with
+    /// `k`, because a row contains the shorter ones: so a change stops at the first that needs none.
     pub(super) barren: [u32; LENGTHS],
 }
 
-/// Gaps of a region, at most: one for each limit, lower than the one before, that a program sets on itself while large blocks live next to the gap before.
+/// Gaps of a region, at most: one for each limit, lower than the one before, that a program sets on itself
+/// while large blocks live next to the gap before.
 pub(super) const GAPS: usize = 4;
 
 /// Beyond all arenas.
@@ -207,8 +210,8 @@ impl Table {
 
     #[inline(always)]
     pub(crate) fn arena(&self, id: ArenaId) -> &Arena {
-        // SAFETY: the record is mapped, aligned and initialised (zero is a valid Arena: `Unmapped`, no lists), and `&self`
-        // keeps `arena_mut` away.
+        // SAFETY: the record is mapped, aligned and initialised (zero is a valid Arena: `Unmapped`, no lists),
+        // and `&self` keeps `arena_mut` away.
         unsafe { self.pointer(id).as_ref() }
     }
 
@@ -266,8 +269,8 @@ impl Table {
         Some(id)
     }
 
-    /// An arena that was left behind a large block to grow into and never used. Looks at all arenas: for when there is no
-    /// address space otherwise.
+    /// An arena that was left behind a large block to grow into and never used. Looks at all arenas: for when
+    /// there is no address space otherwise.
     pub(crate) fn spare(&self) -> Option<ArenaId> {
         self.used().find(|&id| self.arena(id).state == State::Unmapped)
     }
@@ -363,8 +366,9 @@ impl Table {
         Ok(())
     }
 
-    /// The same wherever they are: where there are small arenas, too. Looks at all arenas: for when there is no address space otherwise. A program under `ulimit -v` that had freed
-    /// all its small objects could have no large one.
+    /// The same wherever they are: where there are small arenas, too. Looks at all arenas: for when there is no
+    /// address space otherwise. A program under `ulimit -v` that had freed all its small objects could have no
+    /// large one.
     pub(crate) fn find_span_anywhere(&self, count: u32) -> Option<ArenaId> {
         (0..self.count).find_map(|number| {
             let region = self.regions[number].as_ref()?;
@@ -443,7 +447,8 @@ impl Table {
         })
     }
 
-    /// The ranges in which memory can be mapped, some of them empty: per region one from below, and those from above that its gaps leave.
+    /// The ranges in which memory can be mapped, some of them empty: per region one from below, and those from
+    /// above that its gaps leave.
     pub(crate) fn mapped_ranges(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.regions[..self.count].iter().flatten().flat_map(|region| {
             let above = region.without_gaps(region.high, region.arenas);

@@ -7,11 +7,14 @@
 //!                                                the decay time
 //! ```
 //!
-//! What is resident of a tail and not used counts as kept like other free memory, but nobody else can have it. It stayed as long as the block lived: a program that had used 80 MiB for small objects, and then
-//! made blocks of 1.1 MiB of that, had nearly twice of what lived resident, for good; and in a control group of 100 MiB one with 75 of them live was killed. So it is *shed*, as maintenance breaks other arenas, but sooner: what is
+//! What is resident of a tail and not used counts as kept like other free memory, but nobody else can have it.
+//! It stayed as long as the block lived: a program that had used 80 MiB for small objects, and then made blocks
+//! of 1.1 MiB of that, had nearly twice of what lived resident, for good; and in a control group of 100 MiB one
+//! with 75 of them live was killed. So it is *shed*, as maintenance breaks other arenas, but sooner: what is
 //! free of those is there for others, and this for nobody.
 //!
-//! That is done with the heap locked, one tail in a pass, a quarter of a millisecond: without the lock the block could grow into what is being dropped.
+//! That is done with the heap locked, one tail in a pass, a quarter of a millisecond: without the lock the
+//! block could grow into what is being dropped.
 
 use super::Arenas;
 use super::layout::HEAP_PAGE_BYTES;
@@ -22,14 +25,17 @@ use super::record::{Made, State};
 use super::sweep::DENSE;
 use hugeheap_os::Os;
 
-/// Parts of a memory limit from which on memory is scarce, as divisors: what the heap has mapped, and what lives of it. Both are known at any moment. The charge is not: of what was offered to the kernel it says nothing before that is
-/// used again. And both, because a program that keeps much and uses little of it would have its tails dropped and brought back for nothing.
+/// Parts of a memory limit from which on memory is scarce, as divisors: what the heap has mapped, and what
+/// lives of it. Both are known at any moment. The charge is not: of what was offered to the kernel it says
+/// nothing before that is used again. And both, because a program that keeps much and uses little of it would
+/// have its tails dropped and brought back for nothing.
 const SCARCE: (u64, u64) = (2, 4);
 
 /// The least that is shed, in bytes.
 const HEAP_PAGE: u64 = HEAP_PAGE_BYTES as u64;
 
-/// Arenas of a block from which on its tail may be a huge page however little of it is used: the waste is at most an eighth.
+/// Arenas of a block from which on its tail may be a huge page however little of it is used: the waste is at
+/// most an eighth.
 pub(crate) const LONG: usize = 8;
 
 /// Whether a pass sheds tails.
@@ -44,7 +50,8 @@ pub(super) enum Shedding {
 }
 
 impl<O: Os> Arenas<O> {
-    /// Whether tails are shed now, of which so many bytes more are kept than have to be. Those that were noted are looked for then.
+    /// Whether tails are shed now, of which so many bytes more are kept than have to be. Those that were noted
+    /// are looked for then.
     pub(super) fn begin_shedding(&mut self, excess: u64) -> Shedding {
         let shedding = match excess {
             _ if self.is_scarce() => Shedding::All,
@@ -105,7 +112,8 @@ impl<O: Os> Arenas<O> {
         before.take(LONG).all(|id| self.table.arena(id).state == State::LargeRest)
     }
 
-    /// Makes one huge page of an arena in which little is touched, at once and with the heap locked: that takes as long as a first touch. Says whether it is one.
+    /// Makes one huge page of an arena in which little is touched, at once and with the heap locked: that takes
+    /// as long as a first touch. Says whether it is one.
     #[inline(never)]
     pub(crate) fn collapse_now(&mut self, id: ArenaId) -> bool {
         let mut plan = Plan::new(self.now());
@@ -118,7 +126,8 @@ impl<O: Os> Arenas<O> {
         plan.steps(0).next().is_some_and(|step| self.collapsed(step))
     }
 
-    /// Drops what is resident of a tail and not used. Says when that may be tried again, if the system refused. Apart: a plan is two kibibytes of the stack of who allocates.
+    /// Drops what is resident of a tail and not used. Says when that may be tried again, if the system refused.
+    /// Apart: a plan is two kibibytes of the stack of who allocates.
     #[inline(never)]
     pub(super) fn shed(&mut self, id: ArenaId, action: Action, now: u64) -> Option<u64> {
         // It did not come true.

@@ -6,10 +6,13 @@
 //!                                                                            ◀───────────────┘      └─▶ nothing vacant: none before the next event
 //! ```
 //!
-//! An arena is *vacant* when so little of it lives that its huge page is worth less than what is not used of it. The arenas do not know: to them a heap page in use is in use as a whole. So the *tenant*, the object
-//! allocator, looks, outside of the lock, and tells what it found; the arenas decide; the tenant gives the OS pages up one arena at a time.
+//! An arena is *vacant* when so little of it lives that its huge page is worth less than what is not used of
+//! it. The arenas do not know: to them a heap page in use is in use as a whole. So the *tenant*, the object
+//! allocator, looks, outside of the lock, and tells what it found; the arenas decide; the tenant gives the OS
+//! pages up one arena at a time.
 //!
-//! A look costs time in proportion to the heap: not more than one part in [`SHARE`] of the time is spent with it, whatever the decay time.
+//! A look costs time in proportion to the heap: not more than one part in [`SHARE`] of the time is spent with
+//! it, whatever the decay time.
 
 use super::ARENA_BYTES;
 use super::layout::HEAP_PAGE_BYTES;
@@ -24,7 +27,8 @@ use hugeheap_os::{AddressRange, Os, Result as OsResult};
 /// Arenas that one look tells of: as many as a pass has steps.
 const TOLD: usize = super::plan::STEPS;
 
-/// Live bytes of an arena up to which its huge page is given up for vacant OS pages: a quarter. At half, a heap that lost every second object would lose all of its huge pages for the tenth of it that can be had.
+/// Live bytes of an arena up to which its huge page is given up for vacant OS pages: a quarter. At half, a heap
+/// that lost every second object would lose all of its huge pages for the tenth of it that can be had.
 const LIVE: usize = ARENA_BYTES / 4;
 
 /// The same near the memory limit.
@@ -36,33 +40,46 @@ const VACANT: usize = ARENA_BYTES / 8;
 /// The same where no huge page is lost.
 const VACANT_WITHOUT_HUGE: usize = ARENA_BYTES / 32;
 
-/// Live bytes from which on an arena of which OS pages were given back is like any other again, and may be a huge page: half of it.
+/// Live bytes from which on an arena of which OS pages were given back is like any other again, and may be a
+/// huge page: half of it.
 const REFILLED: usize = ARENA_BYTES / 2;
 
 /// One part in so many of the time a processor looks, on the whole. A look at 300 MiB took 10 ms.
 ///
-/// Of the looking thread's time, and not the clock's. Where eight programs shared two processors, looks that took 0.1 ms took 45 by the clock, and a third of the programs that had lost nine of ten objects gave nothing back for nine seconds.
+/// Of the looking thread's time, and not the clock's. Where eight programs shared two processors, looks that
+/// took 0.1 ms took 45 by the clock, and a third of the programs that had lost nine of ten objects gave nothing
+/// back for nine seconds.
 const SHARE: u64 = 200;
 
-/// Rounds of looks that may come one after the other before that share counts: two find what is vacant after a heap has shrunk, and it may not have been done with it at the first.
+/// Rounds of looks that may come one after the other before that share counts: two find what is vacant after a
+/// heap has shrunk, and it may not have been done with it at the first.
 const BURST: u64 = 3;
 
-/// Decay times for which an arena of which OS pages were made alike is not made so again. It takes a millisecond of the maintenance thread's time, and each page that the program writes to afterwards costs it a fault and a copy: where a program uses an arena
-/// now and then, what is merged would not last as long as it took.
+/// Decay times for which an arena of which OS pages were made alike is not made so again. It takes a
+/// millisecond of the maintenance thread's time, and each page that the program writes to afterwards costs it a
+/// fault and a copy: where a program uses an arena now and then, what is merged would not last as long as it
+/// took.
 const REST: u64 = 8;
 
-/// The part by which runs become more between two rounds in a heap that grows: nothing is given back of it. `phase-shift`, which fills 256 MiB six times and keeps a hundredth of each, had huge pages for 75 % of its memory where each
-/// time took a second.
+/// The part by which runs become more between two rounds in a heap that grows: nothing is given back of it.
+/// `phase-shift`, which fills 256 MiB six times and keeps a hundredth of each, had huge pages for 75 % of its
+/// memory where each time took a second.
 const GROWTH: u64 = 64;
 
-/// The part of a decay time by which a look may be late. A pass comes an eighth of it after the one before at the earliest, and who makes passes sets its own clock a moment after it was told the time: taken exactly, nearly every look was found to be late, and each event
-/// woke the maintenance thread for a pass that had nothing to do, and read the host's state from a dozen files. `mstress` had 109 to 184 of them, and has 19 to 41 (command: docs/mechanisms/maintenance-thread.md).
+/// The part of a decay time by which a look may be late. A pass comes an eighth of it after the one before at
+/// the earliest, and who makes passes sets its own clock a moment after it was told the time: taken exactly,
+/// nearly every look was found to be late, and each event woke the maintenance thread for a pass that had
+/// nothing to do, and read the host's state from a dozen files. `mstress` had 109 to 184 of them, and has 19 to
+/// 41 (command: docs/mechanisms/maintenance-thread.md).
 const LATE: u64 = 4;
 
-/// Live bytes from which on anything is looked at: with less there is little to be had, and a small program is spared a thread.
+/// Live bytes from which on anything is looked at: with less there is little to be had, and a small program is
+/// spared a thread.
 const WORTH: u64 = 4 * ARENA_BYTES as u64;
 
-/// Freed bytes that make a look worth it: 16 heap pages, and a part in so many of what lives. A heap of blocks of 16 to 512 bytes that loses nine of ten at random frees one page in 200, and a fifth of its OS pages is vacant.
+/// Freed bytes that make a look worth it: 16 heap pages, and a part in so many of what lives. A heap of blocks
+/// of 16 to 512 bytes that loses nine of ten at random frees one page in 200, and a fifth of its OS pages is
+/// vacant.
 const NEWS: u64 = 16 * HEAP_PAGE_BYTES as u64;
 const NEWS_PART: u64 = 1024;
 
@@ -77,8 +94,10 @@ pub(crate) struct GivenUp {
 
 /// What uses heap pages in parts.
 pub(crate) trait Tenant {
-    /// Gives up the OS pages of an arena in which nothing lives, though something does in their heap pages: calls `drop` with each range, which loses its contents. Until it fails. `merge`: and makes OS pages in which something lives equal to
-    /// each other, for the kernel to merge them. Returns the bytes, and the first error.
+    /// Gives up the OS pages of an arena in which nothing lives, though something does in their heap pages:
+    /// calls `drop` with each range, which loses its contents. Until it fails. `merge`: and makes OS pages in
+    /// which something lives equal to each other, for the kernel to merge them. Returns the bytes, and the
+    /// first error.
     fn vacate(
         &self,
         arena: AddressRange,
@@ -86,7 +105,8 @@ pub(crate) trait Tenant {
         drop: &mut dyn FnMut(AddressRange) -> OsResult<()>,
     ) -> (GivenUp, OsResult<()>);
 
-    /// An arena in which nothing lives was given back. It cannot come into use before this returns: what the tenant keeps beside it can go as well.
+    /// An arena in which nothing lives was given back. It cannot come into use before this returns: what the
+    /// tenant keeps beside it can go as well.
     fn given_back(&self, _arena: AddressRange) {}
 }
 
@@ -117,7 +137,8 @@ pub(crate) struct Vacancy {
     pub(crate) bytes: usize,
     /// Those of pages from which the tenant takes its next blocks.
     pub(crate) at_hand: usize,
-    /// About how many bytes fewer it takes when OS pages are made alike in which something lives; 0 unless it was asked for.
+    /// About how many bytes fewer it takes when OS pages are made alike in which something lives; 0 unless it
+    /// was asked for.
     pub(crate) alike: usize,
     /// Some were, and the arena is not as it was before.
     pub(crate) gone: bool,
@@ -128,7 +149,8 @@ pub(crate) struct Vacancy {
 pub(super) struct Looks {
     /// Somebody looks when it is due.
     pub(super) tenant: bool,
-    /// Bytes of heap pages that a tenant freed or came to use in part since the last look began, and of runs that were taken.
+    /// Bytes of heap pages that a tenant freed or came to use in part since the last look began, and of runs
+    /// that were taken.
     freed: u64,
     taken: u64,
     /// Whether the host merges equal pages, as it was seen last.
@@ -147,7 +169,9 @@ pub(super) struct Looks {
     /// When this round began, and how long a processor looked in it.
     began: u64,
     took: u64,
-    /// What is the share of the rounds so far is over then, and the most that a round took of it since it was last over: a round that costs less than the ones before, in a heap that has become small, waits no longer than those.
+    /// What is the share of the rounds so far is over then, and the most that a round took of it since it was
+    /// last over: a round that costs less than the ones before, in a heap that has become small, waits no
+    /// longer than those.
     rests_until: u64,
     rest: u64,
     told: [Vacancy; TOLD],
@@ -162,7 +186,9 @@ const NOTHING: Vacancy =
 impl Vacancy {
     /// Bytes of OS pages that can be given up and are worth it where at least so many have to be.
     ///
-    /// Pages at hand count where they are as many by themselves. Where all did, a program that paused after it had grown lost the huge page of the arena that it would have filled next, for what was vacant in the few pages at hand that lay there.
+    /// Pages at hand count where they are as many by themselves. Where all did, a program that paused after it
+    /// had grown lost the huge page of the arena that it would have filled next, for what was vacant in the few
+    /// pages at hand that lay there.
     const fn worth(&self, least: usize) -> usize {
         self.bytes + if self.at_hand >= least { self.at_hand } else { 0 }
     }
@@ -189,7 +215,8 @@ impl Looks {
         arenas: 0,
     };
 
-    /// Heap pages were freed, or are used in part: by a tenant, so that who takes runs as a whole has nothing looked at.
+    /// Heap pages were freed, or are used in part: by a tenant, so that who takes runs as a whole has nothing
+    /// looked at.
     pub(super) fn freed(&mut self, bytes: u64) {
         self.freed = self.freed.saturating_add(bytes);
     }
@@ -204,7 +231,8 @@ impl Looks {
         wanted.max(self.rests_until.saturating_sub(self.rest.saturating_mul(BURST)))
     }
 
-    /// Whether so much happened that a look may find something, with `live` bytes in runs. What is taken is of no meaning unless it refills what was given back.
+    /// Whether so much happened that a look may find something, with `live` bytes in runs. What is taken is of
+    /// no meaning unless it refills what was given back.
     fn has_news(&self, live: u64) -> bool {
         let enough = (live / NEWS_PART).max(NEWS);
         let changed = self.freed >= enough || self.arenas > 0 && self.taken >= ARENA_BYTES as u64;
@@ -247,7 +275,8 @@ impl Told {
 }
 
 impl<O: Os> Arenas<O> {
-    /// The same with a tenant, that of the heaps over these arenas: who makes passes asks for looks that are [due](Self::due_look) before each, and [performs](Plan::perform_with) plans with it.
+    /// The same with a tenant, that of the heaps over these arenas: who makes passes asks for looks that are
+    /// [due](Self::due_look) before each, and [performs](Plan::perform_with) plans with it.
     pub(crate) const fn with_tenant(mut self) -> Self {
         self.looks.tenant = true;
         self
@@ -258,7 +287,8 @@ impl<O: Os> Arenas<O> {
         self.looks.due != u64::MAX || self.looks.has_news(self.counters.live)
     }
 
-    /// Whether the tenant is to look before a moment. Something may have happened since passes were planned last: a heap that slept until its retention changed was not looked at while it did.
+    /// Whether the tenant is to look before a moment. Something may have happened since passes were planned
+    /// last: a heap that slept until its retention changed was not looked at while it did.
     pub(super) fn looks_before(&mut self, moment: u64) -> bool {
         self.has_look_ahead() && moment > 0 && {
             let now = self.now();
@@ -320,7 +350,9 @@ impl<O: Os> Arenas<O> {
         Told { began: self.now(), worked: self.thread_time(), look, told: [NOTHING; TOLD], count: 0 }
     }
 
-    /// Takes over what a look of this thread told. `next`: where the next one goes on, `later`: something changed since the look before. Returns the arenas that were refilled, for the tenant to forget what was given up there.
+    /// Takes over what a look of this thread told. `next`: where the next one goes on, `later`: something
+    /// changed since the look before. Returns the arenas that were refilled, for the tenant to forget what was
+    /// given up there.
     pub(crate) fn looked(&mut self, told: &Told, next: Option<usize>, later: bool) -> [usize; TOLD] {
         let (now, worked) = (self.now(), self.thread_time());
         let decay = self.demand.decay();
@@ -339,7 +371,8 @@ impl<O: Os> Arenas<O> {
         (looks.after, looks.due) = match next {
             Some(next) => (next, now),
             None => {
-                // With what a program asks for counted, one that gave back all the time for seconds was not looked at for minutes.
+                // With what a program asks for counted, one that gave back all the time for seconds was not
+                // looked at for minutes.
                 if !told.look.asked {
                     let rest = looks.took.saturating_mul(SHARE);
                     looks.rest = if looks.rests_until > now { looks.rest.max(rest) } else { rest };
@@ -417,7 +450,8 @@ impl<O: Os> Arenas<O> {
         self.settings.merge
     }
 
-    /// Notes whether the host merges equal pages. Where it was asked for and the host does not, that is counted: once, and again when it did meanwhile.
+    /// Notes whether the host merges equal pages. Where it was asked for and the host does not, that is
+    /// counted: once, and again when it did meanwhile.
     pub(crate) fn note_merging(&mut self, host: bool) {
         if self.looks.merges.replace(host) != Some(host) && !host {
             self.count(Fallback::NoMerging);

@@ -1,4 +1,5 @@
-//! Recomputes everything that is kept: lists, order, counters. For tests and for debugging; walks all arenas and allocates.
+//! Recomputes everything that is kept: lists, order, counters. For tests and for debugging; walks all arenas
+//! and allocates.
 
 use super::arenas::pages_bytes;
 use super::list::{ArenaId, List};

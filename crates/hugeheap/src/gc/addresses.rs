@@ -1,5 +1,5 @@
-//! Addresses in order, each with a count. Adding one may fail, and then nothing has changed: the maps of the standard library end the process where there is no
-//! memory for a node.
+//! Addresses in order, each with a count. Adding one may fail, and then nothing has changed: the maps of the
+//! standard library end the process where there is no memory for a node.
 //!
 //! ```text
 //!   chunks ─┬▶ 0x1000 ×1, 0x1040 ×3, …   at most CHUNK, never none

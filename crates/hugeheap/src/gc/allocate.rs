@@ -19,9 +19,9 @@ impl<S: Source> Heap<S> {
         descriptor.bytes_for(length).ok_or(Exhausted { bytes: usize::MAX })
     }
 
-    /// Allocates where [`Window::take`] found no room, and refills the window. Header and length are written, the rest is undefined unless the
-    /// object is larger than [`MAX_YOUNG`] bytes: such an object is zero and in the old generation, so that writes of references into it
-    /// need the barrier.
+    /// Allocates where [`Window::take`] found no room, and refills the window. Header and length are written,
+    /// the rest is undefined unless the object is larger than [`MAX_YOUNG`] bytes: such an object is zero and
+    /// in the old generation, so that writes of references into it need the barrier.
     ///
     /// # Errors
     /// When there is no memory, after everything dead was freed.
@@ -30,9 +30,9 @@ impl<S: Source> Heap<S> {
     /// When the type is one of another heap.
     ///
     /// # Safety
-    /// The window is the one that was taken from this heap. Everything that is to survive is reachable from a root or from `frame`, which holds
-    /// what slots may hold; addresses of objects that are held elsewhere are wrong after the call. All slots of all objects allocated before
-    /// are written.
+    /// The window is the one that was taken from this heap. Everything that is to survive is reachable from a
+    /// root or from `frame`, which holds what slots may hold; addresses of objects that are held elsewhere are
+    /// wrong after the call. All slots of all objects allocated before are written.
     #[inline(always)]
     pub unsafe fn allocate_slow(
         &mut self,
@@ -41,7 +41,8 @@ impl<S: Source> Heap<S> {
         length: usize,
         frame: &mut [usize],
     ) -> Result<NonNull<u8>, Exhausted> {
-        // A copy: a window whose address goes to a function that is not inlined is kept in memory by the compiler, on the fast path too.
+        // A copy: a window whose address goes to a function that is not inlined is kept in memory by the
+        // compiler, on the fast path too.
         let mut copy = *window;
         // SAFETY: by the contract.
         let result = unsafe { self.refill(&mut copy, ty, length, frame) };
@@ -49,11 +50,11 @@ impl<S: Source> Heap<S> {
         result
     }
 
-    /// Whether [`allocate_slow`](Self::allocate_slow) of such an object may collect. No means that it hands out the next piece of the nursery, as it does
-    /// for most calls.
+    /// Whether [`allocate_slow`](Self::allocate_slow) of such an object may collect. No means that it hands out
+    /// the next piece of the nursery, as it does for most calls.
     ///
-    /// For whoever has something to do before a pause: where a program looked at clocks around each call, for a microsecond, that was a thirtieth of the
-    /// time in which it built trees.
+    /// For whoever has something to do before a pause: where a program looked at clocks around each call, for a
+    /// microsecond, that was a thirtieth of the time in which it built trees.
     ///
     /// # Panics
     /// When the type is one of another heap.
@@ -85,14 +86,16 @@ impl<S: Source> Heap<S> {
             return self.place_old(window, ty, length, bytes, frame);
         }
         let collected = self.crowded && self.before_old(window, frame, bytes);
-        // As if it were known to live long: it is remembered, so that what is written into it needs no barrier until the next collection.
+        // As if it were known to live long: it is remembered, so that what is written into it needs no barrier
+        // until the next collection.
         let room = if self.crowded { None } else { self.room(window, bytes, frame, collected) };
         let Some(object) = room else { return self.place_old(window, ty, length, bytes, frame) };
         self.initialise(object, ty, length, ty.header())?;
         Ok(object)
     }
 
-    /// Room in the nursery: what the window has, the next gap, or a collection, unless that has just been. `None`: what stays leaves none.
+    /// Room in the nursery: what the window has, the next gap, or a collection, unless that has just been.
+    /// `None`: what stays leaves none.
     fn room(
         &mut self,
         window: &mut Window,
@@ -149,8 +152,9 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// Allocates in the old generation, for an object that is known to live long. Everything behind header and length is zero. Until the next
-    /// collection writes of references into it need no barrier, unless it is larger than [`MAX_YOUNG`] bytes.
+    /// Allocates in the old generation, for an object that is known to live long. Everything behind header and
+    /// length is zero. Until the next collection writes of references into it need no barrier, unless it is
+    /// larger than [`MAX_YOUNG`] bytes.
     ///
     /// # Errors
     /// As in [`allocate_slow`](Self::allocate_slow).
@@ -175,7 +179,8 @@ impl<S: Source> Heap<S> {
         self.place_old(window, ty, length, bytes, frame)
     }
 
-    /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a nursery. Says whether there was one.
+    /// Objects that begin in the old generation make collections due, too: a nursery of them is as much as a
+    /// nursery. Says whether there was one.
     fn before_old(&mut self, window: &mut Window, frame: &mut [usize], bytes: usize) -> bool {
         let scattered = self.pacing.is_scattered(self.remembered.places());
         let due = scattered || self.added.saturating_add(bytes) > self.nursery.part && self.added > 0;

@@ -8,14 +8,15 @@
 //!                 card of the slot dirty; its page into the list if that is its first
 //! ```
 //!
-//! The cards of a table that is written at random places are a cache miss each. Made dirty at once they were one after the other, 90 ns for each write; those
-//! of a list are asked for together.
+//! The cards of a table that is written at random places are a cache miss each. Made dirty at once they were
+//! one after the other, 90 ns for each write; those of a list are asked for together.
 //!
-//! One barrier serves both collections. A minor collection looks into what is remembered for references into the nursery. Marking goes on only
-//! directly after a minor collection, so an object that was written since it was marked is in what that collection looks into, and what
-//! it refers to now is marked there.
+//! One barrier serves both collections. A minor collection looks into what is remembered for references into
+//! the nursery. Marking goes on only directly after a minor collection, so an object that was written since it
+//! was marked is in what that collection looks into, and what it refers to now is marked there.
 //!
-//! Where there is no memory to remember, that is noted: the next minor collection looks through the old generation instead.
+//! Where there is no memory to remember, that is noted: the next minor collection looks through the old
+//! generation instead.
 
 use super::cards::Dirty;
 use super::header::{BARRIER, CARDS, Header, TRACKED};
@@ -23,11 +24,13 @@ use super::heap::Heap;
 use super::old::Old;
 use crate::object::Source;
 
-/// Written slots whose cards are not dirty yet, at most: 4 KiB, which stay in the first cache beside what the program uses. 64 and
-/// 4,096 instead took 1.03 and 1.02 of the time of large arrays that are written at random (`wide-arrays` of `hugeheap bench gc`), less than its spread.
+/// Written slots whose cards are not dirty yet, at most: 4 KiB, which stay in the first cache beside what the
+/// program uses. 64 and 4,096 instead took 1.03 and 1.02 of the time of large arrays that are written at random
+/// (`wide-arrays` of `hugeheap bench gc`), less than its spread.
 const SLOTS: usize = 512;
 
-/// Slots whose cards are asked for before the first of them is made dirty. 1 and 4 instead took 1.09 and 1.12 of the time of `wide-arrays`, 32 as much.
+/// Slots whose cards are asked for before the first of them is made dirty. 1 and 4 instead took 1.09 and 1.12
+/// of the time of `wide-arrays`, 32 as much.
 const AHEAD: usize = 12;
 
 /// Objects and pages that may hold references into the nursery, or that were written since they were marked.
@@ -38,8 +41,8 @@ pub(crate) struct Remembered {
     slots: Vec<usize>,
     /// Heap pages with dirty cards.
     pub(crate) pages: Vec<usize>,
-    /// Writes by the program that made it look into another place: an object, or a KiB of a larger one. What a collection needs for these is mostly waiting for
-    /// memory, however little survives.
+    /// Writes by the program that made it look into another place: an object, or a KiB of a larger one. What a
+    /// collection needs for these is mostly waiting for memory, however little survives.
     places: usize,
     /// Something could not be remembered.
     pub(crate) lost: bool,
@@ -69,7 +72,8 @@ impl Remembered {
         self.lost |= !push(&mut self.pages, page, self.most);
     }
 
-    /// How many places a collection has to look into because the program wrote there. Of slots whose cards are not dirty yet each may be one.
+    /// How many places a collection has to look into because the program wrote there. Of slots whose cards are
+    /// not dirty yet each may be one.
     pub(crate) fn places(&self) -> usize {
         self.places + self.slots.len()
     }
@@ -141,7 +145,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// The barrier alone, for a caller that writes by itself: before or after the write, but before the next call that may collect.
+    /// The barrier alone, for a caller that writes by itself: before or after the write, but before the next
+    /// call that may collect.
     ///
     /// # Safety
     /// As in [`write`](Self::write).

@@ -9,11 +9,12 @@
 //!               └──────── settle: what was not handed out is free again, and not marked ◀── bits: what is left ────────┘
 //! ```
 //!
-//! While a window is taken, handing out a block changes a word of the bin and nothing else. Before, it changed a word of each bitmap too: of 30 ns for
-//! an object that survived, with its marking, that took 4.
+//! While a window is taken, handing out a block changes a word of the bin and nothing else. Before, it changed
+//! a word of each bitmap too: of 30 ns for an object that survived, with its marking, that took 4.
 //!
-//! Invariant: who reads bitmaps, but for the bits of objects it knows, finds all windows settled. So whoever takes blocks settles in the end: minor collections
-//! and evacuations once, an allocation in the old generation each time.
+//! Invariant: who reads bitmaps, but for the bits of objects it knows, finds all windows settled. So whoever
+//! takes blocks settles in the end: minor collections and evacuations once, an allocation in the old generation
+//! each time.
 
 use super::lists::List;
 use super::old::{LEAVING, Old, SPARES};
@@ -115,8 +116,8 @@ impl Bin {
 }
 
 impl<S: Source> Old<S> {
-    /// Room for one object of `bytes` bytes, at most [`MAX_BLOCK`](crate::object::class::MAX_BLOCK). Contents undefined. `None`: no memory, or the
-    /// maximum is reached.
+    /// Room for one object of `bytes` bytes, at most [`MAX_BLOCK`](crate::object::class::MAX_BLOCK). Contents
+    /// undefined. `None`: no memory, or the maximum is reached.
     pub(crate) fn allocate(&mut self, bytes: usize) -> Option<usize> {
         let block = self.take(class_of(bytes));
         self.settle();
@@ -237,7 +238,8 @@ impl<S: Source> Old<S> {
         self.spare_count -= 1;
         let page = self.space.page(self.spares[self.spare_count])?;
         page.vacant().iter().for_each(|word| word.store(u64::MAX, Relaxed));
-        // It is 0. Without this the first marking of a large heap touched all mark bitmaps for the first time: thousands of page faults in a step.
+        // It is 0. Without this the first marking of a large heap touched all mark bitmaps for the first time:
+        // thousands of page faults in a step.
         page.remote()[0].store(0, Relaxed);
         page.mark().tag.store(self.tag | self.cycle | class as u32, Relaxed);
         Some(page)
@@ -245,8 +247,10 @@ impl<S: Source> Old<S> {
 
     /// Takes pages from the arenas, twice as many as the last time.
     ///
-    /// Once they have none they are not asked again in the same pause: each survivor asked, under a limit on address space with three calls that were refused and a wait, and a collection took seconds.
-    /// Nor are they asked where the maximum leaves no room for a page: there, too, each survivor took their lock, for 1,800 instructions.
+    /// Once they have none they are not asked again in the same pause: each survivor asked, under a limit on
+    /// address space with three calls that were refused and a wait, and a collection took seconds. Nor are they
+    /// asked where the maximum leaves no room for a page: there, too, each survivor took their lock, for 1,800
+    /// instructions.
     fn take_spares(&mut self) -> bool {
         if self.refused {
             return false;
@@ -280,8 +284,8 @@ impl<S: Source> Old<S> {
         self.spare_count > 0
     }
 
-    /// Of the first spare pages, keeps those that are not in arenas that are evacuated. Returns how many. `None`: there is no memory to note the
-    /// others, so all are given back, which ends the evacuation.
+    /// Of the first spare pages, keeps those that are not in arenas that are evacuated. Returns how many.
+    /// `None`: there is no memory to note the others, so all are given back, which ends the evacuation.
     fn put_aside(&mut self, taken: usize) -> Option<usize> {
         let mut kept = 0;
         for index in 0..taken {

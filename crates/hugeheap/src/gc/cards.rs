@@ -9,19 +9,21 @@
 //!   links        previous: the address of the object, in every page of an object with cards
 //! ```
 //!
-//! A write into a large array of references must not make the next minor collection look through all of it, and marking must not do so in one
-//! step. So the barrier keeps cards instead of the whole object. The minor collection looks for young objects in dirty cards and no more; what
-//! else was written there while marking is under way is noted, and marked in steps.
+//! A write into a large array of references must not make the next minor collection look through all of it, and
+//! marking must not do so in one step. So the barrier keeps cards instead of the whole object. The minor
+//! collection looks for young objects in dirty cards and no more; what else was written there while marking is
+//! under way is noted, and marked in steps.
 //!
-//! A card is as small as a granule. With cards of 256 bytes each write at a random place of a table made the collector look at 32
-//! references to anywhere; when the minor collection marked these as well, pauses in a table of 120 MB were 60 to 190 ms, and when marking did,
-//! it could not keep up.
+//! A card is as small as a granule. With cards of 256 bytes each write at a random place of a table made the
+//! collector look at 32 references to anywhere; when the minor collection marked these as well, pauses in a
+//! table of 120 MB were 60 to 190 ms, and when marking did, it could not keep up.
 //!
-//! Which words have dirty cards stands in the page's mark, which has a cache line, because the barrier has to know it at once: whether the
-//! page was dirty before is a branch that nobody foresees. It stood beside the cards first, a cache miss for each write at a random place.
+//! Which words have dirty cards stands in the page's mark, which has a cache line, because the barrier has to
+//! know it at once: whether the page was dirty before is a branch that nobody foresees. It stood beside the
+//! cards first, a cache miss for each write at a random place.
 //!
-//! Bit 0 of `remote[0]` and `vacant[0]` of the first page say whether the object is marked and lives (`large`): the first two granules of an
-//! object have one bit, the second one's.
+//! Bit 0 of `remote[0]` and `vacant[0]` of the first page say whether the object is marked and lives (`large`):
+//! the first two granules of an object have one bit, the second one's.
 
 use super::header::OBJECT_ALIGN;
 use super::old::Old;
@@ -280,9 +282,10 @@ impl<S: Source> Old<S> {
 
     /// Pages of an object have cards from now on.
     ///
-    /// Noted cards are written at once, though they are 0 and nobody needs them before marking looks into the object: a minor collection that found a table of
-    /// a gigabyte marked touched the OS pages of all of them first, twice each, by reading and by writing. These were 409 page faults and up to 9.5 ms of one pause. The object
-    /// itself has 128 times as many bytes to be touched.
+    /// Noted cards are written at once, though they are 0 and nobody needs them before marking looks into the
+    /// object: a minor collection that found a table of a gigabyte marked touched the OS pages of all of them
+    /// first, twice each, by reading and by writing. These were 409 page faults and up to 9.5 ms of one pause.
+    /// The object itself has 128 times as many bytes to be touched.
     pub(super) fn begin_cards(&self, object: usize, bytes: usize) {
         for page in self.pages_of(object, bytes) {
             debug_assert_eq!((page.mark().free(), page.vacant()[SUMMARY].load(Relaxed)), (0, 0));

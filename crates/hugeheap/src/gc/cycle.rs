@@ -30,7 +30,8 @@ impl<S: Source> Heap<S> {
         }
         let mut budget = self.pacing.step(added);
         if self.overdue.under_way {
-            // Little is added, and with the least steps this collection would take a long time. As much as the program has just used is bounded, and by the time of a step besides.
+            // Little is added, and with the least steps this collection would take a long time. As much as the
+            // program has just used is bounded, and by the time of a step besides.
             budget = budget.max(self.nursery.bytes());
         }
         let begin = self.elapsed();
@@ -69,7 +70,8 @@ impl<S: Source> Heap<S> {
         self.overdue.is_overdue(used, allocated, self.begin, self.nursery.bytes())
     }
 
-    /// Whether marking must neither begin nor end: something that a scan found may be alive by nothing else, and there was no memory to note it.
+    /// Whether marking must neither begin nor end: something that a scan found may be alive by nothing else,
+    /// and there was no memory to note it.
     pub(super) fn must_not_mark(&self) -> bool {
         let marker = &self.marker;
         let reaches = marker.phase == Phase::Marking && marker.stage == Stage::Reachable;
@@ -81,8 +83,9 @@ impl<S: Source> Heap<S> {
         self.old.space().source().os().now().saturating_sub(self.begin)
     }
 
-    /// How much of that time a processor worked for it: how much may survive does not depend on who else runs on the host. By the clock alone, one collection in
-    /// which another program ran for 10 ms left a tenth of the nursery to many that followed, and more survived.
+    /// How much of that time a processor worked for it: how much may survive does not depend on who else runs
+    /// on the host. By the clock alone, one collection in which another program ran for 10 ms left a tenth of
+    /// the nursery to many that followed, and more survived.
     pub(super) fn work(&self) -> core::time::Duration {
         let took = self.elapsed();
         match self.worked {

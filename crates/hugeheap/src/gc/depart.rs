@@ -13,15 +13,17 @@
 //! | batch | pages of one arena whose objects leave in one step |
 //! | aside | pages of leaving arenas that are kept from being used again |
 //!
-//! Invariant, from the end of marking until everything left: what refers to an object in a leaving page is a root, is young and stays, is a
-//! recorded holder of its arena, or was written since the last minor collection, which precedes each batch. For marking looked into every live object,
-//! each minor collection looks into what was written and copied, and a copy is looked into when it is made.
+//! Invariant, from the end of marking until everything left: what refers to an object in a leaving page is a
+//! root, is young and stays, is a recorded holder of its arena, or was written since the last minor collection,
+//! which precedes each batch. For marking looked into every live object, each minor collection looks into what
+//! was written and copied, and a copy is looked into when it is made.
 //!
-//! A holder may be gone when its turn comes: it left itself, and is recorded at its new place. Then another object may be at its old one, which
-//! is looked into for nothing, or none. No object dies meanwhile but by leaving, because no marking begins.
+//! A holder may be gone when its turn comes: it left itself, and is recorded at its new place. Then another
+//! object may be at its old one, which is looked into for nothing, or none. No object dies meanwhile but by
+//! leaving, because no marking begins.
 //!
-//! An arena *stays* after all when something in it is pinned meanwhile, when it has more holders than can be looked through in a step, or when there
-//! is no memory to record them.
+//! An arena *stays* after all when something in it is pinned meanwhile, when it has more holders than can be
+//! looked through in a step, or when there is no memory to record them.
 
 use super::evacuate::{Moved, Use, arenas_of, choose};
 use super::events::Event;
@@ -44,7 +46,8 @@ use std::collections::HashMap;
 /// Bytes of pages whose objects leave in one step: full ones of objects of 16 bytes take 1 ms.
 const BATCH: usize = 128 << 10;
 
-/// Holders of an arena at most: to look through them takes up to 2 ms, in each step. Half an arena of objects of 64 bytes has 16,000.
+/// Holders of an arena at most: to look through them takes up to 2 ms, in each step. Half an arena of objects
+/// of 64 bytes has 16,000.
 pub(super) const MOST_HOLDERS: usize = 32 << 10;
 
 /// In place of a holder: a card of a large object, not an object.
@@ -187,7 +190,8 @@ impl<S: Source> Old<S> {
         }
     }
 
-    /// Of the last leaving arena, copies what lives in some pages. Returns these, and whether there was memory for everything.
+    /// Of the last leaving arena, copies what lives in some pages. Returns these, and whether there was memory
+    /// for everything.
     fn leave_some(&mut self, copies: &mut Vec<usize>, moved: &mut Moved) -> (List, bool) {
         let mut batch = List::EMPTY;
         for _ in 0..BATCH / HEAP_PAGE_BYTES {
@@ -289,7 +293,8 @@ impl<S: Source> Visit for FollowCopy<'_, S> {
 }
 
 impl<S: Source> Heap<S> {
-    /// After a major collection in steps: begins an evacuation if memory is sparse, with which the next major collection begins at once.
+    /// After a major collection in steps: begins an evacuation if memory is sparse, with which the next major
+    /// collection begins at once.
     pub(super) fn plan_departure(&mut self) {
         if core::mem::take(&mut self.marker.departure.over) {
             return;
@@ -356,7 +361,8 @@ impl<S: Source> Heap<S> {
         }
         let Self { types, nursery, old, marker, .. } = self;
         let departure = &mut marker.departure;
-        // Before copies are recorded: one too many, and the others are forgotten. When that came first, nobody followed what had just left.
+        // Before copies are recorded: one too many, and the others are forgotten. When that came first, nobody
+        // followed what had just left.
         if let Some(holders) = departure.holders.last_mut() {
             holders.entries.retain(|&entry| {
                 let mut follow = FollowHolder { old, more: false };

@@ -6,8 +6,9 @@
 //!   words                              ├ slots asked for ┼ young objects asked for ┼ looked into ┤
 //! ```
 //!
-//! Of a table that is written at random places nearly every card is alone in its page, and leads from one cache miss to the next: what says where the page has dirty
-//! cards, these, the slot, the young object. So many pages go that way together, a link at a time for all of them. One after the other, a place took 230 ns.
+//! Of a table that is written at random places nearly every card is alone in its page, and leads from one cache
+//! miss to the next: what says where the page has dirty cards, these, the slot, the young object. So many pages
+//! go that way together, a link at a time for all of them. One after the other, a place took 230 ns.
 
 use super::barrier::Remembered;
 use super::cards::{CARD_BYTES, Taken};
@@ -18,8 +19,8 @@ use super::prefetch::prefetch;
 use crate::object::Source;
 use crate::object::class::WINDOWS;
 
-/// Pages whose cards are taken together: more than a processor has cache misses under way at once. 4 instead took 1.13 of the time of `wide-arrays`, 8 and 32
-/// 1.02 and 1.05, less than its spread.
+/// Pages whose cards are taken together: more than a processor has cache misses under way at once. 4 instead
+/// took 1.13 of the time of `wide-arrays`, 8 and 32 1.02 and 1.05, less than its spread.
 const PAGES: usize = 16;
 
 /// Words of cards that are looked into together, at most: four to a page, where each page has some.

@@ -4,13 +4,15 @@
 //!   key ─▶ entry ─▶ entry ─▶ …      an entry: object, slot of the key, slot of the value
 //! ```
 //!
-//! When a collection reaches a key, the values that wait for it are looked into. So each ephemeron is looked at twice at most; going through all
-//! of them again and again until nothing changes costs the square of the length of a chain of them.
+//! When a collection reaches a key, the values that wait for it are looked into. So each ephemeron is looked at
+//! twice at most; going through all of them again and again until nothing changes costs the square of the
+//! length of a chain of them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Room for how many times as many ephemerons as there were is kept: lists grow to twice their size, and the least has four.
+/// Room for how many times as many ephemerons as there were is kept: lists grow to twice their size, and the
+/// least has four.
 const SLACK: usize = 4;
 
 /// An ephemeron that waits for its key.
@@ -58,13 +60,14 @@ impl Waiting {
         self.first.is_empty()
     }
 
-    /// Whether nothing has waited since the last [`clear`](Self::clear) or [`drain`](Self::drain). What waited for a key that was reached has an entry still: until then others of the same key may be
-    /// looked into.
+    /// Whether nothing has waited since the last [`clear`](Self::clear) or [`drain`](Self::drain). What waited
+    /// for a key that was reached has an entry still: until then others of the same key may be looked into.
     pub(crate) fn is_unused(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Adds an ephemeron. Says no when there is no memory, or `most` are there: then it has to be kept as if its key lived.
+    /// Adds an ephemeron. Says no when there is no memory, or `most` are there: then it has to be kept as if
+    /// its key lived.
     pub(crate) fn add(&mut self, object: usize, key: *mut usize, value: *mut usize, most: usize) -> bool {
         if self.entries.len() >= most
             || self.entries.try_reserve(1).is_err()
@@ -97,7 +100,8 @@ impl Waiting {
         *self = Self::default();
     }
 
-    /// Forgets all; returns those that still waited to the caller's function. Keeps the memory of about as many as there were: to go through a table costs what it has room for.
+    /// Forgets all; returns those that still waited to the caller's function. Keeps the memory of about as many
+    /// as there were: to go through a table costs what it has room for.
     pub(crate) fn drain(&mut self, mut call: impl FnMut(Entry)) {
         let count = self.entries.len();
         for (_, first) in self.first.drain() {

@@ -14,11 +14,12 @@
 //! | follow | every slot and every root that refers to an old place gets the new address |
 //! | free | the pages go back to the arenas |
 //!
-//! Here it happens in one pause, when everything is swept: in a whole collection that the program asks for, and in one that makes room before an
-//! allocation is refused. It takes about as long as marking everything at once. `depart` does it in steps.
+//! Here it happens in one pause, when everything is swept: in a whole collection that the program asks for, and
+//! in one that makes room before an allocation is refused. It takes about as long as marking everything at
+//! once. `depart` does it in steps.
 //!
-//! An arena with something that cannot move is not chosen: a pinned object, an object with heap pages of its own, a heap page of somebody else.
-//! When there is no memory for what leaves, the rest stays where it is.
+//! An arena with something that cannot move is not chosen: a pinned object, an object with heap pages of its
+//! own, a heap page of somebody else. When there is no memory for what leaves, the rest stays where it is.
 
 use super::events::Event;
 use super::header::{Header, OBJECT_ALIGN};
@@ -98,7 +99,8 @@ pub(super) fn arenas_of(pinned: impl Iterator<Item = usize>) -> Option<Vec<usize
 }
 
 impl<S: Source> Old<S> {
-    /// Makes the pages of sparse arenas leave their bins. Says no when it is not worth it, or there is no memory to find out.
+    /// Makes the pages of sparse arenas leave their bins. Says no when it is not worth it, or there is no
+    /// memory to find out.
     fn begin_leaving(&mut self, pinned: impl Iterator<Item = usize>, all: bool) -> bool {
         debug_assert!(!self.has_unswept() && self.leaving.is_empty());
         self.give_spares(0);
@@ -172,7 +174,8 @@ impl<S: Source> Old<S> {
                 pages.push((page.address(), class as u8, live as u16));
             }
         });
-        // Not by `sort_unstable`, which calls itself for what it has parted: with the 60,000 pages of a gigabyte that took 7 KB of stack, and more with more.
+        // Not by `sort_unstable`, which calls itself for what it has parted: with the 60,000 pages of a
+        // gigabyte that took 7 KB of stack, and more with more.
         Some(BinaryHeap::from(pages).into_sorted_vec())
     }
 
@@ -307,7 +310,8 @@ fn follow_all<S: Source>(types: &Types, old: &Old<S>, follow: &mut Follow<'_, S>
 }
 
 impl<S: Source> Heap<S> {
-    /// Packs what lives in sparse arenas, if a major collection is over and nothing is young but what stays. Says whether anything moved.
+    /// Packs what lives in sparse arenas, if a major collection is over and nothing is young but what stays.
+    /// Says whether anything moved.
     pub(super) fn evacuate(&mut self, frame: &mut [usize]) -> bool {
         debug_assert!(self.marker.phase == Phase::Idle);
         let begin = self.begin_part(log::MAJOR);

@@ -5,7 +5,8 @@
 //!                        └▶ log: a line, if its section is asked for
 //! ```
 //!
-//! Nobody looks at a clock for an event that nobody wants. Sums over all heaps of the process are kept always: [`counters`].
+//! Nobody looks at a clock for an event that nobody wants. Sums over all heaps of the process are kept always:
+//! [`counters`].
 
 use super::heap::Heap;
 use super::log::{self, LogOf};
@@ -160,8 +161,8 @@ impl Listeners {
 }
 
 impl<S: Source> Heap<S> {
-    /// Has a function told what happens in this heap, instead of the one before, which is answered. It is called inside collections, so it neither panics nor uses
-    /// the heap.
+    /// Has a function told what happens in this heap, instead of the one before, which is answered. It is
+    /// called inside collections, so it neither panics nor uses the heap.
     pub fn set_hook(&mut self, hook: Option<EventHook>) -> Option<EventHook> {
         let before = core::mem::replace(&mut self.listeners.hook, hook);
         self.watch();
@@ -260,15 +261,17 @@ impl<S: Source> Heap<S> {
     }
 }
 
-/// Pauses after which the sums of the process are brought up to date: an atomic addition each would be a fiftieth of the least pause.
+/// Pauses after which the sums of the process are brought up to date: an atomic addition each would be a
+/// fiftieth of the least pause.
 const EVERY: u64 = 16;
 
-/// How often a heap shows its numbers to other processes at most, where its collections do not change the arenas: four times in the interval
-/// of `hugeheap top`. It takes a microsecond, and 5 ns for each arena, whose states are counted.
+/// How often a heap shows its numbers to other processes at most, where its collections do not change the
+/// arenas: four times in the interval of `hugeheap top`. It takes a microsecond, and 5 ns for each arena, whose
+/// states are counted.
 const SHOWN: Duration = Duration::from_millis(250);
 
-/// Name and value of what all heaps of the process did, ended ones too: in the form of the telemetry's counters. Times are
-/// nanoseconds. The last few minor collections of a heap may be missing.
+/// Name and value of what all heaps of the process did, ended ones too: in the form of the telemetry's
+/// counters. Times are nanoseconds. The last few minor collections of a heap may be missing.
 pub fn counters() -> [(&'static str, u64); 10] {
     let mut snapshot = Snapshot::EMPTY;
     COLLECTORS.fill(&mut snapshot);

@@ -14,8 +14,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Once;
 
-/// Ranges at most, over all heaps of the process: protection is for finding mistakes and for a barrier on a few pages; each range is a mapping of
-/// its own for the kernel, which has 65,530 in all.
+/// Ranges at most, over all heaps of the process: protection is for finding mistakes and for a barrier on a few
+/// pages; each range is a mapping of its own for the kernel, which has 65,530 in all.
 const RANGES: usize = 1024;
 
 /// An access to a protected heap page.
@@ -30,8 +30,9 @@ pub struct Fault {
     pub bytes: usize,
 }
 
-/// Is told of an access to a protected page, inside the signal handler of the thread that made it: it does only what a handler may. With `true` the
-/// protection is lifted and the thread goes on; with `false` the process ends with one line.
+/// Is told of an access to a protected page, inside the signal handler of the thread that made it: it does only
+/// what a handler may. With `true` the protection is lifted and the thread goes on; with `false` the process
+/// ends with one line.
 pub type FaultHook = extern "C" fn(fault: &Fault) -> bool;
 
 /// What a range is.
@@ -54,7 +55,8 @@ static TABLE: [Range; RANGES] =
 
 static HOOK: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets who is told of accesses to protected pages, in all heaps of the process. Without anybody such an access ends the process.
+/// Sets who is told of accesses to protected pages, in all heaps of the process. Without anybody such an access
+/// ends the process.
 pub fn set_fault_hook(hook: Option<FaultHook>) {
     HOOK.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut c_void), Ordering::Release);
 }
@@ -99,11 +101,13 @@ static mut BEFORE: MaybeUninit<libc::sigaction> = MaybeUninit::zeroed();
 fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: a zeroed sigaction is a valid one, filled in below; BEFORE is written here only, before the handler can run.
+        // SAFETY: a zeroed sigaction is a valid one, filled in below; BEFORE is written here only, before the
+        // handler can run.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
-            // On the alternate stack where there is one, as the handlers for overflown stacks are, which may be the ones called next.
+            // On the alternate stack where there is one, as the handlers for overflown stacks are, which may be
+            // the ones called next.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             libc::sigemptyset(&raw mut action.sa_mask);
             libc::sigaction(libc::SIGSEGV, &raw const action, (&raw mut BEFORE).cast());
@@ -145,8 +149,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 
 /// A fault that is none of ours.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: written once, before this handler could run. A handler is called as it asked to be; without one the default is set, and the access
-    // that is made again after the return ends the process as it would have.
+    // SAFETY: written once, before this handler could run. A handler is called as it asked to be; without one
+    // the default is set, and the access that is made again after the return ends the process as it would have.
     unsafe {
         let before = &raw const BEFORE;
         let before = (*before).assume_init_ref();

@@ -1,16 +1,19 @@
-//! Finalizers: objects that are handed to the program once they are unreachable, so that it can end what belongs to them.
+//! Finalizers: objects that are handed to the program once they are unreachable, so that it can end what
+//! belongs to them.
 //!
 //! ```text
 //!   finalize(object) ─▶ young ─▶ old ── unreachable ─▶ candidate ─┬▶ ready: a root until the program takes it
 //!                                                                └▶ old: another candidate refers to it; its turn comes later
 //! ```
 //!
-//! *Ordered*: of two objects where one leads to the other, the first is handed out in an earlier collection, with everything it leads to alive.
-//! *Resurrectable once*: what is handed out is an object like any other; it is not handed out again, unless it is registered again.
+//! *Ordered*: of two objects where one leads to the other, the first is handed out in an earlier collection,
+//! with everything it leads to alive. *Resurrectable once*: what is handed out is an object like any other; it
+//! is not handed out again, unless it is registered again.
 //!
-//! What the candidates lead to, but not they themselves, is kept alive, one candidate after the other. Those that are then reached are led to
-//! by another candidate, and wait. When all are, they lie on cycles: the last one whose turn came is led to by none but those of its own
-//! cycle (what an earlier one leads to does not get a turn), so it begins.
+//! What the candidates lead to, but not they themselves, is kept alive, one candidate after the other. Those
+//! that are then reached are led to by another candidate, and wait. When all are, they lie on cycles: the last
+//! one whose turn came is led to by none but those of its own cycle (what an earlier one leads to does not get
+//! a turn), so it begins.
 //!
 //! No code of the program runs inside a collection.
 
@@ -33,7 +36,8 @@ pub(crate) struct Finalizers {
     pub(super) candidates: Vec<usize>,
     /// Up to where it was decided about the candidates.
     pub(super) decided: usize,
-    /// Candidates that are ready when this marking ends: before, what they lead to may have weak slots to something dead.
+    /// Candidates that are ready when this marking ends: before, what they lead to may have weak slots to
+    /// something dead.
     pub(super) chosen: Vec<usize>,
 }
 
@@ -81,8 +85,8 @@ impl<S: Source> Heap<S> {
         Ok(())
     }
 
-    /// Takes an object that was found unreachable, the first in the order of finalization. It stays alive only if the caller keeps it. Objects
-    /// become ready in collections.
+    /// Takes an object that was found unreachable, the first in the order of finalization. It stays alive only
+    /// if the caller keeps it. Objects become ready in collections.
     pub fn next_finalizable(&mut self) -> Option<usize> {
         self.roots.ready.pop_front()
     }
@@ -92,7 +96,8 @@ impl<S: Source> Heap<S> {
         self.roots.ready.len()
     }
 
-    /// In marking, when everything reachable is marked: the next candidate's turn. Says no when there is none. Counts what it looks at.
+    /// In marking, when everything reachable is marked: the next candidate's turn. Says no when there is none.
+    /// Counts what it looks at.
     pub(super) fn next_candidate(&mut self, budget: &mut usize) -> bool {
         let Self { finalizers, nursery, old, marker, .. } = self;
         while let Some(&object) = finalizers.old.get(finalizers.at) {
@@ -117,7 +122,8 @@ impl<S: Source> Heap<S> {
     pub(super) fn choose(&mut self, budget: &mut usize) -> bool {
         let Self { finalizers, nursery, old, marker, .. } = self;
         if finalizers.decided == 0 {
-            // First the places that candidates left: with those behind them that wait the list was longer than what was reserved.
+            // First the places that candidates left: with those behind them that wait the list was longer than
+            // what was reserved.
             finalizers.old.retain(|&object| object != 0);
         }
         while let Some(&object) = finalizers.candidates.get(finalizers.decided) {

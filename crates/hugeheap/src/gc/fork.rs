@@ -32,7 +32,8 @@ impl<S: Source> Old<S> {
 }
 
 impl<S: Source> Heap<S> {
-    /// Prepares the heap for a fork: a whole collection, after which the old generation is packed and takes no new objects into its pages.
+    /// Prepares the heap for a fork: a whole collection, after which the old generation is packed and takes no
+    /// new objects into its pages.
     ///
     /// # Safety
     /// As in [`collect`](Self::collect).

@@ -7,8 +7,9 @@
 //!   young    groups with a young object: all that a minor collection looks at
 //! ```
 //!
-//! A program keeps a million handles for a moment, or for good. In one row, minor collections looked at as many places as there ever had been: 4,000,000 instructions
-//! with 100,000 handles of old objects and as many that were gone, and 900 without. Now they look at those whose object is in the nursery. Only what is new can be:
+//! A program keeps a million handles for a moment, or for good. In one row, minor collections looked at as many
+//! places as there ever had been: 4,000,000 instructions with 100,000 handles of old objects and as many that
+//! were gone, and 900 without. Now they look at those whose object is in the nursery. Only what is new can be:
 //! old objects do not become young, so a place leaves that list for good when its object has moved.
 
 /// Places of a group: a word is a bitmap over it.
@@ -48,7 +49,8 @@ pub(crate) struct Globals {
     groups: Vec<Group>,
     roomy: Vec<u32>,
     young: Vec<u32>,
-    /// An empty group whose memory is kept: a program that takes one handle after the other asks nobody for memory each time.
+    /// An empty group whose memory is kept: a program that takes one handle after the other asks nobody for
+    /// memory each time.
     spare: Option<u32>,
     count: usize,
     /// Handles made so far. Not for each place: those of a group without memory would be forgotten.

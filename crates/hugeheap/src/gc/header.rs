@@ -9,16 +9,18 @@
 //!                                             └────── STAYS      in the nursery, and not moved by the next minor collection
 //! ```
 //!
-//! NOTED, bit 4: while a marking is under way, an object with weak slots that will be looked through. Only such objects are written by marking, and most of them are
-//! to clear the slots anyway.
+//! NOTED, bit 4: while a marking is under way, an object with weak slots that will be looked through. Only such
+//! objects are written by marking, and most of them are to clear the slots anyway.
 //!
-//! The identity hash is 0 until it is asked for. An object that was just allocated in the nursery has no flag, so its header is a constant of its type. Whether an object is marked is not
-//! here but in a bitmap beside its heap page: marking writes to no object, and a forked child goes on sharing them.
+//! The identity hash is 0 until it is asked for. An object that was just allocated in the nursery has no flag,
+//! so its header is a constant of its type. Whether an object is marked is not here but in a bitmap beside its
+//! heap page: marking writes to no object, and a forked child goes on sharing them.
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 8;
 
-/// Alignment of every object, in bytes: so a word whose low four bits are not zero is no reference. A granule of the object allocator.
+/// Alignment of every object, in bytes: so a word whose low four bits are not zero is no reference. A granule
+/// of the object allocator.
 pub const OBJECT_ALIGN: usize = 16;
 
 /// Least bytes of an object. The collector needs a word behind the header for the list of copied objects.
@@ -39,7 +41,8 @@ pub const HASH_BITS: u32 = TYPE_SHIFT - HASH_SHIFT;
 /// Flag: the word is not a header but the object's new address, plus 1.
 pub const FORWARDED: u64 = 1;
 
-/// Flag: an object of the old generation that is not in the remembered set. Of the nursery, in a joint marking only: one that was reached.
+/// Flag: an object of the old generation that is not in the remembered set. Of the nursery, in a joint marking
+/// only: one that was reached.
 pub const TRACKED: u64 = 2;
 
 /// Flag: a large object with cards.
@@ -48,7 +51,8 @@ pub const CARDS: u64 = 4;
 /// Flag: an object in the nursery that a collection leaves where it is.
 pub const STAYS: u64 = 8;
 
-/// Flag: an object whose weak slots are looked through when marking is over. Not of an object that was moved, whose new address may have this bit.
+/// Flag: an object whose weak slots are looked through when marking is over. Not of an object that was moved,
+/// whose new address may have this bit.
 pub(super) const NOTED: u64 = 16;
 
 /// The flags with which a write of a reference must be told to the barrier.

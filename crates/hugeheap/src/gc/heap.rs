@@ -1,4 +1,5 @@
-//! The heap: one per thread, with types, nursery, old generation and roots of its own. Its settings, and its collections as a whole.
+//! The heap: one per thread, with types, nursery, old generation and roots of its own. Its settings, and its
+//! collections as a whole.
 
 use super::barrier::Remembered;
 use super::events::Listeners;
@@ -26,7 +27,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use hugeheap_os::{AddressRange, Facts};
 
-/// Largest object, in bytes, that is allocated in the nursery; larger ones begin in the old generation, in heap pages of their own.
+/// Largest object, in bytes, that is allocated in the nursery; larger ones begin in the old generation, in heap
+/// pages of their own.
 pub const MAX_YOUNG: usize = MAX_BLOCK;
 
 /// Least growth in percent: with less a major collection would follow the other.
@@ -35,24 +37,26 @@ const LEAST_GROWTH: u32 = 110;
 /// What a user can set on a heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of the nursery, rounded down to heap pages. `None`: [chosen](super::nursery_bytes) from the caches and the memory limit; it grows, to [64 MiB](super::MOST_NURSERY) at
-    /// most, while many objects survive that can be copied within two steps.
+    /// Bytes of the nursery, rounded down to heap pages. `None`: [chosen](super::nursery_bytes) from the caches
+    /// and the memory limit; it grows, to [64 MiB](super::MOST_NURSERY) at most, while many objects survive
+    /// that can be copied within two steps.
     pub nursery: Option<usize>,
     /// Bytes that the old generation may have at most. `None`: no limit of its own.
     pub maximum: Option<usize>,
     /// At how many percent of what was alive after a major collection the next one begins. `None`: 182.
     pub growth: Option<u32>,
-    /// At how many percent of what lives the memory of the old generation is when a major collection in steps is followed by one that evacuates,
-    /// in steps too. `None`: only whole collections evacuate.
+    /// At how many percent of what lives the memory of the old generation is when a major collection in steps
+    /// is followed by one that evacuates, in steps too. `None`: only whole collections evacuate.
     pub evacuate: Option<u32>,
-    /// How long a step of a major collection may take; with the minor collection before it a pause is to take twice that at most. `None`: 2 ms. Longer
-    /// ones are for throughput.
+    /// How long a step of a major collection may take; with the minor collection before it a pause is to take
+    /// twice that at most. `None`: 2 ms. Longer ones are for throughput.
     pub step: Option<Duration>,
     /// What is checked while the program runs.
     pub checks: Checks,
 }
 
-/// There is no memory for an object, after everything dead was freed. The heap is as usable as before: a program that drops references can go on.
+/// There is no memory for an object, after everything dead was freed. The heap is as usable as before: a
+/// program that drops references can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     /// Bytes that were asked for.
@@ -84,7 +88,8 @@ pub enum BadHeap {
     NoMemory {
         /// Its bytes.
         bytes: usize,
-        /// What is left of memory, below the limits of the control groups and on the host: fewer bytes, or else the system refused.
+        /// What is left of memory, below the limits of the control groups and on the host: fewer bytes, or else
+        /// the system refused.
         left: u64,
     },
 }
@@ -150,13 +155,15 @@ pub struct Heap<S: Source> {
     pub(super) number: u32,
     /// The last minor collection could not move everything.
     pub(super) not_moved: bool,
-    /// Since the last whole collection one left objects in the nursery because nobody knew what refers to them. They may be dead, like those for which there was no room.
+    /// Since the last whole collection one left objects in the nursery because nobody knew what refers to them.
+    /// They may be dead, like those for which there was no room.
     pub(super) doubtful: bool,
     /// Bytes allocated in the old generation at once since the last collection.
     pub(super) added: usize,
     /// Allocations since the last collection, where each is counted.
     pub(super) allocations: u32,
-    /// Objects that stay left no room in the nursery at the last collection: until the next one objects begin in the old generation.
+    /// Objects that stay left no room in the nursery at the last collection: until the next one objects begin
+    /// in the old generation.
     pub(super) crowded: bool,
 }
 
@@ -172,7 +179,8 @@ impl<S: Source> Heap<S> {
         Ok(unsafe { place.assume_init() })
     }
 
-    /// The same where the heap is to be, for a thread or a fibre with a small stack: a heap has 10 KB, and returned by [`new`](Self::new) it is copied a few times. Who has the place drops it.
+    /// The same where the heap is to be, for a thread or a fibre with a small stack: a heap has 10 KB, and
+    /// returned by [`new`](Self::new) it is copied a few times. Who has the place drops it.
     ///
     /// # Errors
     /// As for [`new`](Self::new); nothing is there then.
@@ -320,8 +328,8 @@ impl<S: Source> Heap<S> {
         self.nursery.contains(object)
     }
 
-    /// Hands the window out: from now on it is the caller's, who passes it to each call that may collect and [returns](Self::return_window) it
-    /// in the end.
+    /// Hands the window out: from now on it is the caller's, who passes it to each call that may collect and
+    /// [returns](Self::return_window) it in the end.
     pub fn take_window(&mut self) -> Window {
         core::mem::replace(&mut self.window, Window::EMPTY)
     }
@@ -343,7 +351,8 @@ impl<S: Source> Heap<S> {
         self.collect_some(window, frame);
     }
 
-    /// A whole collection: afterwards everything unreachable is free, and heap pages without live objects are given back to the arenas.
+    /// A whole collection: afterwards everything unreachable is free, and heap pages without live objects are
+    /// given back to the arenas.
     ///
     /// # Safety
     /// As in [`allocate_slow`](Self::allocate_slow).
@@ -351,7 +360,8 @@ impl<S: Source> Heap<S> {
         self.collect_all(window, frame);
         self.old.trim();
         self.old.give_back_metadata();
-        // Who asks for a whole collection wants memory back: of 100 MiB that live a nursery of 16 is a sixth. It grows again in a few collections.
+        // Who asks for a whole collection wants memory back: of 100 MiB that live a nursery of 16 is a sixth.
+        // It grows again in a few collections.
         let least = self.nursery_size.least();
         if self.nursery.bytes() > least {
             self.set_nursery(least, |nursery| nursery.shrink(least));
@@ -428,7 +438,8 @@ impl<S: Source> Heap<S> {
         });
     }
 
-    /// Ends the major collection that is under way, and makes another from beginning to end. Directly after a minor collection.
+    /// Ends the major collection that is under way, and makes another from beginning to end. Directly after a
+    /// minor collection.
     fn whole(&mut self, frame: &mut [usize]) {
         let (begin, from) = (self.begin_part(log::MAJOR), self.marker.phase);
         if self.must_not_mark() {

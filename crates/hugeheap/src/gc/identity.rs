@@ -1,7 +1,8 @@
 //! Identity hashes: a number that an object keeps while it moves.
 //!
-//! It is made when it is asked for the first time, and lies in bits of the header that nobody else needs; so it moves with the object, costs no
-//! memory, and an object that nobody asks has none. An address cannot be it, because addresses change.
+//! It is made when it is asked for the first time, and lies in bits of the header that nobody else needs; so it
+//! moves with the object, costs no memory, and an object that nobody asks has none. An address cannot be it,
+//! because addresses change.
 
 use super::header::{HASH_BITS, Header};
 use super::heap::Heap;
@@ -9,7 +10,8 @@ use super::scope::{Local, Scope};
 use crate::object::Source;
 
 impl<S: Source> Heap<S> {
-    /// The identity hash of an object: not 0, below 2²⁶, the same for the whole life of the object. Different objects may have the same.
+    /// The identity hash of an object: not 0, below 2²⁶, the same for the whole life of the object. Different
+    /// objects may have the same.
     ///
     /// # Safety
     /// A live object of this heap begins there.
@@ -28,7 +30,8 @@ impl<S: Source> Heap<S> {
     }
 
     fn next_hash(&mut self) -> u32 {
-        // Steps of an odd number pass through all values before one comes again; multiplied by one they are spread over all bits.
+        // Steps of an odd number pass through all values before one comes again; multiplied by one they are
+        // spread over all bits.
         self.hashes = self.hashes.wrapping_add(1);
         let mixed = self.hashes.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS);
         // 0 says that there is none.

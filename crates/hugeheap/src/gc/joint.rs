@@ -5,13 +5,15 @@
 //!            old ◀─▶ stays              a cycle through both: free when marking ends
 //! ```
 //!
-//! What a minor collection finds no room for stays, and what is old keeps it alive, dead or not. As roots of a marking, as pinned objects are, such
-//! ones would keep what is old alive in turn: a full heap whose garbage is a cycle through both was never emptied, and allocations in it were refused with
-//! everything dead. So a whole collection directly after such a minor one reaches them from the roots, or not at all.
+//! What a minor collection finds no room for stays, and what is old keeps it alive, dead or not. As roots of a
+//! marking, as pinned objects are, such ones would keep what is old alive in turn: a full heap whose garbage is
+//! a cycle through both was never emptied, and allocations in it were refused with everything dead. So a whole
+//! collection directly after such a minor one reaches them from the roots, or not at all.
 //!
-//! It is over before the program goes on, so they do not move meanwhile, and marking knows them from old ones only by where their mark is: a young object
-//! is never [`TRACKED`], so that flag says it. They wait on the same stack, for the same weak slots and ephemerons. Words of a scan are looked at again,
-//! because what they kept in the nursery looks like the others.
+//! It is over before the program goes on, so they do not move meanwhile, and marking knows them from old ones
+//! only by where their mark is: a young object is never [`TRACKED`], so that flag says it. They wait on the
+//! same stack, for the same weak slots and ephemerons. Words of a scan are looked at again, because what they
+//! kept in the nursery looks like the others.
 
 use super::barrier::push;
 use super::header::{Header, OBJECT_ALIGN, TRACKED};
@@ -28,7 +30,8 @@ fn is_reached(object: usize) -> bool {
     unsafe { Header::of(object) }.has(TRACKED)
 }
 
-/// Whether a word refers to an object that marking has not reached. `joint`: those that stay are marked, too; otherwise what is young lives.
+/// Whether a word refers to an object that marking has not reached. `joint`: those that stay are marked, too;
+/// otherwise what is young lives.
 pub(super) fn is_unreached<S: Source>(joint: bool, nursery: &Nursery<S>, old: &Old<S>, word: usize) -> bool {
     if nursery.contains(word) {
         joint && nursery.is_staying(word) && !is_reached(word)
@@ -62,7 +65,8 @@ impl Marker {
 }
 
 impl<S: Source> Heap<S> {
-    /// Begins a marking that is over before the program goes on. Directly after a minor collection. Says no where there is no memory to note what a scan found.
+    /// Begins a marking that is over before the program goes on. Directly after a minor collection. Says no
+    /// where there is no memory to note what a scan found.
     pub(super) fn begin_joint(&mut self, frame: &mut [usize]) -> bool {
         let words = if self.roots.scans.is_empty() { Some(Vec::new()) } else { self.scan() };
         let Some(words) = words.filter(|_| !self.roots.not_all_found) else { return false };

@@ -7,15 +7,18 @@
 //!
 //! The last one is taken first, wherever it is: the latest are all younger than what is in the list.
 //!
-//! Of the latest everything is known that is needed of them, and their slots are read where they were: the list has not written there. From the list it is found again by the new
-//! address, its header and its type; and slots are read from a copy that may not have left the store buffer. With the very last copy alone kept out of the list a node of a tree was 123 instructions, and is 107; 12.4 ns in the
-//! median of the collections of `binary-trees`, and 10.5.
+//! Of the latest everything is known that is needed of them, and their slots are read where they were: the list
+//! has not written there. From the list it is found again by the new address, its header and its type; and
+//! slots are read from a copy that may not have left the store buffer. With the very last copy alone kept out
+//! of the list a node of a tree was 123 instructions, and is 107; 12.4 ns in the median of the collections of
+//! `binary-trees`, and 10.5.
 
 use super::header::{HEADER_BYTES, Header};
 use super::prefetch::prefetch;
 use core::mem::MaybeUninit;
 
-/// Copies that are not in the list. A tree has about as many as it has levels, and 64 are 1.5 KiB, which stay in the cache.
+/// Copies that are not in the list. A tree has about as many as it has levels, and 64 are 1.5 KiB, which stay
+/// in the cache.
 const LATEST: usize = 64;
 
 const _: () = assert!(LATEST.is_power_of_two(), "an index needs no comparison");
@@ -70,8 +73,9 @@ impl Latest {
         Some(unsafe { self.copies[self.count % LATEST].assume_init() })
     }
 
-    /// Asks the cache for what the first slot of the last one refers to: another one is about to be pushed, so it waits for all that this one leads to. Where a program makes trees from below, the last child lies beside
-    /// its parent, and the first one elsewhere; from above, both lie together.
+    /// Asks the cache for what the first slot of the last one refers to: another one is about to be pushed, so
+    /// it waits for all that this one leads to. Where a program makes trees from below, the last child lies
+    /// beside its parent, and the first one elsewhere; from above, both lie together.
     ///
     /// # Safety
     /// There is one, a live object that was copied.
@@ -85,7 +89,8 @@ impl Latest {
         }
     }
 
-    /// Puts all into the list, so that the last one is its first. Returns that, or the one that was first if there is none.
+    /// Puts all into the list, so that the last one is its first. Returns that, or the one that was first if
+    /// there is none.
     ///
     /// # Safety
     /// They are objects that were copied, which have room for a word behind the header that nobody needs any more.

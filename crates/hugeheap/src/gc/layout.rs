@@ -5,8 +5,8 @@
 //!   variable   ├ header ┼ length ┼ fields ─┼ item 0 ┼ item 1 ┼ …   `length` of them
 //! ```
 //!
-//! The offsets are copied. Where there is no memory for that, the layout notes it, and to register it is refused: a runtime that embeds the heap may register types at any time, and the
-//! process was ended then.
+//! The offsets are copied. Where there is no memory for that, the layout notes it, and to register it is
+//! refused: a runtime that embeds the heap may register types at any time, and the process was ended then.
 
 use super::header::{HEADER_BYTES, LENGTH_OFFSET};
 use super::trace::{PartFunction, Trace, TraceFunction};
@@ -91,7 +91,8 @@ impl Layout {
         Self::variable(bytes, 0)
     }
 
-    /// Objects with a fixed part of `bytes` bytes, header and length included, and items of `item_bytes` bytes behind it.
+    /// Objects with a fixed part of `bytes` bytes, header and length included, and items of `item_bytes` bytes
+    /// behind it.
     pub const fn variable(bytes: usize, item_bytes: usize) -> Self {
         let weak =
             WeakPart { slots: Vec::new(), item_slots: Vec::new(), pairs: Vec::new(), item_pairs: Vec::new() };
@@ -143,8 +144,8 @@ impl Layout {
         self
     }
 
-    /// Ephemerons of the fixed part, as offsets of key and value from the header: the key is a weak slot, and the value's object lives if the
-    /// key's does.
+    /// Ephemerons of the fixed part, as offsets of key and value from the header: the key is a weak slot, and
+    /// the value's object lives if the key's does.
     #[must_use]
     pub fn ephemerons(mut self, pairs: &[(usize, usize)]) -> Self {
         self.weak.pairs = self.list(pairs);
@@ -158,16 +159,16 @@ impl Layout {
         self
     }
 
-    /// Every object of the type is registered to be [finalized](super::Heap::finalize) when it is allocated. Such an object is not taken from
-    /// a window: the fast path tells nobody.
+    /// Every object of the type is registered to be [finalized](super::Heap::finalize) when it is allocated.
+    /// Such an object is not taken from a window: the fast path tells nobody.
     #[must_use]
     pub fn finalized(mut self) -> Self {
         self.finalized = true;
         self
     }
 
-    /// Slots named by a function, besides those given as offsets. Such an object has no cards: the function cannot be asked for a part
-    /// of it, as that of [`traced_in_parts_by`](Self::traced_in_parts_by) can.
+    /// Slots named by a function, besides those given as offsets. Such an object has no cards: the function
+    /// cannot be asked for a part of it, as that of [`traced_in_parts_by`](Self::traced_in_parts_by) can.
     ///
     /// # Safety
     /// The function keeps the contract of [`TraceFunction`] for every object of the type.

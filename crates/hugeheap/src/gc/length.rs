@@ -5,10 +5,12 @@
 //!                             └ length 1000000 ────────▶     beyond it: what room has it really?
 //! ```
 //!
-//! No block lies across heap pages, so what an object says is compared with the end of its page, without asking what the page is cut into: of an
-//! array of four slots marking took 355.7 instructions and takes 358.2, of others and of survivors not one more. Only one that seems to reach beyond is looked up, which those with heap pages of their
-//! own do rightly. So no collection reads outside of the page, or the pages, that an object lies in. A length that is wrong by less is found by the
-//! checks only: [`verify`](super::verify) compares it with the block.
+//! No block lies across heap pages, so what an object says is compared with the end of its page, without asking
+//! what the page is cut into: of an array of four slots marking took 355.7 instructions and takes 358.2, of
+//! others and of survivors not one more. Only one that seems to reach beyond is looked up, which those with
+//! heap pages of their own do rightly. So no collection reads outside of the page, or the pages, that an object
+//! lies in. A length that is wrong by less is found by the checks only: [`verify`](super::verify) compares it
+//! with the block.
 
 use super::header::Header;
 use super::minor::Minor;
@@ -19,8 +21,8 @@ use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
 
 impl<S: Source> Old<S> {
-    /// Bytes of an object of the old generation. Ends the process if these are more than its place has. For one of the nursery, which may lie across pages,
-    /// it is what the object says.
+    /// Bytes of an object of the old generation. Ends the process if these are more than its place has. For one
+    /// of the nursery, which may lie across pages, it is what the object says.
     ///
     /// # Safety
     /// An object of this type of this heap begins there; its length may be any.
@@ -75,7 +77,8 @@ impl<S: Source> Old<S> {
 }
 
 impl<S: Source> Minor<'_, S> {
-    /// The same as [`look_into`](Self::look_into), for an object that was old before. The length of a copy was looked at when it was made.
+    /// The same as [`look_into`](Self::look_into), for an object that was old before. The length of a copy was
+    /// looked at when it was made.
     #[inline(always)]
     pub(super) fn look_into_old(&mut self, object: usize, marked: bool) -> bool {
         // SAFETY: a live object of this heap.

@@ -9,9 +9,11 @@
 //!
 //! The variable is for all heaps of a process; [`Heap::set_log`] gives one a log of its own, or none.
 //!
-//! A line is one write to a file that is appended to, so lines of several threads and processes do not mix. `-` is stderr.
+//! A line is one write to a file that is appended to, so lines of several threads and processes do not mix. `-`
+//! is stderr.
 //!
-//! No line needs memory, and a log that there is no memory for is refused: a collection, or the process's first heap, must not end the process.
+//! No line needs memory, and a log that there is no memory for is refused: a collection, or the process's first
+//! heap, must not end the process.
 
 use super::events::Event;
 use super::heap::Heap;
@@ -140,7 +142,8 @@ fn open(value: &str) -> Result<Log, BadLog> {
     Ok(Log { sections, file })
 }
 
-/// A file that is appended to. Not by the standard library, which ends the process where there is no memory for a long name.
+/// A file that is appended to. Not by the standard library, which ends the process where there is no memory for
+/// a long name.
 fn open_file(name: &str) -> Result<File, BadLog> {
     let mut path = Vec::new();
     path.try_reserve_exact(name.len() + 1).map_err(|_| BadLog::NoMemory)?;
@@ -162,7 +165,8 @@ fn open_file(name: &str) -> Result<File, BadLog> {
     }
 }
 
-/// Why a file cannot be written. Not as the standard library tells an error, which ends the process where there is no memory.
+/// Why a file cannot be written. Not as the standard library tells an error, which ends the process where there
+/// is no memory.
 fn cannot_open(name: &str, error: i32) -> BadLog {
     let mut why: [c_char; 128] = [0; 128];
     // SAFETY: the buffer has as many bytes. Zero stays at its end, whatever is written.
@@ -191,7 +195,8 @@ fn tell(bad: &BadLog) {
     crate::complain::line(format_args!("{LOG_VARIABLE}: {bad}; nothing is logged"));
 }
 
-/// Tells what is wrong with a value in a process that may have no heap to log. The file is not opened: without a heap none is made.
+/// Tells what is wrong with a value in a process that may have no heap to log. The file is not opened: without
+/// a heap none is made.
 pub(crate) fn tell_wrong(value: &CStr) {
     if !value.is_empty() {
         let parsed = text_of(value).and_then(|text| parse(&text).map(|_| ()));
@@ -200,8 +205,8 @@ pub(crate) fn tell_wrong(value: &CStr) {
 }
 
 impl<S: Source> Heap<S> {
-    /// Gives this heap a log of its own, in the form of the [variable](LOG_VARIABLE): `gc-minor,gc-major,arena:FILE`, with `-` for stderr. `None`:
-    /// nothing is logged of this heap.
+    /// Gives this heap a log of its own, in the form of the [variable](LOG_VARIABLE):
+    /// `gc-minor,gc-major,arena:FILE`, with `-` for stderr. `None`: nothing is logged of this heap.
     ///
     /// # Errors
     /// When the text is none, or the file cannot be written; the log is the one before then.

@@ -16,8 +16,9 @@ use super::types::Visit;
 use crate::object::Source;
 
 impl<S: Source> Heap<S> {
-    /// Something was not remembered: whatever old objects refer to in the nursery stays there, and nothing is remembered any more. Nothing can
-    /// be moved while the pages are walked, because blocks for it would change their lists.
+    /// Something was not remembered: whatever old objects refer to in the nursery stays there, and nothing is
+    /// remembered any more. Nothing can be moved while the pages are walked, because blocks for it would change
+    /// their lists.
     pub(super) fn look_through_old_objects(&mut self) {
         let Self { types, nursery, old, .. } = self;
         let mut keep = Keep { nursery };

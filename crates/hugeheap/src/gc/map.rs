@@ -4,14 +4,16 @@
 //!   map   bit 63: word 0, the header ── bit 62: word 1 ── … ── bit 0: word 63            the lowest bit is the last slot
 //! ```
 //!
-//! An object is *mapped* when all its slots lie in its first 64 words, and are at offsets, or items of one word. Most objects are, of a fixed size or not. The map is
-//! walked in half the time that a list of offsets takes, and one loop does for all of them: when it did for types of a fixed size only, a survivor with a length and two
-//! items cost 255 instructions, and costs 190.
+//! An object is *mapped* when all its slots lie in its first 64 words, and are at offsets, or items of one
+//! word. Most objects are, of a fixed size or not. The map is walked in half the time that a list of offsets
+//! takes, and one loop does for all of them: when it did for types of a fixed size only, a survivor with a
+//! length and two items cost 255 instructions, and costs 190.
 //!
-//! It is walked from the last slot to the first, because what is found goes to lists and stacks of which the last is taken first. So a collection goes through
-//! what the first slot leads to before what the others do, as programs mostly do, and copies lie in the order in which they are met. From the first slot to the last, a
-//! program that makes and counts trees spent a quarter of its time on one load, that of a node's first slot: in turn, `hugeheap bench worker gc binary-trees 18 - --step 2 --nursery 4194304`
-//! took 0.77 s, and takes 0.57.
+//! It is walked from the last slot to the first, because what is found goes to lists and stacks of which the
+//! last is taken first. So a collection goes through what the first slot leads to before what the others do, as
+//! programs mostly do, and copies lie in the order in which they are met. From the first slot to the last, a
+//! program that makes and counts trees spent a quarter of its time on one load, that of a node's first slot: in
+//! turn, `hugeheap bench worker gc binary-trees 18 - --step 2 --nursery 4194304` took 0.77 s, and takes 0.57.
 
 use super::layout::Layout;
 
@@ -23,8 +25,8 @@ pub(super) const WORDS: usize = u64::BITS as usize;
 pub(crate) struct Map {
     /// Slots at offsets.
     slots: u64,
-    /// The first word of items, each of which is a slot; 0: none is; [`NOT_MAPPED`]: these are not all slots. One number, because the loops that move and mark
-    /// objects look at it for each.
+    /// The first word of items, each of which is a slot; 0: none is; [`NOT_MAPPED`]: these are not all slots.
+    /// One number, because the loops that move and mark objects look at it for each.
     row: u8,
 }
 
@@ -80,7 +82,8 @@ pub(crate) fn each_mapped(map: u64, object: usize, mut visit: impl FnMut(*mut us
     each_mapped_word(map, |word| visit((object as *mut usize).wrapping_add(word)));
 }
 
-/// The same by the words that they are in the object. (With `^`: a subtraction was one instruction more for each slot, and two of 141 for a survivor.)
+/// The same by the words that they are in the object. (With `^`: a subtraction was one instruction more for
+/// each slot, and two of 141 for a survivor.)
 #[inline(always)]
 pub(crate) fn each_mapped_word(mut map: u64, mut visit: impl FnMut(usize)) {
     while map != 0 {

@@ -8,15 +8,18 @@
 //!                                  └──────────────────────────────────┘ it and what it leads to is marked
 //! ```
 //!
-//! *Shading* marks an object and puts it on the stack of those to look into. Invariant between steps: what a marked object refers to is marked,
-//! unless the object is on the stack, or was written since the last minor collection: then the barrier remembers it, and the next minor
-//! collection, which comes before the next step, shades what it refers to, or notes it: a larger object on the stack, and cards. The nursery is empty during a step but for objects that stay: they
-//! are looked into as roots, but where they may be dead (`joint`).
+//! *Shading* marks an object and puts it on the stack of those to look into. Invariant between steps: what a
+//! marked object refers to is marked, unless the object is on the stack, or was written since the last minor
+//! collection: then the barrier remembers it, and the next minor collection, which comes before the next step,
+//! shades what it refers to, or notes it: a larger object on the stack, and cards. The nursery is empty during
+//! a step but for objects that stay: they are looked into as roots, but where they may be dead (`joint`).
 //!
-//! When all that is reachable is marked the program can reach nothing else: not through weak slots either, which answer 0 for what is not. So what
-//! is marked after that, for finalizers, needs no second look at the roots.
+//! When all that is reachable is marked the program can reach nothing else: not through weak slots either,
+//! which answer 0 for what is not. So what is marked after that, for finalizers, needs no second look at the
+//! roots.
 //!
-//! The stack is bounded. What does not fit is marked and found again by looking through all marked objects, page by page.
+//! The stack is bounded. What does not fit is marked and found again by looking through all marked objects,
+//! page by page.
 
 use super::barrier::push;
 use super::cards::{NOTED_WORDS, Taken};
@@ -34,18 +37,22 @@ use super::types::{Descriptor, Types, Visit};
 use crate::arena::HEAP_PAGE_BYTES;
 use crate::object::Source;
 
-/// Entries of the stack: at most 32 MiB of addresses. Lists, trees and tables need few. Many arrays that are written all the time need one for each
-/// object in them, because each minor collection shades what is in those that were written; with a million too few two million objects in such
-/// arrays were looked through again and again, and the old generation grew by half more.
+/// Entries of the stack: at most 32 MiB of addresses. Lists, trees and tables need few. Many arrays that are
+/// written all the time need one for each object in them, because each minor collection shades what is in those
+/// that were written; with a million too few two million objects in such arrays were looked through again and
+/// again, and the old generation grew by half more.
 const MOST: usize = 1 << 22;
 
-/// Bytes of a large array that are looked into at once, 1,024 slots: a [`CHUNK`](super::pacing::CHUNK), for the same reason. What they refer to goes on the stack first, and is looked into before the next part.
+/// Bytes of a large array that are looked into at once, 1,024 slots: a [`CHUNK`](super::pacing::CHUNK), for the
+/// same reason. What they refer to goes on the stack first, and is looked into before the next part.
 pub(super) const PART: usize = 8 << 10;
 
-/// Bytes of a large array whose marks are asked for before they are looked at: 32 slots, about as many cache misses as a core can have under way.
+/// Bytes of a large array whose marks are asked for before they are looked at: 32 slots, about as many cache
+/// misses as a core can have under way.
 const FETCHED: usize = 256;
 
-/// Bytes that a look into a card counts for besides its own, so that many single ones do not make a step long: what they refer to is anywhere.
+/// Bytes that a look into a card counts for besides its own, so that many single ones do not make a step long:
+/// what they refer to is anywhere.
 const CARD_LOOK: usize = 64;
 
 /// Where a major collection is.
@@ -91,8 +98,8 @@ pub(crate) struct Marker {
     marks: Marks,
     /// Large arrays, and up to where they were looked into.
     parts: Vec<(usize, usize)>,
-    /// Heap pages whose marked objects are looked into again. None is freed during a marking; objects in new ones are looked into by the minor
-    /// collection that moved them there.
+    /// Heap pages whose marked objects are looked into again. None is freed during a marking; objects in new
+    /// ones are looked into by the minor collection that moved them there.
     again: Vec<usize>,
     /// Heap pages of marked objects of which cards were written.
     written: Vec<usize>,
@@ -237,11 +244,14 @@ impl Marker {
         next
     }
 
-    /// As [`enter_all`](Self::enter_all), until an object is met that is not mapped, or for whose slots the stack has no room: that one comes back with what is left of the budget, and is not looked into.
+    /// As [`enter_all`](Self::enter_all), until an object is met that is not mapped, or for whose slots the
+    /// stack has no room: that one comes back with what is left of the budget, and is not looked into.
     ///
-    /// Where objects are mapped this loop is what marking costs. What it needs is in registers: where marks are, the top of the stack, the objects that are ahead. With a call for each
-    /// object a node of a tree took 166 instructions. With a stack that grew in the loop, and what is not mapped looked into there, it was 115, but the compiler had the top of the
-    /// stack in memory, so that each push and pop waited for the one before: nodes took 12 ns and took 9 without, objects of a shuffled table 35 and 24 (example `gc_mark`).
+    /// Where objects are mapped this loop is what marking costs. What it needs is in registers: where marks
+    /// are, the top of the stack, the objects that are ahead. With a call for each object a node of a tree took
+    /// 166 instructions. With a stack that grew in the loop, and what is not mapped looked into there, it was
+    /// 115, but the compiler had the top of the stack in memory, so that each push and pop waited for the one
+    /// before: nodes took 12 ns and took 9 without, objects of a shuffled table 35 and 24 (example `gc_mark`).
     #[inline(never)]
     fn enter_mapped<S: Source>(
         &mut self,
@@ -250,14 +260,16 @@ impl Marker {
         ahead: &mut Ahead,
         mut budget: usize,
     ) -> (usize, Option<usize>) {
-        // Without memory, or with as many entries as are allowed, objects come back one by one, and those that find no room are found again.
+        // Without memory, or with as many entries as are allowed, objects come back one by one, and those that
+        // find no room are found again.
         _ = self.stack.try_reserve(WORDS);
         let (marks, mut top) = (self.marks, Top::of(&mut self.stack, self.most));
         let mut next = core::mem::take(ahead);
         let mut other = None;
         while budget > 0 {
             let Some(object) = next.next(&mut top) else { break };
-            // SAFETY: marked objects are live ones of the old generation; the length was looked at before the map is used.
+            // SAFETY: marked objects are live ones of the old generation; the length was looked at before the
+            // map is used.
             let (bytes, map) = unsafe {
                 let ty = types.of(object);
                 (old.size_of(ty, object), ty.map_of(object).filter(|_| top.has_room(WORDS)))

@@ -5,11 +5,15 @@
 //!                                                        └─▶ heap page ─▶ tag: is it one of this heap?
 //! ```
 //!
-//! That is for the first region, of which there is one unless `ulimit -v` kept it small; for others the page is asked. An object with heap pages of its own is marked at the first granule of the
-//! first of them, where it begins. A page that is none of this heap's old generation has another tag: also those of the nursery, whose objects are not marked.
+//! That is for the first region, of which there is one unless `ulimit -v` kept it small; for others the page is
+//! asked. An object with heap pages of its own is marked at the first granule of the first of them, where it
+//! begins. A page that is none of this heap's old generation has another tag: also those of the nursery, whose
+//! objects are not marked.
 //!
-//! The heap page of the object before was remembered, because the next one is there, too, more often than not. But objects are looked into some steps after they were found
-//! ([`prefetch`](super::prefetch)), and so from several pages by turns: of a tree every second one was another, for 35 instructions each, and in a shuffled table all were.
+//! The heap page of the object before was remembered, because the next one is there, too, more often than not.
+//! But objects are looked into some steps after they were found ([`prefetch`](super::prefetch)), and so from
+//! several pages by turns: of a tree every second one was another, for 35 instructions each, and in a shuffled
+//! table all were.
 
 use super::header::OBJECT_ALIGN;
 use super::old::{Old, is_of_heap};
@@ -60,7 +64,8 @@ impl Marks {
             return Self::mark_elsewhere(old, word);
         }
         let window = granule / 64;
-        // SAFETY: the granule lies in the region, each page of which has a mark, of four bytes for each window, and each window of which a word.
+        // SAFETY: the granule lies in the region, each page of which has a mark, of four bytes for each window,
+        // and each window of which a word.
         let (page, marks) =
             unsafe { (&*self.pages.byte_add((window & !(WINDOWS - 1)) * 4), &*self.bitmaps.add(window)) };
         if !is_of_heap(page.tag.load(Relaxed), self.tag) {

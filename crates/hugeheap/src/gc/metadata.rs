@@ -5,9 +5,10 @@
 //!   vacant      ├──────┼─ zero: given back ─────────┼──────┤      the same of the other three arrays of `Space`
 //! ```
 //!
-//! Each heap page has 300 bytes beside it, 19 MiB for a gigabyte. They lie on OS pages. When most of a large heap died and its arenas went back,
-//! these bytes were a sixth of what was left; so what belongs to arenas without anything live is given back, too. It is zero there: a page is
-//! cleared before it is freed (`sweep`, `large`, `nursery`).
+//! Each heap page has 300 bytes beside it, 19 MiB for a gigabyte. They lie on OS pages. When most of a large
+//! heap died and its arenas went back, these bytes were a sixth of what was left; so what belongs to arenas
+//! without anything live is given back, too. It is zero there: a page is cleared before it is freed (`sweep`,
+//! `large`, `nursery`).
 
 use super::old::Old;
 use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
@@ -15,8 +16,9 @@ use crate::object::Source;
 use core::ops::Range;
 
 impl<S: Source> Old<S> {
-    /// Gives metadata of unused arenas back, of all heaps that share them. After a whole collection, or an evacuation: it makes system calls,
-    /// under the lock of the arenas, so that none of them comes into use meanwhile.
+    /// Gives metadata of unused arenas back, of all heaps that share them. After a whole collection, or an
+    /// evacuation: it makes system calls, under the lock of the arenas, so that none of them comes into use
+    /// meanwhile.
     pub(super) fn give_back_metadata(&self) {
         self.space.source().with(|arenas| {
             for region in self.space.regions() {
@@ -39,7 +41,8 @@ impl<S: Source> Old<S> {
     fn give_back_metadata_of(&self, arenas: &Range<usize>) {
         let pages = arenas.len() / HEAP_PAGE_BYTES;
         let Some(page) = self.space.page(arenas.start).filter(|_| pages > 0) else { return };
-        // SAFETY: metadata of heap pages that nobody uses, nor can begin to while the arenas are locked; a page is cleared before it is freed.
+        // SAFETY: metadata of heap pages that nobody uses, nor can begin to while the arenas are locked; a page
+        // is cleared before it is freed.
         unsafe { self.space.give_back_metadata(page, pages) };
     }
 }

@@ -1,4 +1,5 @@
-//! The minor collection: what is alive in the nursery moves to the old generation, in time that depends on the survivors only.
+//! The minor collection: what is alive in the nursery moves to the old generation, in time that depends on the
+//! survivors only.
 //!
 //! ```text
 //!   roots, remembered objects, dirty cards, objects that stay
@@ -10,17 +11,18 @@
 //!   the nursery is free but for what stays
 //! ```
 //!
-//! Survivors move at once, without ageing in the nursery. Ageing would keep from the old generation what was allocated just before the
-//! collection, of a nursery of megabytes a small part; it would copy every other survivor twice, and need room for them and barriers
-//! between ages.
+//! Survivors move at once, without ageing in the nursery. Ageing would keep from the old generation what was
+//! allocated just before the collection, of a nursery of megabytes a small part; it would copy every other
+//! survivor twice, and need room for them and barriers between ages.
 //!
-//! The list of copies lies in what is left of the objects in the nursery, so a collection needs no memory but the blocks. Copies without slots are
-//! not in it. When there is no
-//! block for an object it stays, like a pinned one, and the next collection tries again: a collection cannot fail half-way. Whether it is alive is
-//! found out in between (`joint`).
+//! The list of copies lies in what is left of the objects in the nursery, so a collection needs no memory but
+//! the blocks. Copies without slots are not in it. When there is no block for an object it stays, like a pinned
+//! one, and the next collection tries again: a collection cannot fail half-way. Whether it is alive is found
+//! out in between (`joint`).
 //!
-//! While a marking is under way the copies are born marked, so this also marks what they refer to, and what small marked objects refer to that
-//! were written. Of larger ones and of cards that is left to the steps of marking, which are bounded.
+//! While a marking is under way the copies are born marked, so this also marks what they refer to, and what
+//! small marked objects refer to that were written. Of larger ones and of cards that is left to the steps of
+//! marking, which are bounded.
 
 use super::barrier::{Remembered, push};
 use super::events::Event;
@@ -36,7 +38,8 @@ use super::types::{Types, Visit};
 use crate::object::Source;
 use core::time::Duration;
 
-/// Bytes of a marked object that was written above which what it refers to is marked later: about as much as noting it is looking into it.
+/// Bytes of a marked object that was written above which what it refers to is marked later: about as much as
+/// noting it is looking into it.
 const LATER: usize = 128;
 
 /// Remembered objects that are asked for before the first of them is looked into.
@@ -120,8 +123,10 @@ impl<S: Source> Visit for Minor<'_, S> {
         // SAFETY: as above.
         let (word, marked, other) = (unsafe { key.read() }, self.marked, unsafe { value.read() });
         if marked && self.marker.phase == Phase::Clearing {
-            // Marking is over: what it did not reach is dead, and so is the value, whatever the key is by now. Nobody may wait for a key: the entry was there in the next marking, when
-            // the object had ended. Not so of an object that is not marked: what is to be finalized may lead to the two, and is asked later.
+            // Marking is over: what it did not reach is dead, and so is the value, whatever the key is by now.
+            // Nobody may wait for a key: the entry was there in the next marking, when the object had ended.
+            // Not so of an object that is not marked: what is to be finalized may lead to the two, and is asked
+            // later.
             let dead = self.marker.must_wait(self.nursery, self.old, word);
             if dead || self.marker.must_wait(self.nursery, self.old, other) {
                 self.marker.cleared += u64::from(dead);
@@ -176,8 +181,8 @@ impl<S: Source> Minor<'_, S> {
         }
     }
 
-    /// Whether an object was looked into in the nursery and moved since, as candidates for finalization are: what counts is the copy. What is
-    /// left of it is part of the list of copies.
+    /// Whether an object was looked into in the nursery and moved since, as candidates for finalization are:
+    /// what counts is the copy. What is left of it is part of the list of copies.
     pub(super) fn is_left(&self, object: usize) -> bool {
         // SAFETY: as in `move_out`.
         self.nursery.contains(object) && unsafe { Header::of(object) }.target().is_some()
@@ -190,7 +195,8 @@ impl<S: Source> Minor<'_, S> {
         header.target().is_some() || header.has(STAYS)
     }
 
-    /// Leaves it to marking to look into a marked object that was written, if it is large. Says no when that is up to this collection.
+    /// Leaves it to marking to look into a marked object that was written, if it is large. Says no when that is
+    /// up to this collection.
     fn leaves(&mut self, object: usize) -> bool {
         // SAFETY: a live object of this heap.
         let large = unsafe { self.types.of(object).size(object) } > LATER;
@@ -210,7 +216,8 @@ pub(super) fn remember(remembered: &mut Remembered, object: usize) {
 }
 
 impl<S: Source> Heap<S> {
-    /// Empties the nursery, but for what stays. The windows have been retired. Returns the bytes added to the old generation.
+    /// Empties the nursery, but for what stays. The windows have been retired. Returns the bytes added to the
+    /// old generation.
     pub(super) fn minor(&mut self, frame: &mut [usize]) -> usize {
         let begin = self.begin_part(log::MINOR);
         if self.roots.scans.is_empty() {
@@ -328,7 +335,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// What stayed because there was no room, or is not pinned any more, is moved again, unless one of these addresses, in order, is in it.
+    /// What stayed because there was no room, or is not pinned any more, is moved again, unless one of these
+    /// addresses, in order, is in it.
     fn move_again(&mut self, words: &[usize]) {
         let mut next = self.nursery.next_staying(self.nursery.start());
         while let Some(object) = next {

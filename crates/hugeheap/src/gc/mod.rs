@@ -38,8 +38,8 @@
 //! | `events`, `log` | what happens, told while it happens |
 //! | `statistics` | what a heap tells |
 //!
-//! Terms: *young* is what is in the nursery, *old* what is in the old generation. An object that *stays* is young and not moved. A *slot* is a
-//! word that may hold a reference.
+//! Terms: *young* is what is in the nursery, *old* what is in the old generation. An object that *stays* is
+//! young and not moved. A *slot* is a word that may hold a reference.
 //!
 //! Invariants between two calls of a heap:
 //! * An old object that refers to a young one is remembered, or has a dirty card there.

@@ -20,10 +20,12 @@ use super::roots::Roots;
 use super::types::Visit;
 use crate::object::Source;
 
-/// Notes whose memory is kept from one collection to the next, 64 KiB of weak slots and 200 of ephemerons: a program that has as many each time asks for none.
+/// Notes whose memory is kept from one collection to the next, 64 KiB of weak slots and 200 of ephemerons: a
+/// program that has as many each time asks for none.
 const KEPT: usize = 4096;
 
-/// What a minor collection has to come back to. Kept from one to the next, because making it costs more than a look whether it is empty.
+/// What a minor collection has to come back to. Kept from one to the next, because making it costs more than a
+/// look whether it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     /// Weak slots that refer to objects not known to live, and whose they are.
@@ -65,7 +67,8 @@ impl<S: Source> Minor<'_, S> {
         }
     }
 
-    /// After a slot was looked into: sees to it that the object is looked into again if the slot refers to an object that stays.
+    /// After a slot was looked into: sees to it that the object is looked into again if the slot refers to an
+    /// object that stays.
     fn note_young(&mut self, remembered: &mut Remembered, object: usize, slot: *mut usize) {
         if !self.young || self.nursery.contains(object) {
             return;
@@ -81,8 +84,9 @@ impl<S: Source> Minor<'_, S> {
         }
     }
 
-    /// Whether there is something to [`clear`](Self::clear), or to forget: what no longer waits has entries, too. As long as every key was reached they were kept from one collection to the next, up to
-    /// 128 MiB; then none could be added, and young keys of ephemerons lived until the next major collection.
+    /// Whether there is something to [`clear`](Self::clear), or to forget: what no longer waits has entries,
+    /// too. As long as every key was reached they were kept from one collection to the next, up to 128 MiB;
+    /// then none could be added, and young keys of ephemerons lived until the next major collection.
     pub(super) fn has_noted(&self) -> bool {
         !self.noted.weak.is_empty() || !self.noted.waiting.is_unused()
     }

@@ -7,8 +7,9 @@
 //!   listed   ├ addresses ─┤                                                      the others that were not looked into yet
 //! ```
 //!
-//! An object *stays* when it is pinned, or when the old generation had no room for it. The bits are those of `Space` for the nursery's heap
-//! pages. Gaps are handed out from below as windows. Without an object that stays there is one gap: everything.
+//! An object *stays* when it is pinned, or when the old generation had no room for it. The bits are those of
+//! `Space` for the nursery's heap pages. Gaps are handed out from below as windows. Without an object that
+//! stays there is one gap: everything.
 
 use super::fault::{self, Kind};
 use super::header::{Header, OBJECT_ALIGN, STAYS};
@@ -23,13 +24,15 @@ use core::sync::atomic::Ordering;
 use hugeheap_os::{AddressRange, Pages, Protection};
 use std::collections::VecDeque;
 
-/// Bytes that are handed out at once. Whoever comes for the next ones is asked whether a collection is due ([`Remembered::places`]): for each 8,192
-/// of the smallest objects, which is two hundredths of an instruction for each.
+/// Bytes that are handed out at once. Whoever comes for the next ones is asked whether a collection is due
+/// ([`Remembered::places`]): for each 8,192 of the smallest objects, which is two hundredths of an instruction
+/// for each.
 ///
 /// [`Remembered::places`]: super::barrier::Remembered::places
 pub(super) const PIECE: usize = 128 << 10;
 
-/// Nurseries that are protected at once where they are rotated: so many collections later an address that was kept is still found.
+/// Nurseries that are protected at once where they are rotated: so many collections later an address that was
+/// kept is still found.
 const NURSERIES: usize = 3;
 
 /// The nursery of a heap.
@@ -37,9 +40,11 @@ pub(crate) struct Nursery<S: Source> {
     space: &'static Space<S>,
     start: usize,
     bytes: usize,
-    /// How many bytes of it are handed out until the next collection: as many as the pace allows, or as what is ready is enough for.
+    /// How many bytes of it are handed out until the next collection: as many as the pace allows, or as what is
+    /// ready is enough for.
     pub(crate) part: usize,
-    /// How many bytes the pace allows. Apart, because an arena that is being made now will soon be there: one collection of half as much was followed by four to come back to 4 MiB.
+    /// How many bytes the pace allows. Apart, because an arena that is being made now will soon be there: one
+    /// collection of half as much was followed by four to come back to 4 MiB.
     pub(crate) paced: usize,
     /// Where the next gap is looked for.
     next: usize,
@@ -59,7 +64,8 @@ pub(crate) struct Nursery<S: Source> {
     before: VecDeque<usize>,
 }
 
-/// Entries of the list of what has to be looked into whose memory is kept, 32 KiB: a program with as many pinned objects asks for none in each collection.
+/// Entries of the list of what has to be looked into whose memory is kept, 32 KiB: a program with as many
+/// pinned objects asks for none in each collection.
 const LISTED: usize = 4096;
 
 impl<S: Source> Nursery<S> {
@@ -98,8 +104,8 @@ impl<S: Source> Nursery<S> {
         Ok(start)
     }
 
-    /// Uses another nursery from now on, and protects this one, if nothing stays in it. Directly after [`empty`](Self::empty). Says no when it goes on
-    /// with the same.
+    /// Uses another nursery from now on, and protects this one, if nothing stays in it. Directly after
+    /// [`empty`](Self::empty). Says no when it goes on with the same.
     pub(crate) fn rotate(&mut self) -> bool {
         let os = self.space.source().os();
         let range = |start| AddressRange { start, len: self.bytes };
@@ -146,10 +152,12 @@ impl<S: Source> Nursery<S> {
         opened
     }
 
-    /// Goes on in the beginning of its block, if nothing stays in it. Directly after [`empty`](Self::empty). Says no when it goes on in all of it.
+    /// Goes on in the beginning of its block, if nothing stays in it. Directly after [`empty`](Self::empty).
+    /// Says no when it goes on in all of it.
     ///
-    /// In another block the kernel found memory for two huge pages in the pause, 11 ms where a hypervisor was slow. What the arenas get back they keep or give to the system by
-    /// their rules, also where it is in pages of a pool.
+    /// In another block the kernel found memory for two huge pages in the pause, 11 ms where a hypervisor was
+    /// slow. What the arenas get back they keep or give to the system by their rules, also where it is in pages
+    /// of a pool.
     pub(crate) fn shrink(&mut self, bytes: usize) -> bool {
         let (start, whole) = (self.start, bytes.next_multiple_of(ARENA_BYTES));
         self.resize(bytes, |space| {
@@ -159,11 +167,12 @@ impl<S: Source> Nursery<S> {
         })
     }
 
-    /// Goes on in a longer block that begins where this one does, if nothing stays in it and there is room behind it. Directly after [`empty`](Self::empty). `limited`: it may have
-    /// what is resident, and nothing else. Says no when it goes on in the same.
+    /// Goes on in a longer block that begins where this one does, if nothing stays in it and there is room
+    /// behind it. Directly after [`empty`](Self::empty). `limited`: it may have what is resident, and nothing
+    /// else. Says no when it goes on in the same.
     ///
-    /// So the kernel finds memory in the pause for what is added only. In another block it did for all of it, and what this one had stayed resident: three of seven huge pages of what
-    /// grew from 2 to 8 MiB.
+    /// So the kernel finds memory in the pause for what is added only. In another block it did for all of it,
+    /// and what this one had stayed resident: three of seven huge pages of what grew from 2 to 8 MiB.
     pub(crate) fn extend(&mut self, bytes: usize, limited: bool) -> bool {
         let (start, whole) = (self.start, bytes.next_multiple_of(ARENA_BYTES));
         let before = self.bytes.next_multiple_of(ARENA_BYTES);
@@ -179,7 +188,8 @@ impl<S: Source> Nursery<S> {
         })
     }
 
-    /// Goes on in another block, within the limits of one, if nothing stays in this one. Directly after [`empty`](Self::empty). Says no when it goes on in the same.
+    /// Goes on in another block, within the limits of one, if nothing stays in this one. Directly after
+    /// [`empty`](Self::empty). Says no when it goes on in the same.
     pub(crate) fn replace(&mut self, bytes: usize) -> bool {
         let before = self.start;
         self.resize(bytes, |space| {
@@ -190,7 +200,8 @@ impl<S: Source> Nursery<S> {
         })
     }
 
-    /// Goes on with so many bytes from the address that `take` answers on, if nothing stays in this nursery and no other one takes turns with it.
+    /// Goes on with so many bytes from the address that `take` answers on, if nothing stays in this nursery and
+    /// no other one takes turns with it.
     fn resize(&mut self, bytes: usize, take: impl FnOnce(&'static Space<S>) -> Option<usize>) -> bool {
         if self.stays > 0 || !self.before.is_empty() {
             return false;
@@ -280,7 +291,8 @@ impl<S: Source> Nursery<S> {
         self.queue = (low.min(object), high.max(object));
     }
 
-    /// The same for all that stay. A word of the bitmap at a time: with a search from one to the next each object took 180 instructions of 530 in a collection, where 1,000 were pinned.
+    /// The same for all that stay. A word of the bitmap at a time: with a search from one to the next each
+    /// object took 180 instructions of 530 in a collection, where 1,000 were pinned.
     #[inline(never)]
     pub(crate) fn queue_staying(&mut self) {
         for start in (self.start..self.end()).step_by(HEAP_PAGE_BYTES) {
@@ -296,12 +308,14 @@ impl<S: Source> Nursery<S> {
         }
     }
 
-    /// Takes an object that has to be looked into: the last one of the list. Where that had no memory, the first one at or behind `from`, else the first of all, and looks only between the ends of
-    /// the queue: a list that grew at its head queues one object at a time, each below the one before, and the search for the next one through
-    /// all of the nursery took seconds.
+    /// Takes an object that has to be looked into: the last one of the list. Where that had no memory, the
+    /// first one at or behind `from`, else the first of all, and looks only between the ends of the queue: a
+    /// list that grew at its head queues one object at a time, each below the one before, and the search for
+    /// the next one through all of the nursery took seconds.
     ///
-    /// Without the list, of two lists that are looked into at a time the bitmap was gone through from one to the other for every second object: with a nursery of 4 MiB that was 2,200 instructions for
-    /// each object that stayed, and the larger the nursery the more.
+    /// Without the list, of two lists that are looked into at a time the bitmap was gone through from one to
+    /// the other for every second object: with a nursery of 4 MiB that was 2,200 instructions for each object
+    /// that stayed, and the larger the nursery the more.
     #[inline(never)]
     pub(crate) fn unqueue(&mut self, from: usize) -> Option<usize> {
         if self.queued == 0 {
@@ -374,8 +388,8 @@ impl<S: Source> Nursery<S> {
         None
     }
 
-    /// Makes a window longer, by the next piece of its gap, or gives it one of the next gap, so that it has at least `least` bytes. Says no, with the
-    /// window empty, when there are none.
+    /// Makes a window longer, by the next piece of its gap, or gives it one of the next gap, so that it has at
+    /// least `least` bytes. Says no, with the window empty, when there are none.
     pub(crate) fn refill(&mut self, types: &Types, window: &mut Window, least: usize) -> bool {
         if window.limit == self.next {
             if let Some(piece) = self.next_piece(types, OBJECT_ALIGN) {
@@ -402,17 +416,20 @@ impl<S: Source> Nursery<S> {
         false
     }
 
-    /// Whether the next piece surely has room for any young object: not where objects stay, between which it may be short.
+    /// Whether the next piece surely has room for any young object: not where objects stay, between which it
+    /// may be short.
     pub(crate) fn has_piece(&self) -> bool {
         self.stays == 0
             && self.gaps.is_none()
             && self.part.saturating_sub(self.handed_out).min(self.end() - self.next) >= MAX_YOUNG
     }
 
-    /// The next gap, or as much of it as is handed out at once, of the part of the nursery that has at least `least` bytes left. It may be empty.
+    /// The next gap, or as much of it as is handed out at once, of the part of the nursery that has at least
+    /// `least` bytes left. It may be empty.
     #[inline(always)]
     fn next_piece(&mut self, types: &Types, least: usize) -> Option<Window> {
-        // Of what is free, wherever it lies: objects that stay at the beginning once filled the part, and allocations were refused in an empty nursery.
+        // Of what is free, wherever it lies: objects that stay at the beginning once filled the part, and
+        // allocations were refused in an empty nursery.
         let left = self.part.saturating_sub(self.handed_out);
         if left < least {
             return None;

@@ -6,32 +6,35 @@
 //!     └──────────── few survived, [`PATIENCE`] times ───────┘
 //! ```
 //!
-//! What does not survive is cheapest where it stays in a cache. What does is copied, and half as much survives of a nursery twice as large, as what is alive at a time
-//! is the same. So a small nursery is best for a program that drops everything at once, and one of many times the cache for a program that builds
-//! something of megabytes. But all of a nursery may survive, and copying it is a pause: it grows to what can be copied within one, as measured, and a
-//! step that is set longer lets it grow further.
+//! What does not survive is cheapest where it stays in a cache. What does is copied, and half as much survives
+//! of a nursery twice as large, as what is alive at a time is the same. So a small nursery is best for a
+//! program that drops everything at once, and one of many times the cache for a program that builds something
+//! of megabytes. But all of a nursery may survive, and copying it is a pause: it grows to what can be copied
+//! within one, as measured, and a step that is set longer lets it grow further.
 
 use crate::arena::HEAP_PAGE_BYTES;
 use hugeheap_os::{Cache, Facts};
 
-/// Least bytes of a nursery that is chosen here. A minor collection has costs that do not depend on what survives, and what survives is a
-/// smaller share of what was allocated the more time it had to die.
+/// Least bytes of a nursery that is chosen here. A minor collection has costs that do not depend on what
+/// survives, and what survives is a smaller share of what was allocated the more time it had to die.
 const LEAST: usize = 1 << 20;
 
-/// Most bytes of a nursery that is chosen here, before anything survived: all of it may, and copying 4 MiB of objects of 64 bytes takes 2 ms. Who knows better sets it.
+/// Most bytes of a nursery that is chosen here, before anything survived: all of it may, and copying 4 MiB of
+/// objects of 64 bytes takes 2 ms. Who knows better sets it.
 const MOST: usize = 4 << 20;
 
 /// Least bytes that can be set: eight times the largest object that is allocated in a nursery.
 pub const LEAST_NURSERY: usize = 64 << 10;
 
-/// Part of a memory limit that a nursery has at most, as a divisor: it is memory without a live object most of the time.
+/// Part of a memory limit that a nursery has at most, as a divisor: it is memory without a live object most of
+/// the time.
 const LIMIT_PART: u64 = 16;
 
 /// Bytes of a nursery on a host with these caches and this memory limit. Pure.
 ///
-/// Half of the largest share that a CPU has of a cache from the second level on: the nursery is written and read from its beginning to its
-/// end again and again, so it should stay in a cache that other CPUs do not take from it, and leave room there for the old objects that the
-/// program uses.
+/// Half of the largest share that a CPU has of a cache from the second level on: the nursery is written and
+/// read from its beginning to its end again and again, so it should stay in a cache that other CPUs do not take
+/// from it, and leave room there for the old objects that the program uses.
 pub fn nursery_bytes(caches: &[Cache], limit: Option<u64>) -> usize {
     let data = caches.iter().filter(|cache| cache.data && cache.level >= 2);
     let share = data.map(|cache| cache.size / cache.shared_by.max(1) as usize).max().unwrap_or(2 * LEAST);
@@ -45,21 +48,29 @@ fn allowed(limit: Option<u64>) -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / LIMIT_PART).unwrap_or(usize::MAX))
 }
 
-/// Most bytes that a nursery grows to, where pauses may be long; of steps of 2 ms it was 8 and 16 MiB, by what survives. There, too, it pays: what grows takes 0.89 of the time of 4 MiB
-/// in `binary-trees` and 0.81 in `gcbench`, with pauses as long as before (`hugeheap bench worker gc gcbench 16 -`, beside the same with `--nursery 4194304`; in turn, medians of eleven). Binary trees of depth 18, whose largest has 16 MiB, took 0.80 s with 4 MiB, 0.72 with 16, 0.63 with 32, 0.55 with 64 and 0.53 with 128, with pauses of any
-/// length (`hugeheap bench worker gc binary-trees 18 - --step 1000 --nursery 67108864`; the sizes in turn, medians of seven, between whose quartiles are 0.06 to 0.2 s).
+/// Most bytes that a nursery grows to, where pauses may be long; of steps of 2 ms it was 8 and 16 MiB, by what
+/// survives. There, too, it pays: what grows takes 0.89 of the time of 4 MiB in `binary-trees` and 0.81 in
+/// `gcbench`, with pauses as long as before (`hugeheap bench worker gc gcbench 16 -`, beside the same with
+/// `--nursery 4194304`; in turn, medians of eleven). Binary trees of depth 18, whose largest has 16 MiB, took 0.80
+/// s with 4 MiB, 0.72 with 16, 0.63 with 32, 0.55 with 64 and 0.53 with 128, with pauses of any length
+/// (`hugeheap bench worker gc binary-trees 18 - --step 1000 --nursery 67108864`; the sizes in turn, medians of
+/// seven, between whose quartiles are 0.06 to 0.2 s).
 pub const MOST_NURSERY: usize = 64 << 20;
 
-/// Part of the least size as a divisor: from so many survivors on the nursery grows. With less there is hardly anything to copy. Not critical: trees and an LRU cache took
-/// the same time with 2 and 32 (medians of five in turn, within their spread of a tenth).
+/// Part of the least size as a divisor: from so many survivors on the nursery grows. With less there is hardly
+/// anything to copy. Not critical: trees and an LRU cache took the same time with 2 and 32 (medians of five in
+/// turn, within their spread of a tenth).
 const MANY_PART: usize = 8;
 
-/// Quarters of a nursery from which on so much survives that it does not grow: nearly everything will of a larger one as well, which only leaves the cache. A program that fills a table took a seventh
-/// longer with what it had grown to (`hugeheap bench worker gc evacuation 1073741824 -`), and pauses of trees were longer by half.
+/// Quarters of a nursery from which on so much survives that it does not grow: nearly everything will of a
+/// larger one as well, which only leaves the cache. A program that fills a table took a seventh longer with
+/// what it had grown to (`hugeheap bench worker gc evacuation 1073741824 -`), and pauses of trees were longer
+/// by half.
 const NEARLY_ALL: usize = 3;
 
-/// Minor collections with fewer than half of that after which it is as small as it was. Growing again takes a few of them, so it may be early; not after one, because
-/// a program that builds one thing after the other has such between two. Not critical either: the same with 8 and 512.
+/// Minor collections with fewer than half of that after which it is as small as it was. Growing again takes a
+/// few of them, so it may be early; not after one, because a program that builds one thing after the other has
+/// such between two. Not critical either: the same with 8 and 512.
 const PATIENCE: u32 = 64;
 
 /// The size of a heap's nursery.
@@ -94,8 +105,8 @@ impl NurserySize {
         self.least
     }
 
-    /// The size to go on with instead of `now`, if it is another one: after a minor collection of all of the nursery or a part, of which `survived` bytes survived, where so
-    /// many can within a pause.
+    /// The size to go on with instead of `now`, if it is another one: after a minor collection of all of the
+    /// nursery or a part, of which `survived` bytes survived, where so many can within a pause.
     pub(crate) fn next(&mut self, now: usize, survived: usize, all: bool, can: usize) -> Option<usize> {
         let many = self.least / MANY_PART;
         self.few = if survived < many / 2 { self.few + 1 } else { 0 };

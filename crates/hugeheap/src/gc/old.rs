@@ -7,13 +7,14 @@
 //!                     tag      heap, cycle, class
 //! ```
 //!
-//! Arenas, heap pages, size classes, and the arrays of `Space` are those of the object allocator; a garbage-collected heap has a `Space` of
-//! its own, so that a block of the one is never taken for one of the other. An object above the largest block has a page run or a large block
-//! of its own and is a class by itself: [`LARGE`].
-//! Nothing moves but in an evacuation (`evacuate`).
+//! Arenas, heap pages, size classes, and the arrays of `Space` are those of the object allocator; a
+//! garbage-collected heap has a `Space` of its own, so that a block of the one is never taken for one of the
+//! other. An object above the largest block has a page run or a large block of its own and is a class by
+//! itself: [`LARGE`]. Nothing moves but in an evacuation (`evacuate`).
 //!
-//! The *cycle* bit of a page says after which marking its bitmap was swept last. When marking ends the heap's bit is turned, which makes all
-//! pages unswept at once: in an unswept page what is marked is alive, whatever `vacant` says.
+//! The *cycle* bit of a page says after which marking its bitmap was swept last. When marking ends the heap's
+//! bit is turned, which makes all pages unswept at once: in an unswept page what is marked is alive, whatever
+//! `vacant` says.
 
 use super::bins::{Bin, FREES, Free, HandedOut};
 use super::depart::Survey;
@@ -39,7 +40,8 @@ const HEAP_SHIFT: u32 = 8;
 /// Most numbers of heaps; a number may come back after that many heaps.
 pub(crate) const HEAP_NUMBERS: u32 = 1 << (32 - HEAP_SHIFT);
 
-/// Pages kept for the next bin that needs one. Taken and given back in numbers because one at a time costs more than filling them.
+/// Pages kept for the next bin that needs one. Taken and given back in numbers because one at a time costs more
+/// than filling them.
 pub(super) const SPARES: usize = 32;
 
 const _: () = assert!(CLASSES < LARGE && LARGE as u32 <= CLASS_BITS);
@@ -80,7 +82,8 @@ pub(crate) struct Old<S: Source> {
     pub(super) held: usize,
     /// Bytes of objects: live ones, and dead ones that are not swept yet. Without those in taken windows.
     pub(super) used: usize,
-    /// What was ever handed out, but for what is in taken windows: who wants to know what survived need not count objects one by one.
+    /// What was ever handed out, but for what is in taken windows: who wants to know what survived need not
+    /// count objects one by one.
     pub(super) handed_out: HandedOut,
     /// Arenas that are evacuated, in order, with their pages, once these are swept.
     pub(super) leaving: Vec<Leaving>,

@@ -4,27 +4,35 @@
 //!   a major collection ended ─▶ all that is added is young and dies ─▶ so much was allocated, or so much time went by: the next one is overdue
 //! ```
 //!
-//! The pace ([`pacing`](super::pacing)) asks what was added to the old generation. Of a program that has been large and makes only young garbage from then on nothing is added: what had died of its old objects stayed
+//! The pace ([`pacing`](super::pacing)) asks what was added to the old generation. Of a program that has been
+//! large and makes only young garbage from then on nothing is added: what had died of its old objects stayed
 //! for as long as it ran, weak slots to it were not cleared, and what was to be finalized was not.
 //!
-//! What an overdue collection costs is bounded by what the program does meanwhile: by what it allocates, and for those that allocate little by the time.
+//! What an overdue collection costs is bounded by what the program does meanwhile: by what it allocates, and
+//! for those that allocate little by the time.
 //!
-//! Others: PyPy's incminimark asks for the size of the old generation only, and leaves the rest to `gc.collect`. Go collects when two minutes have gone by. G1 can (`G1PeriodicGCInterval`), and does not unless asked.
+//! Others: PyPy's incminimark asks for the size of the old generation only, and leaves the rest to
+//! `gc.collect`. Go collects when two minutes have gone by. G1 can (`G1PeriodicGCInterval`), and does not
+//! unless asked.
 
 use core::time::Duration;
 
-/// Bytes allocated in the nursery for each byte of the old generation until a collection is overdue. An object of two slots, 32 bytes, is marked and swept with 112 instructions, and 128 times its
-/// bytes are allocated with 2,304 in a loop that does nothing else (`tests/instructions/test_gc.py` keeps both numbers): a twentieth there, less in any program that uses what it allocates.
+/// Bytes allocated in the nursery for each byte of the old generation until a collection is overdue. An object
+/// of two slots, 32 bytes, is marked and swept with 112 instructions, and 128 times its bytes are allocated
+/// with 2,304 in a loop that does nothing else (`tests/instructions/test_gc.py` keeps both numbers): a
+/// twentieth there, less in any program that uses what it allocates.
 const ALLOCATED: u64 = 128;
 
 /// The old generation counts as this many nurseries at least: the pace leaves a small one as much garbage, too.
 const LEAST: u64 = 4;
 
-/// Time until a collection is overdue, however little was allocated: Go's. A program that allocates a megabyte a second would wait for hours.
+/// Time until a collection is overdue, however little was allocated: Go's. A program that allocates a megabyte
+/// a second would wait for hours.
 const PERIOD: Duration = Duration::from_secs(120);
 
-/// Nanoseconds until then at least for each byte of the old generation: from 1.1 GiB on this is more than the time above. Marking takes up to a nanosecond for a byte, where objects refer to
-/// any others (example `gc_mark`, `graph`): at most a hundredth of the time.
+/// Nanoseconds until then at least for each byte of the old generation: from 1.1 GiB on this is more than the
+/// time above. Marking takes up to a nanosecond for a byte, where objects refer to any others (example
+/// `gc_mark`, `graph`): at most a hundredth of the time.
 const EACH: u64 = 100;
 
 /// What is known of the time since the last major collection.
@@ -52,8 +60,9 @@ impl Overdue {
             Self { allocated, ended: now, next: allocated.saturating_add(nursery as u64), under_way: false };
     }
 
-    /// Whether a major collection is overdue, where the old generation has `used` bytes and so many were allocated in nurseries like this one. It is asked again after another nursery: to ask in each
-    /// minor collection would be a part of each.
+    /// Whether a major collection is overdue, where the old generation has `used` bytes and so many were
+    /// allocated in nurseries like this one. It is asked again after another nursery: to ask in each minor
+    /// collection would be a part of each.
     pub(crate) fn is_overdue(&mut self, used: usize, allocated: u64, now: Duration, nursery: usize) -> bool {
         let (used, nursery) = (used as u64, nursery as u64);
         self.next = allocated.saturating_add(nursery);

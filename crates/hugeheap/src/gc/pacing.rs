@@ -5,25 +5,27 @@
 //!        the program runs           marking, sweeping: SPEED bytes for each byte that is added
 //! ```
 //!
-//! Marking looks at no more than what there was when it began: what is added meanwhile is looked into by the minor collection that added it. So
-//! it ends before the old generation has grown by `1 / SPEED`, and so does sweeping; a nursery may be added before and after each.
+//! Marking looks at no more than what there was when it began: what is added meanwhile is looked into by the
+//! minor collection that added it. So it ends before the old generation has grown by `1 / SPEED`, and so does
+//! sweeping; a nursery may be added before and after each.
 //!
 //! ```text
 //!   pause   ├─ minor collection: the part of the nursery ─┼─ step ─┤   two steps long at most, whatever survives
 //! ```
 //!
-//! A minor collection cannot be interrupted, so its length is bounded by what it may have to copy: of the nursery only a *part* is used, of which
-//! all could survive. What that takes is measured, in nanoseconds of a processor for a KiB: it differs by a factor of ten with the size of objects,
-//! with what they refer to, and with how long the kernel needs for a huge page.
+//! A minor collection cannot be interrupted, so its length is bounded by what it may have to copy: of the
+//! nursery only a *part* is used, of which all could survive. What that takes is measured, in nanoseconds of a
+//! processor for a KiB: it differs by a factor of ten with the size of objects, with what they refer to, and
+//! with how long the kernel needs for a huge page.
 
 use core::time::Duration;
 
-/// Growth in percent between the live bytes after one major collection and the beginning of the next, unless set: RPython's. More memory for
-/// less work; a program that knows better sets it.
+/// Growth in percent between the live bytes after one major collection and the beginning of the next, unless
+/// set: RPython's. More memory for less work; a program that knows better sets it.
 pub(crate) const GROWTH: u32 = 182;
 
-/// Bytes that are marked, or whose heap pages are swept, for each byte added to the old generation. With 8 a marking that begins at the
-/// threshold ends below 9/8 of it, and sweeping below 5/4.
+/// Bytes that are marked, or whose heap pages are swept, for each byte added to the old generation. With 8 a
+/// marking that begins at the threshold ends below 9/8 of it, and sweeping below 5/4.
 const SPEED: usize = 8;
 
 /// How long a step takes at most, unless set: twice that is what a pause may take, which is below 5 ms.
@@ -32,27 +34,33 @@ pub(crate) const STEP: Duration = Duration::from_millis(2);
 /// Bytes whose heap pages are swept between two looks: only their metadata is touched.
 pub(crate) const SWEPT: usize = 64 << 10;
 
-/// Longest step: an hour, which nobody waits for. Steps are doubled, taken a thousand times and counted in nanoseconds; of 292 years and more that wrapped, and a
-/// step that was to be endless was one of nothing.
+/// Longest step: an hour, which nobody waits for. Steps are doubled, taken a thousand times and counted in
+/// nanoseconds; of 292 years and more that wrapped, and a step that was to be endless was one of nothing.
 const LONGEST_STEP: Duration = Duration::from_secs(3600);
 
-/// Bytes that are marked or cleared between two looks at the clock: 128 objects of 64 bytes, which take 3 µs, or 15 where they lie anywhere in a gigabyte. A look takes 25 ns.
+/// Bytes that are marked or cleared between two looks at the clock: 128 objects of 64 bytes, which take 3 µs,
+/// or 15 where they lie anywhere in a gigabyte. A look takes 25 ns.
 ///
-/// It was 64 KiB, which took 12 to 15 ms on a virtual machine, again and again at the beginning of a marking: each first access to an OS page took 5 to 15 µs there, without a page fault
-/// that the guest sees, as if the host had dropped its translations. Marking is the first to touch what the program has not used for long.
+/// It was 64 KiB, which took 12 to 15 ms on a virtual machine, again and again at the beginning of a marking:
+/// each first access to an OS page took 5 to 15 µs there, without a page fault that the guest sees, as if the
+/// host had dropped its translations. Marking is the first to touch what the program has not used for long.
 pub(crate) const CHUNK: usize = 8 << 10;
 
 /// Bytes of the nursery that are used at least, however slow collections are: sixteen of the largest objects in it.
 pub(super) const LEAST_PART: usize = 128 << 10;
 
-/// Part of the difference by which the cost falls, as a divisor: so a collection with a new huge page in it is remembered for ten without.
+/// Part of the difference by which the cost falls, as a divisor: so a collection with a new huge page in it is
+/// remembered for ten without.
 const FORGET: u64 = 8;
 
-/// Part of a step as a divisor: a collection that took less raises the cost by so much less than what it says. An interrupt of 50 µs in one of 256 KiB made each of its survivors look as if
-/// it took twice as long, and trees had 3 MiB of nursery in place of 8 for the next ten collections. What takes so little time is not what a pause fails by.
+/// Part of a step as a divisor: a collection that took less raises the cost by so much less than what it says.
+/// An interrupt of 50 µs in one of 256 KiB made each of its survivors look as if it took twice as long, and
+/// trees had 3 MiB of nursery in place of 8 for the next ten collections. What takes so little time is not what
+/// a pause fails by.
 const TELLS_PART: u32 = 4;
 
-/// Bytes of the nursery that are used until the first collection: of a larger part nobody knows yet what its survivors cost.
+/// Bytes of the nursery that are used until the first collection: of a larger part nobody knows yet what its
+/// survivors cost.
 const FIRST_PART: usize = 1 << 20;
 
 /// Bytes of survivors from which on it is worth a look at the clock how long the minor collection took.
@@ -61,21 +69,26 @@ pub(crate) const MANY: usize = 64 << 10;
 /// Bytes of a step at least: with fewer, the look at the roots would be more work than the step.
 const LEAST_STEP: usize = 256 << 10;
 
-/// Nanoseconds for a place that was written and the survivor it refers to, where places lie anywhere in a gigabyte. One after the other, 14,000 of them in a table
-/// of 120 MB took 430 each; their cache misses together 70 to 170 in the median of a pause. But where a hypervisor finds memory for another processor at the same time, each
-/// first access to an OS page waits for it: 1,000 to 1,400, again and again for 10 ms. With 500, pauses of 10,000 places took 10 to 15 ms then. `wide-arrays` and `churn` with 2,000 take
-/// 1.05 and 0.97 of the time with 500 (medians of nine and five, by turns), three percent more of it on a processor.
+/// Nanoseconds for a place that was written and the survivor it refers to, where places lie anywhere in a
+/// gigabyte. One after the other, 14,000 of them in a table of 120 MB took 430 each; their cache misses
+/// together 70 to 170 in the median of a pause. But where a hypervisor finds memory for another processor at
+/// the same time, each first access to an OS page waits for it: 1,000 to 1,400, again and again for 10 ms. With
+/// 500, pauses of 10,000 places took 10 to 15 ms then. `wide-arrays` and `churn` with 2,000 take 1.05 and 0.97
+/// of the time with 500 (medians of nine and five, by turns), three percent more of it on a processor.
 const PLACE: u64 = 2000;
 
-/// Places that are no reason for a collection, however short a step may be: what a piece of the nursery brings, of objects of 64 bytes.
+/// Places that are no reason for a collection, however short a step may be: what a piece of the nursery brings,
+/// of objects of 64 bytes.
 const LEAST_PLACES: u64 = 2000;
 
 /// The first major collection does not begin before the old generation has this many nurseries.
 const FIRST: usize = 4;
 
-/// Nurseries by which the old generation grows at most before the next major collection because there is free memory that is resident: RPython's least heap.
-/// Garbage in such memory saves a collection and costs nothing; new memory costs more than a collection of a small heap. In turn, forty runs each: `binary-trees` takes 0.96
-/// and `gcbench` 0.98 of what they did without it, with the same peak. As the least growth of any heap it was 0.95 and 1.07, for 10 MiB that `gcbench` had to touch.
+/// Nurseries by which the old generation grows at most before the next major collection because there is free
+/// memory that is resident: RPython's least heap. Garbage in such memory saves a collection and costs nothing;
+/// new memory costs more than a collection of a small heap. In turn, forty runs each: `binary-trees` takes 0.96
+/// and `gcbench` 0.98 of what they did without it, with the same peak. As the least growth of any heap it was 0.95
+/// and 1.07, for 10 MiB that `gcbench` had to touch.
 const ROOMY: usize = 8;
 
 /// The pace of a heap.
@@ -135,8 +148,8 @@ impl Pacing {
         used >= self.threshold
     }
 
-    /// A major collection begins. With more than the threshold, where large objects were allocated or an evacuation is due: what it has to
-    /// look at is no reason for long steps.
+    /// A major collection begins. With more than the threshold, where large objects were allocated or an
+    /// evacuation is due: what it has to look at is no reason for long steps.
     pub(crate) fn begin(&mut self, used: usize) {
         self.began = used.max(self.threshold);
     }
@@ -151,11 +164,13 @@ impl Pacing {
         self.owed = bytes;
     }
 
-    /// A minor collection of `survived` bytes took this long. Answers how much of that depends on the part of the nursery that is used.
+    /// A minor collection of `survived` bytes took this long. Answers how much of that depends on the part of
+    /// the nursery that is used.
     ///
-    /// The cost follows at once when it rises in a collection that takes some time, and slowly when it falls: one collection that is longer than it should be is one too many. What
-    /// does not depend on survivors, with a million roots 3 ms, is no reason for a smaller part, after which it comes again the sooner: twenty million
-    /// dead objects took 13 s that way, in 4,882 collections, of which there are 156 now.
+    /// The cost follows at once when it rises in a collection that takes some time, and slowly when it falls:
+    /// one collection that is longer than it should be is one too many. What does not depend on survivors, with
+    /// a million roots 3 ms, is no reason for a smaller part, after which it comes again the sooner: twenty
+    /// million dead objects took 13 s that way, in 4,882 collections, of which there are 156 now.
     pub(crate) fn minor(&mut self, survived: usize, took: Duration) -> Duration {
         if survived < MANY {
             self.fixed = took;
@@ -198,10 +213,11 @@ impl Pacing {
         self.can_survive().min(self.nursery)
     }
 
-    /// How much of the nursery is used until the next collection, where `part` of it was, and of the minor collection `minor` [depends](Self::minor) on that.
+    /// How much of the nursery is used until the next collection, where `part` of it was, and of the minor
+    /// collection `minor` [depends](Self::minor) on that.
     ///
-    /// Less when it took longer than a step may. Less, too, when the step after it was too slow for what was added: then there have to be
-    /// more steps for less. More as soon as there is no such reason.
+    /// Less when it took longer than a step may. Less, too, when the step after it was too slow for what was
+    /// added: then there have to be more steps for less. More as soon as there is no such reason.
     pub(crate) fn part(&self, part: usize, minor: Duration) -> usize {
         let part = if minor > 2 * self.step {
             // What survives is of another kind than before: of half the part, the next one was as long again.
@@ -216,7 +232,8 @@ impl Pacing {
         part.min(self.most())
     }
 
-    /// Whether a pause that took this long has no time left to wait in. Half a step of what it may take is kept: whoever waits is woken later than asked for, and finds the processor in use.
+    /// Whether a pause that took this long has no time left to wait in. Half a step of what it may take is
+    /// kept: whoever waits is woken later than asked for, and finds the processor in use.
     pub(crate) fn has_waited(&self, took: Duration) -> bool {
         took >= self.step + self.step / 2
     }
@@ -236,9 +253,10 @@ impl Pacing {
         (2 * self.step).saturating_sub(minor).clamp(self.step / 4, self.step)
     }
 
-    /// Whether a step that began with `used` bytes in the old generation ends after this time, where it may take `may`. Steps become longer when
-    /// the old generation is twice as large as when the collection began, three times and so on, and take what they need near its maximum: what is added
-    /// faster than it can be marked would grow without bound.
+    /// Whether a step that began with `used` bytes in the old generation ends after this time, where it may
+    /// take `may`. Steps become longer when the old generation is twice as large as when the collection began,
+    /// three times and so on, and take what they need near its maximum: what is added faster than it can be
+    /// marked would grow without bound.
     pub(crate) fn is_over(&self, took: Duration, may: Duration, used: usize) -> bool {
         let times = (used / self.began.max(1)).clamp(1, 1000) as u32;
         took >= may * times && used < self.maximum / 16 * 15
@@ -379,7 +397,8 @@ mod tests {
             let depends = pacing.minor(0, roots);
             assert_eq!((depends, pacing.part(part, depends)), (Duration::ZERO, 2 * part));
         }
-        // What many survivors take is what comes to it: a quarter of a step for a MiB, so four are a step, and half of one is left.
+        // What many survivors take is what comes to it: a quarter of a step for a MiB, so four are a step, and
+        // half of one is left.
         let depends = pacing.minor(1 << 20, roots + STEP / 4);
         assert_eq!(depends, STEP / 4);
         assert!(
@@ -392,7 +411,8 @@ mod tests {
             pacing.minor(1 << 20, STEP);
         }
         assert!(pacing.can_survive() < (2 << 20) + (64 << 10), "{}", pacing.can_survive());
-        // Where roots take nothing, a collection of which nothing survives says nothing of a slow one that is remembered.
+        // Where roots take nothing, a collection of which nothing survives says nothing of a slow one that is
+        // remembered.
         pacing.minor(0, Duration::ZERO);
         pacing.minor(1 << 20, 10 * STEP);
         pacing.minor(1 << 20, STEP / 4);

@@ -1,14 +1,16 @@
 //! Asking the cache for what is needed soon.
 //!
-//! A collection reads what the program has not touched for long, one address leading to the next. Where many such chains are known at once (the
-//! dirty cards of a page, the stack of marking, a part of an array, copies that wait) the first links of all of them are asked for before any is followed, so that
-//! their cache misses overlap. In a table of 128 MB whose objects are replaced at random, a survivor and its marking took 105 to 200 ns one after
-//! the other, and take 75 to 85.
+//! A collection reads what the program has not touched for long, one address leading to the next. Where many
+//! such chains are known at once (the dirty cards of a page, the stack of marking, a part of an array, copies
+//! that wait) the first links of all of them are asked for before any is followed, so that their cache misses
+//! overlap. In a table of 128 MB whose objects are replaced at random, a survivor and its marking took 105 to
+//! 200 ns one after the other, and take 75 to 85.
 
 use super::stack::Top;
 
-/// Objects that are popped before the first of them is looked into. With 8, objects of a shuffled table of 500,000 took 21 ns each to mark, and 18 with 16; of 2,000,000 27 and 22; trees in the
-/// order of their copies 8.9 and 9.1 (example `gc_mark`).
+/// Objects that are popped before the first of them is looked into. With 8, objects of a shuffled table of
+/// 500,000 took 21 ns each to mark, and 18 with 16; of 2,000,000 27 and 22; trees in the order of their copies 8.9
+/// and 9.1 (example `gc_mark`).
 const AHEAD: usize = 16;
 
 /// Lets the cache fetch what is at an address, where that can be said. Reads nothing: any address will do.

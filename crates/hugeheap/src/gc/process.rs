@@ -9,7 +9,8 @@ pub type ProcessHeap = Heap<Runtime>;
 
 static SPACE: Space<Runtime> = Space::new(runtime());
 
-/// The same without a start of the runtime: for the fork handlers, which hold its locks like those of [`crate::object::space`].
+/// The same without a start of the runtime: for the fork handlers, which hold its locks like those of
+/// [`crate::object::space`].
 pub(crate) fn space_at_hand() -> &'static Space<Runtime> {
     &SPACE
 }

@@ -1,10 +1,11 @@
 //! Protection of heap pages: the next read or write of one page of the old generation is a fault, and a hook is told.
 //!
-//! A heap page has 16 KiB, a multiple of the OS page on most machines. Where an OS page is larger, as many heap pages are protected as it has, if
-//! all are of the same heap.
+//! A heap page has 16 KiB, a multiple of the OS page on most machines. Where an OS page is larger, as many heap
+//! pages are protected as it has, if all are of the same heap.
 //!
-//! Collections lift the protections and set them again, so marking and moving are not told. A page whose objects all died, or left, is not
-//! protected any more. Protecting splits the page's huge page in the page table; the memory stays one.
+//! Collections lift the protections and set them again, so marking and moving are not told. A page whose
+//! objects all died, or left, is not protected any more. Protecting splits the page's huge page in the page
+//! table; the memory stays one.
 
 use super::fault::{self, Kind};
 use super::heap::Heap;
@@ -66,8 +67,8 @@ fn protection(forbid: Forbid) -> Protection {
 }
 
 impl<S: Source> Heap<S> {
-    /// Protects the heap page of an address. The first access that is forbidden is told to the [hook](super::set_fault_hook). Returns where the
-    /// protected range begins, and its bytes.
+    /// Protects the heap page of an address. The first access that is forbidden is told to the
+    /// [hook](super::set_fault_hook). Returns where the protected range begins, and its bytes.
     ///
     /// # Errors
     /// When it cannot be protected.

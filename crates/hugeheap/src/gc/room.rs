@@ -7,9 +7,10 @@
 //!                                   └─ what is kept for reuse is given back: is it enough then? ──yes──▶ taken; else refused
 //! ```
 //!
-//! Where a control group has no more room the kernel kills, and no call fails before: arenas are mapped one by one, and memory is charged when it is
-//! touched. So a program that handles [`Exhausted`](super::Exhausted) never came to do so. For what is taken a heap page at a time this holds still: nobody could
-//! ask each time. But what is larger than all that is left is refused here.
+//! Where a control group has no more room the kernel kills, and no call fails before: arenas are mapped one by
+//! one, and memory is charged when it is touched. So a program that handles [`Exhausted`](super::Exhausted)
+//! never came to do so. For what is taken a heap page at a time this holds still: nobody could ask each time.
+//! But what is larger than all that is left is refused here.
 
 use crate::arena::{ARENA_BYTES, Policy};
 use crate::large::LargeBlock;
@@ -17,9 +18,10 @@ use crate::object::{Source, Space};
 use crate::telemetry::Fallback;
 use hugeheap_os::Facts;
 
-/// Part of what is left that is taken without asking again, as a divisor: so much may be wrong by then, because others in the control group take memory, too. Asking
-/// opens four files and three more for each level of control groups, and with a room of a gigabyte is done for every 32nd arena. (The arenas, which choose
-/// huge pages or not by it, ask for each 64th part of a limit.)
+/// Part of what is left that is taken without asking again, as a divisor: so much may be wrong by then, because
+/// others in the control group take memory, too. Asking opens four files and three more for each level of
+/// control groups, and with a room of a gigabyte is done for every 32nd arena. (The arenas, which choose huge
+/// pages or not by it, ask for each 64th part of a limit.)
 const ASK_PART: u64 = 16;
 
 /// What is known of how much memory is left. Pure.
@@ -43,20 +45,24 @@ impl Room {
     }
 }
 
-/// Bytes that may still be charged to the process. Of what the system does not tell there is enough: the call that takes it may fail.
+/// Bytes that may still be charged to the process. Of what the system does not tell there is enough: the call
+/// that takes it may fail.
 fn left_in_group<F: Facts>(os: &F) -> u64 {
     os.memory_room().ok().flatten().unwrap_or(u64::MAX)
 }
 
-/// Bytes that there are for an object: the kernel swaps before it kills. (Less than that where the group may not use the host's swap.)
+/// Bytes that there are for an object: the kernel swaps before it kills. (Less than that where the group may
+/// not use the host's swap.)
 ///
-/// The memory of the host bounds a single block, too. As one mapping the kernel would refuse it; of arenas it sees one at a time.
+/// The memory of the host bounds a single block, too. As one mapping the kernel would refuse it; of arenas it
+/// sees one at a time.
 pub(super) fn left_for_object<F: Facts>(os: &F) -> u64 {
     let swap = os.free_swap().unwrap_or(0);
     left_in_group(os).min(os.total_memory().unwrap_or(u64::MAX)).saturating_add(swap)
 }
 
-/// Bytes that there are for a nursery: all of it is written again and again, so what would have to be swapped out for it is none.
+/// Bytes that there are for a nursery: all of it is written again and again, so what would have to be swapped
+/// out for it is none.
 pub(super) fn left_for_nursery<F: Facts>(os: &F) -> u64 {
     left_in_group(os).min(os.available_memory().unwrap_or(u64::MAX))
 }
@@ -100,8 +106,9 @@ pub(super) fn take<S: Source>(
     taken.ok_or(now)
 }
 
-/// Makes the large block of a nursery longer where it is, if there is room for that: behind it, and in what is left. `limited`: nothing but what is resident is taken. Says whether it
-/// is. Nothing is given back for it: another block may do.
+/// Makes the large block of a nursery longer where it is, if there is room for that: behind it, and in what is
+/// left. `limited`: nothing but what is resident is taken. Says whether it is. Nothing is given back for it:
+/// another block may do.
 pub(super) fn extend<S: Source>(
     space: &'static Space<S>,
     address: usize,

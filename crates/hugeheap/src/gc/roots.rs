@@ -18,7 +18,8 @@ use super::{Exhausted, heap::Heap};
 use crate::object::Source;
 use std::collections::VecDeque;
 
-/// A handle that keeps an object alive until it is [released](Heap::release). Dropped without that, it does so until the heap ends.
+/// A handle that keeps an object alive until it is [released](Heap::release). Dropped without that, it does so
+/// until the heap ends.
 #[derive(Debug)]
 #[must_use = "the object stays alive until the handle is released"]
 pub struct Global {
@@ -50,7 +51,8 @@ pub(crate) struct Roots {
     pub(crate) old_pins: Addresses,
     /// Objects of the old generation that must not move in the collection that is under way.
     pub(crate) found: Addresses,
-    /// There was no memory to note all of those: until the next scan no object of the old generation is known to be dead, and none moves.
+    /// There was no memory to note all of those: until the next scan no object of the old generation is known
+    /// to be dead, and none moves.
     pub(crate) not_all_found: bool,
     /// Where words lie that may be addresses.
     pub(crate) scans: Scans,
@@ -63,7 +65,8 @@ impl Roots {
         self.globals.each(|slot| visit.slot(slot));
     }
 
-    /// Names every root but globals that do not refer to young objects, for a minor collection. `is_young`: whether a word still does afterwards.
+    /// Names every root but globals that do not refer to young objects, for a minor collection. `is_young`:
+    /// whether a word still does afterwards.
     pub(crate) fn each_young<V: Visit>(
         &mut self,
         frame: &mut [usize],
@@ -154,8 +157,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// The same for its [number](Global::into_number). `None`: it was released, or is one of another heap. (Of 65,536 numbers that are no handle's any more, one may
-    /// be that of a later one.)
+    /// The same for its [number](Global::into_number). `None`: it was released, or is one of another heap. (Of
+    /// 65,536 numbers that are no handle's any more, one may be that of a later one.)
     pub fn address_of(&self, number: u64) -> Option<usize> {
         self.roots.globals.get(self.place_of(number)?)
     }
@@ -188,7 +191,8 @@ impl<S: Source> Heap<S> {
         true
     }
 
-    /// A pinned object of the nursery stays until the next minor collection all the same: it may be alive, and the gaps go around it.
+    /// A pinned object of the nursery stays until the next minor collection all the same: it may be alive, and
+    /// the gaps go around it.
     fn unpin(&mut self, object: usize) {
         self.roots.pins.remove(object);
         self.roots.old_pins.remove(object);
@@ -200,8 +204,8 @@ impl<S: Source> Heap<S> {
     /// When there is no memory to note it: it is dropped.
     ///
     /// # Safety
-    /// Every slot it names may be read and written at any collection from now on, and holds what a slot may hold. It neither uses the heap nor
-    /// panics.
+    /// Every slot it names may be read and written at any collection from now on, and holds what a slot may
+    /// hold. It neither uses the heap nor panics.
     pub unsafe fn add_roots(&mut self, callback: RootCallback) -> Result<(), Exhausted> {
         let callbacks = &mut self.roots.callbacks;
         callbacks.try_reserve(1).map_err(|_| Exhausted { bytes: size_of::<RootCallback>() })?;

@@ -1,18 +1,21 @@
-//! Conservative scan: a range of words that may be addresses, such as a stack. What they refer to stays alive and where it is.
+//! Conservative scan: a range of words that may be addresses, such as a stack. What they refer to stays alive
+//! and where it is.
 //!
 //! ```text
 //!   word ─┬▶ in the nursery ─▶ the objects there are walked from the first: the one that contains the address stays
 //!         └▶ in a page of blocks, or the first page of a large object ─▶ if one that lives contains the address: a root that does not move
 //! ```
 //!
-//! A range is there from [`Heap::add_scan`] to [`Heap::remove_scan`]: a thread's stack, a coroutine's, a buffer of a foreign library. What was found
-//! in the last range is forgotten with it; objects of the nursery that stayed for its words leave in the next minor collection.
+//! A range is there from [`Heap::add_scan`] to [`Heap::remove_scan`]: a thread's stack, a coroutine's, a buffer
+//! of a foreign library. What was found in the last range is forgotten with it; objects of the nursery that
+//! stayed for its words leave in the next minor collection.
 //!
-//! An address inside of an object counts. The nursery has no bitmap of where objects begin, so it is walked when a word refers into it: such a
-//! minor collection costs what was allocated and not what survives.
+//! An address inside of an object counts. The nursery has no bitmap of where objects begin, so it is walked
+//! when a word refers into it: such a minor collection costs what was allocated and not what survives.
 //!
-//! A collection cannot be refused. Where there is no memory to note what words refer to, more stays than has to: everything in the nursery; and in the old generation
-//! everything, until a scan is noted, for no marking begins or ends and nothing is evacuated.
+//! A collection cannot be refused. Where there is no memory to note what words refer to, more stays than has
+//! to: everything in the nursery; and in the old generation everything, until a scan is noted, for no marking
+//! begins or ends and nothing is evacuated.
 
 use super::Exhausted;
 use super::barrier::push;
@@ -45,15 +48,16 @@ impl Scans {
 }
 
 impl<S: Source> Heap<S> {
-    /// Adds a range of words that is looked at in every collection until it is [removed](Self::remove_scan). The registers of a thread are not part of its stack: who scans a stack has
-    /// them written there before it calls what may collect (`setjmp` does that).
+    /// Adds a range of words that is looked at in every collection until it is [removed](Self::remove_scan).
+    /// The registers of a thread are not part of its stack: who scans a stack has them written there before it
+    /// calls what may collect (`setjmp` does that).
     ///
     /// # Errors
     /// When there is no memory to note it: the function is dropped.
     ///
     /// # Safety
-    /// Whenever a collection may happen until it is removed, the range that the function says can be read. The function neither panics nor uses
-    /// the heap.
+    /// Whenever a collection may happen until it is removed, the range that the function says can be read. The
+    /// function neither panics nor uses the heap.
     pub unsafe fn add_scan(&mut self, callback: ScanCallback) -> Result<Scan, Exhausted> {
         let scans = &mut self.roots.scans;
         let bytes = size_of::<(u64, ScanCallback)>();
@@ -81,7 +85,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// At the beginning of a minor collection: finds what words refer to. Returns the addresses in the nursery, in order; `None`: there is no memory for these.
+    /// At the beginning of a minor collection: finds what words refer to. Returns the addresses in the nursery,
+    /// in order; `None`: there is no memory for these.
     #[cold]
     pub(super) fn scan(&mut self) -> Option<Vec<usize>> {
         let mut scans = core::mem::take(&mut self.roots.scans);
@@ -91,7 +96,8 @@ impl<S: Source> Heap<S> {
         for (_, scan) in &mut scans.ranges {
             let (from, to) = scan();
             for address in (from..to).step_by(size_of::<usize>()) {
-                // SAFETY: whoever added the range promised that it can be read. Nobody else writes there: the thread is here.
+                // SAFETY: whoever added the range promised that it can be read. Nobody else writes there: the
+                // thread is here.
                 let word = unsafe { (address as *const usize).read_volatile() };
                 if self.nursery.has(word) {
                     noted = noted && push(&mut young, word, usize::MAX);
@@ -117,7 +123,8 @@ impl<S: Source> Heap<S> {
         for index in 0..self.nursery.gaps() {
             let (mut object, end) = self.nursery.gap_at(index);
             while object < end {
-                // SAFETY: what was handed out of a gap is one object behind the other, each live as far as anybody knows.
+                // SAFETY: what was handed out of a gap is one object behind the other, each live as far as
+                // anybody knows.
                 unsafe {
                     let bytes = self.types.of(object).size(object);
                     if !self.nursery.is_staying(object) {

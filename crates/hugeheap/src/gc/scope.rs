@@ -9,9 +9,9 @@
 //!   });
 //! ```
 //!
-//! A [`Local`] is a place on the shadow stack, so a collection that moves the object changes the place and not the handle. Its lifetime is that
-//! of its scope and of no other, so the compiler refuses a handle that leaves it. There is no guard value that could be forgotten: a scope ends
-//! with its closure, by a panic too.
+//! A [`Local`] is a place on the shadow stack, so a collection that moves the object changes the place and not
+//! the handle. Its lifetime is that of its scope and of no other, so the compiler refuses a handle that leaves
+//! it. There is no guard value that could be forgotten: a scope ends with its closure, by a panic too.
 //!
 //! ```compile_fail,E0521
 //! # use hugeheap::gc::{Heap, Layout, Local, Settings, space};
@@ -25,7 +25,8 @@
 //! });
 //! ```
 //!
-//! Nothing here can damage the heap: an offset is checked against the type, new objects are zero, writes go through the barrier.
+//! Nothing here can damage the heap: an offset is checked against the type, new objects are zero, writes go
+//! through the barrier.
 
 use super::header::{HEADER_BYTES, LENGTH_OFFSET, OBJECT_ALIGN};
 use super::heap::{Exhausted, Heap};
@@ -129,8 +130,8 @@ impl<'s, S: Source> Scope<'s, S> {
         let local = self.handle(0)?;
         let bytes = self.heap.bytes_for(ty, length)?;
         let mut window = self.heap.take_window();
-        // SAFETY: the window is this heap's. All references are in handles and globals, and in the slots of objects, all of which are written
-        // at once, below.
+        // SAFETY: the window is this heap's. All references are in handles and globals, and in the slots of
+        // objects, all of which are written at once, below.
         let object = unsafe { self.heap.allocate_slow(&mut window, ty, length, &mut []) };
         self.heap.return_window(window);
         let object = object?.as_ptr() as usize;
@@ -202,7 +203,8 @@ impl<'s, S: Source> Scope<'s, S> {
         descriptor.bytes + index * descriptor.item_bytes
     }
 
-    /// The word at an offset, checked to be the object's and to be (`slot`), or not to be, one that may hold a reference.
+    /// The word at an offset, checked to be the object's and to be (`slot`), or not to be, one that may hold a
+    /// reference.
     fn word(&self, local: Local<'_>, offset: usize, slot: bool) -> *mut usize {
         let object = self.object(local);
         let descriptor = self.descriptor(object);
@@ -271,7 +273,8 @@ impl<'s, S: Source> Scope<'s, S> {
         let weak = descriptor.weak().is_some_and(WeakPart::has_items);
         let plain = descriptor.item_slots.is_empty() && !weak && descriptor.trace.is_none();
         assert!(plain, "the items may hold references");
-        // SAFETY: as in `descriptor`; the items are bytes of the object without references, and `&mut self` keeps everyone else away.
+        // SAFETY: as in `descriptor`; the items are bytes of the object without references, and `&mut self`
+        // keeps everyone else away.
         unsafe {
             let bytes = descriptor.length(object) * descriptor.item_bytes;
             core::slice::from_raw_parts_mut((object + descriptor.bytes) as *mut u8, bytes)
@@ -290,7 +293,8 @@ impl<'s, S: Source> Scope<'s, S> {
         self.handle(object)
     }
 
-    /// Makes a handle that exists refer to what another one refers to: for loops, which would fill the shadow stack with new ones.
+    /// Makes a handle that exists refer to what another one refers to: for loops, which would fill the shadow
+    /// stack with new ones.
     ///
     /// # Panics
     /// When a handle is one of another heap.

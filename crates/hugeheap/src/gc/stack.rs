@@ -4,9 +4,10 @@
 //!   Vec   ├ base ──── marked, to be looked into ──── top ┼──── room ──── end ┤
 //! ```
 //!
-//! For each marked object an address is pushed and one popped. Through the `Vec` each of these waited for the length that the one before had just
-//! written to memory, and looked at two limits. Here the top is in a register, and nothing grows: who pushes has asked before whether there is room for all that an
-//! object refers to. As long as a push could call what made room, the compiler kept the top in memory for it.
+//! For each marked object an address is pushed and one popped. Through the `Vec` each of these waited for the
+//! length that the one before had just written to memory, and looked at two limits. Here the top is in a
+//! register, and nothing grows: who pushes has asked before whether there is room for all that an object refers
+//! to. As long as a push could call what made room, the compiler kept the top in memory for it.
 
 /// The top of a stack, and the end of its room.
 #[derive(Clone, Copy)]

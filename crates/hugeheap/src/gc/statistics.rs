@@ -1,6 +1,7 @@
 //! What a heap tells about its collections.
 
-/// Buckets of a histogram: bucket `n` counts pauses of at least 2ⁿ and less than 2ⁿ⁺¹ nanoseconds; the last one all longer ones, from 34 s.
+/// Buckets of a histogram: bucket `n` counts pauses of at least 2ⁿ and less than 2ⁿ⁺¹ nanoseconds; the last one
+/// all longer ones, from 34 s.
 pub const BUCKETS: usize = 36;
 
 /// Pauses: how many, how long.

@@ -5,8 +5,10 @@
 //!   afterwards ├ new address, FORWARDED ┼ next copied object of the nursery ┤
 //! ```
 //!
-//! Copies whose slots are still to be looked into wait, most of them in a list; the last one is next ([`latest`](super::latest)): a subtree is copied before its neighbour, so that what is reached
-//! together lies together. That is the subtree of the first slot, because slots are looked into from the last to the first ([`map`](super::map)). When none waits, everything that survivors lead to was moved.
+//! Copies whose slots are still to be looked into wait, most of them in a list; the last one is next
+//! ([`latest`](super::latest)): a subtree is copied before its neighbour, so that what is reached together lies
+//! together. That is the subtree of the first slot, because slots are looked into from the last to the first
+//! ([`map`](super::map)). When none waits, everything that survivors lead to was moved.
 
 use super::barrier::Remembered;
 use super::header::{FORWARDED, Header, OBJECT_ALIGN, STAYS, TRACKED};
@@ -19,10 +21,12 @@ use crate::object::Source;
 impl<S: Source> Minor<'_, S> {
     /// Where an object of the nursery is after the collection.
     ///
-    /// For roots, for what is remembered, and for objects of all types; what mapped copies lead to is moved in [`drain_mapped`](Self::drain_mapped).
+    /// For roots, for what is remembered, and for objects of all types; what mapped copies lead to is moved in
+    /// [`drain_mapped`](Self::drain_mapped).
     #[inline(always)]
     pub(super) fn move_out(&mut self, object: usize) -> usize {
-        // SAFETY: references into the nursery are addresses of live objects, or of what is left of them during a collection.
+        // SAFETY: references into the nursery are addresses of live objects, or of what is left of them during
+        // a collection.
         let header = unsafe { Header::of(object) };
         if let Some(target) = header.target() {
             return target;
@@ -115,11 +119,12 @@ impl<S: Source> Minor<'_, S> {
         self.look_into_any(remembered, object, target);
     }
 
-    /// Looks into copies until there is none left, or an ephemeron waits for a key. `LOOKS`: marking or an evacuation wants to know of old
-    /// objects that copies refer to.
+    /// Looks into copies until there is none left, or an ephemeron waits for a key. `LOOKS`: marking or an
+    /// evacuation wants to know of old objects that copies refer to.
     ///
-    /// This loop is what a survivor costs. What it needs is in locals, and what is rare in functions of its own, so that the compiler keeps
-    /// everything in registers: through `self` it was read again after each write into an object. Which copy is next, and where its slots are read, is up to [`Latest`].
+    /// This loop is what a survivor costs. What it needs is in locals, and what is rare in functions of its
+    /// own, so that the compiler keeps everything in registers: through `self` it was read again after each
+    /// write into an object. Which copy is next, and where its slots are read, is up to [`Latest`].
     #[inline(never)]
     fn drain_mapped<const LOOKS: bool>(&mut self, remembered: &mut Remembered) {
         let types = self.types;
@@ -165,7 +170,8 @@ impl<S: Source> Minor<'_, S> {
                     }
                     return;
                 }
-                // SAFETY: references into the nursery are addresses of live objects, or of what is left of them during a collection.
+                // SAFETY: references into the nursery are addresses of live objects, or of what is left of them
+                // during a collection.
                 let header = unsafe { Header::of(word) };
                 let moved = if header.has(FORWARDED | STAYS) {
                     header.target()
@@ -211,12 +217,15 @@ impl<S: Source> Minor<'_, S> {
         self.marked = false;
     }
 
-    /// Moves an object of a type whose objects are not all alike, or for which no block is at hand. Answers where it is, 0: it stays, and its map, [`NOT_MAPPED`] if it has none.
+    /// Moves an object of a type whose objects are not all alike, or for which no block is at hand. Answers
+    /// where it is, 0: it stays, and its map, [`NOT_MAPPED`] if it has none.
     ///
-    /// What calls something else is apart: without that small objects of variable size save no registers, for 13 instructions less of 214.
+    /// What calls something else is apart: without that small objects of variable size save no registers, for
+    /// 13 instructions less of 214.
     #[inline(never)]
     fn move_other(&mut self, object: usize, header: Header, ty: &Descriptor) -> (usize, u64) {
-        // SAFETY: it is a live object of the nursery, of this type, that did not move yet; a block has room for it, is new, and so apart from it.
+        // SAFETY: it is a live object of the nursery, of this type, that did not move yet; a block has room for
+        // it, is new, and so apart from it.
         unsafe {
             let (bytes, class) = ty.block(object);
             let at_hand = if bytes <= SHORT { self.old.take_at_hand(class) } else { None };
@@ -297,7 +306,8 @@ impl Range {
 /// Moves an object of the nursery to a block, and leaves the new address behind.
 ///
 /// # Safety
-/// An object with this header and `bytes` bytes begins at `object`; the block has room for it, is new, and so apart from it.
+/// An object with this header and `bytes` bytes begins at `object`; the block has room for it, is new, and so
+/// apart from it.
 #[inline(always)]
 unsafe fn move_to(object: usize, header: Header, target: usize, bytes: usize) {
     // SAFETY: by the contract; an object has room for the header and one word.

@@ -6,8 +6,9 @@
 //!                                               └▶ full
 //! ```
 //!
-//! Sweeping a page is `vacant = !marks` on its bitmap, 128 bytes; no object is touched, dead or alive. A page is swept when its class needs a
-//! block (`old`), or in bounded steps after minor collections. A marking begins only when everything is swept.
+//! Sweeping a page is `vacant = !marks` on its bitmap, 128 bytes; no object is touched, dead or alive. A page
+//! is swept when its class needs a block (`old`), or in bounded steps after minor collections. A marking begins
+//! only when everything is swept.
 
 use super::old::{CYCLE, LEAVING, Old, SPARES, Swept};
 use crate::object::Source;

@@ -9,8 +9,9 @@
 
 /// Tells a visitor the slots of the object at an address.
 ///
-/// It must name every slot of the object, the same ones each time as long as nobody writes to the object, and may neither panic nor use the
-/// heap. With C's calling convention, so that a function of a C program is one, too.
+/// It must name every slot of the object, the same ones each time as long as nobody writes to the object, and
+/// may neither panic nor use the heap. With C's calling convention, so that a function of a C program is one,
+/// too.
 pub type TraceFunction = unsafe extern "C" fn(object: *mut u8, visitor: &mut Visitor<'_>);
 
 /// What is done with each slot of an object. Called with a slot of a live object, or a root.
@@ -41,7 +42,8 @@ impl Visitor<'_> {
         self.0.slot(slot);
     }
 
-    /// Names a weak slot of an object: it keeps nothing alive, and becomes 0 when what it refers to is dead. A root is no weak slot.
+    /// Names a weak slot of an object: it keeps nothing alive, and becomes 0 when what it refers to is dead. A
+    /// root is no weak slot.
     ///
     /// # Safety
     /// As in [`slot`](Self::slot).
@@ -58,8 +60,8 @@ impl Visitor<'_> {
     }
 }
 
-/// The same for those slots of the object that begin in `from..to`, which lies in the object. An ephemeron is named if one of its slots does.
-/// Naming others, too, costs time only.
+/// The same for those slots of the object that begin in `from..to`, which lies in the object. An ephemeron is
+/// named if one of its slots does. Naming others, too, costs time only.
 pub type PartFunction =
     unsafe extern "C" fn(object: *mut u8, from: *mut u8, to: *mut u8, visitor: &mut Visitor<'_>);
 

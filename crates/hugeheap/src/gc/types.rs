@@ -6,9 +6,9 @@
 //!
 //! The first part answers for objects that are [mapped](super::map), as most are.
 //!
-//! A *slot* is a word that may hold a reference: 0, or the address of an object (of its header), or a word whose low four bits are not zero,
-//! which the collector leaves alone (a small integer with a tag). Where slots are is said by offsets, or by a *trace function*.
-//! A *leaf* has none.
+//! A *slot* is a word that may hold a reference: 0, or the address of an object (of its header), or a word
+//! whose low four bits are not zero, which the collector leaves alone (a small integer with a tag). Where slots
+//! are is said by offsets, or by a *trace function*. A *leaf* has none.
 
 use super::bins::Free;
 use super::header::{Header, LENGTH_OFFSET, MIN_OBJECT, OBJECT_ALIGN};
@@ -19,7 +19,8 @@ pub(crate) use super::trace::{Visit, Visitor};
 use super::weak::WeakPart;
 use crate::object::class::{Class, MAX_BLOCK, class_of};
 
-/// Most types of a heap. A heap verifies that a header has the number of a type: a limit well below 2³² makes chance hits rare.
+/// Most types of a heap. A heap verifies that a header has the number of a type: a limit well below 2³² makes
+/// chance hits rare.
 pub const MAX_TYPES: usize = 1 << 20;
 
 /// A registered type of one heap.
@@ -49,7 +50,8 @@ pub(crate) struct Descriptor {
     pub(crate) finalized: bool,
     /// Class of the block of a fixed object in the old generation; 0: it is variable, or has none.
     class: u8,
-    /// [Where](Free::place_of) blocks of a fixed and mapped object are taken from; 0, where there are none: it is another one.
+    /// [Where](Free::place_of) blocks of a fixed and mapped object are taken from; 0, where there are none: it
+    /// is another one.
     pub(super) place: u16,
     /// The length from which on an object of variable size is too large for a block; 0: any, as without a length.
     pub(super) too_long: u32,
@@ -60,7 +62,8 @@ pub(crate) struct Descriptor {
     pub(crate) item_bytes: usize,
     pub(crate) slots: Vec<usize>,
     pub(crate) item_slots: Vec<usize>,
-    /// One or none, away from the rest: most types have none. Not a box, which ends the process where there is no memory.
+    /// One or none, away from the rest: most types have none. Not a box, which ends the process where there is
+    /// no memory.
     weak: Vec<WeakPart>,
     pub(crate) trace: Option<Trace>,
 }
@@ -99,7 +102,8 @@ impl Descriptor {
         }
         // SAFETY: by the contract.
         let length = unsafe { self.length(object) };
-        // It was computed without overflow when the object was allocated. Since then it may have been overwritten: no panic.
+        // It was computed without overflow when the object was allocated. Since then it may have been
+        // overwritten: no panic.
         let bytes = length.wrapping_mul(self.item_bytes).wrapping_add(self.bytes).max(MIN_OBJECT);
         bytes.wrapping_add(OBJECT_ALIGN - 1) & !(OBJECT_ALIGN - 1)
     }
@@ -123,7 +127,8 @@ impl Descriptor {
     unsafe fn variable_block(&self, object: usize) -> (usize, Class) {
         // SAFETY: by the contract.
         let length = unsafe { self.length(object) };
-        // Not the bytes: of a length that was overwritten they may wrap. Without the comparison it was an index out of bounds.
+        // Not the bytes: of a length that was overwritten they may wrap. Without the comparison it was an index
+        // out of bounds.
         if length >= self.too_long as usize {
             overwritten_length(object, length);
         }
@@ -189,7 +194,8 @@ impl Descriptor {
         self.map.fixed()
     }
 
-    /// A bit for each slot of an object, for [`each_mapped`]. `None` where it is not mapped, and so for all that have cards.
+    /// A bit for each slot of an object, for [`each_mapped`]. `None` where it is not mapped, and so for all
+    /// that have cards.
     ///
     /// # Safety
     /// As in [`length`](Self::length), but the length may be any.
@@ -235,7 +241,8 @@ impl Descriptor {
         (from, to): (usize, usize),
         visit: &mut V,
     ) {
-        // SAFETY: by the contract. Whoever registered the type promised that the function can be called with its objects, and parts of them.
+        // SAFETY: by the contract. Whoever registered the type promised that the function can be called with
+        // its objects, and parts of them.
         unsafe {
             match trace {
                 Trace::Whole(trace) => trace(object as *mut u8, &mut Visitor(visit)),
@@ -373,8 +380,8 @@ impl Types {
     /// An object of this heap begins there.
     #[inline(always)]
     pub(crate) unsafe fn of(&self, object: usize) -> &Descriptor {
-        // SAFETY: by the contract there is a header. That it names a type is checked: a header that was overwritten must not become a
-        // wild read.
+        // SAFETY: by the contract there is a header. That it names a type is checked: a header that was
+        // overwritten must not become a wild read.
         let id = unsafe { Header::of(object) }.id();
         match self.get(id) {
             Some(descriptor) => descriptor,
@@ -383,8 +390,8 @@ impl Types {
     }
 }
 
-/// Not a panic: a collection that is left in the middle leaves nothing to go on with. A function of its own: what it names would be written to memory for each object
-/// by a caller that it is part of.
+/// Not a panic: a collection that is left in the middle leaves nothing to go on with. A function of its own:
+/// what it names would be written to memory for each object by a caller that it is part of.
 #[cold]
 #[inline(never)]
 fn no_type(object: usize, id: u32) -> ! {

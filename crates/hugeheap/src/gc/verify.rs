@@ -19,7 +19,8 @@ use crate::object::Source;
 use core::fmt;
 use core::num::NonZeroU32;
 
-/// What freed memory is overwritten with: no header that can be (bits that are zero are not), and as a slot no reference.
+/// What freed memory is overwritten with: no header that can be (bits that are zero are not), and as a slot no
+/// reference.
 pub const POISON: u64 = 0xdead_beef_dead_bee2;
 
 /// The same as a word of a slot.
@@ -39,7 +40,8 @@ pub struct Checks {
     pub poison: bool,
     /// Move all objects of the old generation that can move in each whole collection, and in every other one in steps.
     pub moving: bool,
-    /// Use another nursery after each collection, and protect the last three: an address in them that was kept is a fault at once.
+    /// Use another nursery after each collection, and protect the last three: an address in them that was kept
+    /// is a fault at once.
     pub rotate: bool,
     /// Collect every so many allocations; the window is kept empty, so that each allocation is counted.
     pub stress: Option<NonZeroU32>,
@@ -137,7 +139,8 @@ impl<F: FnMut(usize, usize) -> bool> Visit for Search<F> {
     fn slot(&mut self, slot: *mut usize) {
         // SAFETY: visited slots can be read.
         let word = unsafe { slot.read() };
-        // By its low bits the poison is none: the collector leaves it alone, and a slot that nobody wrote was never found.
+        // By its low bits the poison is none: the collector leaves it alone, and a slot that nobody wrote was
+        // never found.
         let reference = word != 0 && word % OBJECT_ALIGN == 0 || word == POISONED;
         if reference && self.found.is_none() && (self.wrong)(slot as usize, word) {
             self.found = Some((slot as usize, word));
@@ -155,7 +158,8 @@ fn check_header(types: &Types, object: usize) -> Result<Header, Mistake> {
     }
 }
 
-/// After [`check_header`]: whether an object's length is one that it can have. Its slots are not looked for before: they would be anywhere.
+/// After [`check_header`]: whether an object's length is one that it can have. Its slots are not looked for
+/// before: they would be anywhere.
 fn check_length(types: &Types, object: usize, room: usize) -> Result<(), Mistake> {
     // SAFETY: the callers name live objects with a header that names a type.
     let (ty, id) = unsafe { (types.of(object), Header::of(object).id()) };
@@ -169,8 +173,9 @@ fn check_length(types: &Types, object: usize, room: usize) -> Result<(), Mistake
 }
 
 impl<S: Source> Heap<S> {
-    /// Checks everything: bookkeeping, headers, and that each root and slot holds a live object, 0, or a word that is no reference. Between
-    /// two collections an object of the nursery counts as live wherever it seems to begin with a header.
+    /// Checks everything: bookkeeping, headers, and that each root and slot holds a live object, 0, or a word
+    /// that is no reference. Between two collections an object of the nursery counts as live wherever it seems
+    /// to begin with a header.
     ///
     /// # Errors
     /// The first mistake.

@@ -5,11 +5,13 @@
 //! | weak | if something else refers to it | it becomes 0 |
 //! | ephemeron: key and value | the key as of a weak slot; the value if the key lives | both become 0 |
 //!
-//! They are named by the type, or by its trace function, so nobody has to tell the collector of an object that has some: it meets those that
-//! live. What is found dead is cleared before finalizers are asked for, so a finalizer cannot bring back what somebody was told is gone.
+//! They are named by the type, or by its trace function, so nobody has to tell the collector of an object that
+//! has some: it meets those that live. What is found dead is cleared before finalizers are asked for, so a
+//! finalizer cannot bring back what somebody was told is gone.
 //!
-//! A minor collection clears what refers to a dead young object before it ends. Marking notes the objects that have such slots; when it is over
-//! they are looked through in steps (`Phase::Clearing`), and until that is over a [read](Heap::weak) answers 0 for what was not marked.
+//! A minor collection clears what refers to a dead young object before it ends. Marking notes the objects that
+//! have such slots; when it is over they are looked through in steps (`Phase::Clearing`), and until that is
+//! over a [read](Heap::weak) answers 0 for what was not marked.
 
 use super::header::OBJECT_ALIGN;
 use super::heap::Heap;
@@ -131,7 +133,8 @@ impl<S: Source> Visit for Clear<'_, S> {
 }
 
 impl<S: Source> Heap<S> {
-    /// Reads a weak slot, or one of an ephemeron: 0 when what it refers to is found dead. A word that is no reference is answered as it is.
+    /// Reads a weak slot, or one of an ephemeron: 0 when what it refers to is found dead. A word that is no
+    /// reference is answered as it is.
     ///
     /// The slot itself may hold the address of a dead object for a while, so it is not read in another way.
     ///

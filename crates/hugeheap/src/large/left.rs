@@ -4,9 +4,12 @@
 //!   free ─▶ ├ last ┼ before ┼ … ┼ eighth ┤ ─▶ forgotten        a place that is used again is taken out
 //! ```
 //!
-//! A place is a guess: others may have taken it, or a part of it, or it was given back. So its arenas are looked at before it is used. What is found there needs no search for a row, and is resident as far as the new block needs it.
+//! A place is a guess: others may have taken it, or a part of it, or it was given back. So its arenas are
+//! looked at before it is used. What is found there needs no search for a row, and is resident as far as the
+//! new block needs it.
 //!
-//! Only the last one was remembered. A program that took eight blocks of 3 MB and freed them, again and again, had each of them but one looked for among all empty arenas, 2,100 instructions more for each pair.
+//! Only the last one was remembered. A program that took eight blocks of 3 MB and freed them, again and again,
+//! had each of them but one looked for among all empty arenas, 2,100 instructions more for each pair.
 
 use crate::arena::ArenaId;
 use crate::arena::layout::HEAP_PAGES;
@@ -29,7 +32,8 @@ impl Left {
         self.0[0] = (first, pages);
     }
 
-    /// Takes the place of a block of `pages` heap pages that is still `free`, the last one; or that of the block that was freed last, if it has `wanted` arenas.
+    /// Takes the place of a block of `pages` heap pages that is still `free`, the last one; or that of the
+    /// block that was freed last, if it has `wanted` arenas.
     pub(super) fn take(
         &mut self,
         pages: u32,
@@ -68,7 +72,8 @@ mod tests {
         assert_eq!([take(400, 0), take(100, 0), take(100, 0)], [Some(ArenaId(3)), Some(ArenaId(11)), None]);
     }
 
-    /// Blocks of other lengths have tails of other lengths: what is resident of them and not used was an eighth of the memory of a program that replaced blocks of 1 to 8 MiB at random.
+    /// Blocks of other lengths have tails of other lengths: what is resident of them and not used was an eighth
+    /// of the memory of a program that replaced blocks of 1 to 8 MiB at random.
     #[test]
     fn a_block_of_another_length_gets_the_last_place_only() {
         let mut left = Left::NONE;

@@ -5,15 +5,19 @@
 //!                      Large        LargeRest   LargeRest: the tail, used in part
 //! ```
 //!
-//! A large block begins at an arena and owns whole arenas, from the upper end of a region, away from small arenas. It grows in place when
-//! the arenas behind it are idle; else its pages move to a place with room (`mremap`: no byte is copied and huge pages stay
-//! whole). Freed, its arenas are ordinary empty arenas: kept, reused and given back by the same rules.
+//! A large block begins at an arena and owns whole arenas, from the upper end of a region, away from small
+//! arenas. It grows in place when the arenas behind it are idle; else its pages move to a place with room
+//! (`mremap`: no byte is copied and huge pages stay whole). Freed, its arenas are ordinary empty arenas: kept,
+//! reused and given back by the same rules.
 //!
-//! The tail is rounded up to a huge page only when that wastes little, or the block grows: see [`guess`].
-//! What is resident behind the end of a block for another reason, because it was before, goes by the rules of [`tails`](crate::arena).
+//! The tail is rounded up to a huge page only when that wastes little, or the block grows: see [`guess`]. What
+//! is resident behind the end of a block for another reason, because it was before, goes by the rules of
+//! [`tails`](crate::arena).
 //!
-//! Its memory becomes resident as the program touches it, a huge page at a time. Only the first arena of what is asked for is touched at once, which tells whether the host has
-//! huge pages, and how long they take, and one of which the block has a part: what is resident of the rest counts as kept. A hash table, a stack, what `calloc` returns may be used in few places, and 2 GiB were resident for them.
+//! Its memory becomes resident as the program touches it, a huge page at a time. Only the first arena of what
+//! is asked for is touched at once, which tells whether the host has huge pages, and how long they take, and
+//! one of which the block has a part: what is resident of the rest counts as kept. A hash table, a stack, what
+//! `calloc` returns may be used in few places, and 2 GiB were resident for them.
 
 mod guess;
 mod left;
@@ -45,8 +49,8 @@ pub struct LargeBlock {
     pub zeroed: bool,
 }
 
-/// Bitmap of the heap pages that `bytes` bytes use of the arena number `index` of a block. A block of 0 bytes has a page,
-/// so that its arena is seen to be in use.
+/// Bitmap of the heap pages that `bytes` bytes use of the arena number `index` of a block. A block of 0 bytes
+/// has a page, so that its arena is seen to be in use.
 pub(crate) fn used_pages(bytes: usize, index: u32) -> u128 {
     let here = bytes.max(1).saturating_sub(index as usize * ARENA_BYTES).min(ARENA_BYTES);
     match here.div_ceil(HEAP_PAGE_BYTES) as u32 {
@@ -72,15 +76,16 @@ fn with_room(count: u32) -> u32 {
 }
 
 impl<O: Os> Arenas<O> {
-    /// Takes a large block of `bytes` bytes. `growing`: the block is expected to grow, so room is left behind it and its tail may be
-    /// a huge page. `None` when the system has no memory or address space; counted.
+    /// Takes a large block of `bytes` bytes. `growing`: the block is expected to grow, so room is left behind
+    /// it and its tail may be a huge page. `None` when the system has no memory or address space; counted.
     pub fn allocate_large(&mut self, bytes: usize, growing: bool) -> Option<LargeBlock> {
         self.allocate_large_first(First::Program, bytes, growing, u64::MAX)
     }
 
-    /// The same if no more than `room` bytes have to come from the system for it: of what is free and resident, none do. Not counted where that is
-    /// the reason: who asks may have another way. It is resident as a whole, as far as it becomes huge pages: two that each have room must not both be taken where there is room
-    /// for one, which only what is charged shows.
+    /// The same if no more than `room` bytes have to come from the system for it: of what is free and resident,
+    /// none do. Not counted where that is the reason: who asks may have another way. It is resident as a whole,
+    /// as far as it becomes huge pages: two that each have room must not both be taken where there is room for
+    /// one, which only what is charged shows.
     pub(crate) fn allocate_large_within(
         &mut self,
         bytes: usize,
@@ -90,7 +95,9 @@ impl<O: Os> Arenas<O> {
         self.allocate_large_first(First::Maker, bytes, growing, room)
     }
 
-    /// Takes a large block for a run that has grown to `bytes` bytes, half an arena at most, and is [better alone](Self::is_better_alone): on OS pages. Freed before it needs a second arena it goes back to the system at once.
+    /// Takes a large block for a run that has grown to `bytes` bytes, half an arena at most, and is [better
+    /// alone](Self::is_better_alone): on OS pages. Freed before it needs a second arena it goes back to the
+    /// system at once.
     pub(crate) fn allocate_alone(&mut self, bytes: usize) -> Option<LargeBlock> {
         let block = self.allocate_large(bytes, false)?;
         if let Ok(id) = self.large_at(block.address.get()) {
@@ -127,8 +134,9 @@ impl<O: Os> Arenas<O> {
         Ok(self.free_large_or_alone(address)?.0)
     }
 
-    /// The same. Says, too, whether its memory went back to the system: of what is [alone](Self::allocate_alone) and needs no second arena it does at once, unless it is a huge page by now. (The next one is alone because so much is retained: kept, it would be one more
-    /// reason.)
+    /// The same. Says, too, whether its memory went back to the system: of what is
+    /// [alone](Self::allocate_alone) and needs no second arena it does at once, unless it is a huge page by
+    /// now. (The next one is alone because so much is retained: kept, it would be one more reason.)
     ///
     /// # Errors
     /// When no large block begins there.
@@ -173,7 +181,8 @@ impl<O: Os> Arenas<O> {
         Ok(self.move_large(first, old_count, count, bytes))
     }
 
-    /// Gives the large block at `address` a new length if its heap pages stay the same; says whether they do. Nothing that is counted changes.
+    /// Gives the large block at `address` a new length if its heap pages stay the same; says whether they do.
+    /// Nothing that is counted changes.
     ///
     /// # Errors
     /// When no large block begins there.
@@ -188,8 +197,9 @@ impl<O: Os> Arenas<O> {
         Ok(stays)
     }
 
-    /// Makes the large block at `address` `bytes` bytes long where it is, not less than it has, if no more than `room` bytes have to come from the system for that. Says
-    /// whether it is: not when the arenas behind it are in use, or the system has no memory, and nothing is changed then.
+    /// Makes the large block at `address` `bytes` bytes long where it is, not less than it has, if no more than
+    /// `room` bytes have to come from the system for that. Says whether it is: not when the arenas behind it
+    /// are in use, or the system has no memory, and nothing is changed then.
     ///
     /// # Errors
     /// When no large block begins there.
@@ -215,7 +225,8 @@ impl<O: Os> Arenas<O> {
         arenas_for(bytes).is_some_and(|count| self.is_room_behind(first, have, count))
     }
 
-    /// Gives a block of `old_count` arenas `count`, of which those behind it are idle, and `bytes` bytes. Says no, with nothing changed, when the system has no memory.
+    /// Gives a block of `old_count` arenas `count`, of which those behind it are idle, and `bytes` bytes. Says
+    /// no, with nothing changed, when the system has no memory.
     fn resize_in_place(
         &mut self,
         first: ArenaId,
@@ -278,7 +289,8 @@ impl<O: Os> Arenas<O> {
         found
     }
 
-    /// The same, of resident arenas if there are. Not for a block that moves: it brings its memory along, and what is resident where it goes is given back.
+    /// The same, of resident arenas if there are. Not for a block that moves: it brings its memory along, and
+    /// what is resident where it goes is given back.
     fn find_span_for_new(&mut self, bytes: usize, count: u32, wanted: u32) -> Option<ArenaId> {
         let table = &self.table;
         let kept = |id| table.arena(id).state == State::Empty && table.is_idle(id);
@@ -308,8 +320,9 @@ impl<O: Os> Arenas<O> {
         })
     }
 
-    /// Makes the idle arenas of a range behind `first` part of a block of `bytes`. `touches`: who touches those that have no memory first, but for the first of
-    /// them. Says whether all were zero; `None`, with nothing changed, when the system has no memory.
+    /// Makes the idle arenas of a range behind `first` part of a block of `bytes`. `touches`: who touches those
+    /// that have no memory first, but for the first of them. Says whether all were zero; `None`, with nothing
+    /// changed, when the system has no memory.
     fn occupy(
         &mut self,
         first: ArenaId,
@@ -330,7 +343,8 @@ impl<O: Os> Arenas<O> {
                 zeroed = false;
             } else {
                 let huge = self.rounds_up(id, used.count_ones(), bytes, growing);
-                // Of one that is used in part the rest is resident with the first touch, and counts as kept: it has to be known whether there is one.
+                // Of one that is used in part the rest is resident with the first touch, and counts as kept: it
+                // has to be known whether there is one.
                 let touches = if index == from || part { First::Maker } else { touches };
                 if let Err(error) = self.supply_for(touches, id, now, huge) {
                     self.end_guess(id);
@@ -367,8 +381,9 @@ impl<O: Os> Arenas<O> {
         Some(zeroed)
     }
 
-    /// Makes those of some arenas reserved again that were supplied from number `serial` on, for a block that could not be had. They stayed writable before: under `ulimit -d` a request
-    /// that was too large by far left nothing of the limit for the small blocks after it.
+    /// Makes those of some arenas reserved again that were supplied from number `serial` on, for a block that
+    /// could not be had. They stayed writable before: under `ulimit -d` a request that was too large by far
+    /// left nothing of the limit for the small blocks after it.
     fn withdraw_supplied(&mut self, first: ArenaId, arenas: Range<u32>, serial: u32) {
         let supplied = self.serial.wrapping_sub(serial);
         for index in arenas {

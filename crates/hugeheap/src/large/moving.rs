@@ -7,13 +7,15 @@
 //!   place   ├──────┼──────┼──────┼ new ┤   the new arenas are supplied first: then nothing else needs memory, mostly
 //! ```
 //!
-//! Either the whole block arrives or it stays where it was, with its contents: where the kernel moved a part and memory for the copy of
-//! another cannot be had, what was moved is copied back. A relocated source stays mapped, so the way back needs no call that
-//! could fail; and it is in no list until the block has arrived or is back. It was filed at once, as given back, and what was refused for the copy had the write access taken
-//! from what is given back ([`withdraw`](Arenas::withdraw)): a list that grew under `ulimit -d` was copied back to where nothing could be written.
+//! Either the whole block arrives or it stays where it was, with its contents: where the kernel moved a part
+//! and memory for the copy of another cannot be had, what was moved is copied back. A relocated source stays
+//! mapped, so the way back needs no call that could fail; and it is in no list until the block has arrived or
+//! is back. It was filed at once, as given back, and what was refused for the copy had the write access taken
+//! from what is given back ([`withdraw`](Arenas::withdraw)): a list that grew under `ulimit -d` was copied back
+//! to where nothing could be written.
 //!
-//! Copying is done with the heap locked, 0.1 ms per MiB. It happens where the kernel cannot move (before 5.7), for arenas from a
-//! pool, and for arenas that maintenance works on.
+//! Copying is done with the heap locked, 0.1 ms per MiB. It happens where the kernel cannot move (before 5.7),
+//! for arenas from a pool, and for arenas that maintenance works on.
 
 use super::{ARENA_BYTES, ArenaId, Arenas, First, State, pages_bytes, with_room};
 use crate::arena::Made;
@@ -46,8 +48,8 @@ impl<O: Os> Arenas<O> {
         NonZeroUsize::new(self.table.range(to).start)
     }
 
-    /// Moves the first `count` arenas of a block, by the kernel or by copying. False, with nothing changed, when there is no memory
-    /// for a copy.
+    /// Moves the first `count` arenas of a block, by the kernel or by copying. False, with nothing changed,
+    /// when there is no memory for a copy.
     fn move_arenas(&mut self, from: ArenaId, to: ArenaId, count: u32, bytes: usize) -> bool {
         let mut index = 0;
         let mut one_by_one = true;
@@ -105,8 +107,8 @@ impl<O: Os> Arenas<O> {
         let end = bytes.min(part.end as usize * ARENA_BYTES);
         let source = self.table.range(from).start + start;
         let target = self.table.range(to).start + start;
-        // SAFETY: both are mapped for these bytes and belong to one block, whose owner is in the call that leads here; they are
-        // different arenas, so they do not overlap.
+        // SAFETY: both are mapped for these bytes and belong to one block, whose owner is in the call that
+        // leads here; they are different arenas, so they do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, end - start) };
     }
 
@@ -144,8 +146,8 @@ impl<O: Os> Arenas<O> {
         self.copy(from, to, 0..1, pages_bytes(pages) as usize);
     }
 
-    /// Moves the memory and the metadata of some arenas of a block to idle ones. False, with nothing changed, when the system
-    /// cannot.
+    /// Moves the memory and the metadata of some arenas of a block to idle ones. False, with nothing changed,
+    /// when the system cannot.
     fn relocate(&mut self, from: ArenaId, to: ArenaId, part: Range<u32>) -> bool {
         let stays = |index: u32| {
             let arena = self.table.arena(self.nth(from, index));
@@ -159,8 +161,8 @@ impl<O: Os> Arenas<O> {
             AddressRange::new(start, part.len() * ARENA_BYTES)
         };
         let (source, target) = (range(from), range(to));
-        // SAFETY: the source is the block's own mapped arenas, which the caller of realloc owns alone; the target was unmapped
-        // above.
+        // SAFETY: the source is the block's own mapped arenas, which the caller of realloc owns alone; the
+        // target was unmapped above.
         while let Err(error) = unsafe { self.os.relocate(source, target) } {
             // Until the source is given up both count against `ulimit -d`.
             if error.kind() != ErrorKind::OutOfMemory || !self.withdraw(ArenaId::NONE) {

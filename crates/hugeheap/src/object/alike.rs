@@ -8,13 +8,19 @@
 //!   what all become   A A . C C E E E B B . . . . D .     each keeps its own, and gets the others' where it has nothing
 //! ```
 //!
-//! Free granules mean nothing, so a page of a group can hold what lives in all of them, each at the place where it lives. Then they are equal, and a kernel that [merges](super::merging) equal pages needs the memory of one.
+//! Free granules mean nothing, so a page of a group can hold what lives in all of them, each at the place where
+//! it lives. Then they are equal, and a kernel that [merges](super::merging) equal pages needs the memory of
+//! one.
 //!
-//! Pages are taken by how much lives in them, the fullest first, and put into the first group that has room (*first fit, decreasing*): what is full finds few partners, and what is nearly empty fits anywhere. All groups are tried, which for the
-//! 512 OS pages of an arena is at most 131,328 comparisons of four words. The best of those that fit is no better than the first (9,803 groups of 48,738 pages
-//! instead of 9,820, of blocks of 16 to 512 bytes of which a tenth lives), and pages of all arenas together, 64 tries each, are worse than those of each arena alone with all tries (10,981).
+//! Pages are taken by how much lives in them, the fullest first, and put into the first group that has room
+//! (*first fit, decreasing*): what is full finds few partners, and what is nearly empty fits anywhere. All
+//! groups are tried, which for the 512 OS pages of an arena is at most 131,328 comparisons of four words. The
+//! best of those that fit is no better than the first (9,803 groups of 48,738 pages instead of 9,820, of blocks
+//! of 16 to 512 bytes of which a tenth lives), and pages of all arenas together, 64 tries each, are worse than
+//! those of each arena alone with all tries (10,981).
 //!
-//! Invariants: no two pages of a group have a live granule in common; a group has at most as many pages as granules, 256, which is also the most that the kernel has share one page (`max_page_sharing`).
+//! Invariants: no two pages of a group have a live granule in common; a group has at most as many pages as
+//! granules, 256, which is also the most that the kernel has share one page (`max_page_sharing`).
 
 use super::class::{GRANULE_SHIFT, Shape, WINDOWS};
 use super::vacancy::Words;
@@ -43,7 +49,8 @@ const NONE: u16 = u16::MAX;
 
 const _: () = assert!(PAGES < NONE as usize && GRANULES << GRANULE_SHIFT == OS_PAGE);
 
-/// The OS pages of an arena and their groups. 40 KiB, so it is no local variable; zero, as memory from the system is, it has no candidates.
+/// The OS pages of an arena and their groups. 40 KiB, so it is no local variable; zero, as memory from the
+/// system is, it has no candidates.
 #[repr(C)]
 pub(super) struct Groups {
     /// What lives in each candidate; nothing: it is none.
@@ -165,7 +172,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn groups() -> Box<Groups> {
-        // Not made on the stack, for which it is large, nor by `Box::new_zeroed`, which the oldest compiler does not have.
+        // Not made on the stack, for which it is large, nor by `Box::new_zeroed`, which the oldest compiler
+        // does not have.
         // SAFETY: numbers, of which zero is a value, in memory of the layout that a box of them has.
         unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<Groups>()).cast()) }
     }

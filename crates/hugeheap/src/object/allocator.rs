@@ -1,13 +1,16 @@
-//! Heaps as allocators of single collections: the trait `Allocator` of the crate allocator-api2, which is Rust's own, not stable yet.
+//! Heaps as allocators of single collections: the trait `Allocator` of the crate allocator-api2, which is
+//! Rust's own, not stable yet.
 //!
 //! ```text
 //!   collection ──layout──▶ GlobalHeap   the heap of the calling thread: collections may go to other threads
 //!                     └──▶ LocalHeap    a heap of its own, of one thread: no look for the thread's heap
 //! ```
 //!
-//! Both are a `GlobalAlloc`, and what the other trait has besides is the same for any: empty layouts, a new alignment, the zeros that a block has grown by.
+//! Both are a `GlobalAlloc`, and what the other trait has besides is the same for any: empty layouts, a new
+//! alignment, the zeros that a block has grown by.
 //!
-//! A block stays valid when its allocator is moved, and when it is dropped: dropping a heap leaves its blocks live, and any heap frees the blocks of any other. So a clone is never needed, and a reference to a
+//! A block stays valid when its allocator is moved, and when it is dropped: dropping a heap leaves its blocks
+//! live, and any heap frees the blocks of any other. So a clone is never needed, and a reference to a
 //! [`LocalHeap`] is an allocator, too.
 
 use super::global::{GlobalHeap, ProcessHeap, space};
@@ -57,7 +60,8 @@ impl From<LocalHeap> for ProcessHeap {
     }
 }
 
-// SAFETY: blocks are at least as large and as aligned as asked for, owned by one request, and live until they are freed.
+// SAFETY: blocks are at least as large and as aligned as asked for, owned by one request, and live until they
+// are freed.
 unsafe impl GlobalAlloc for LocalHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let block = self.with(|heap| match layout.align() {
@@ -81,7 +85,8 @@ unsafe impl GlobalAlloc for LocalHeap {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: by the contract of the trait: the old address is not used any more if this succeeds, and the new layout is one.
+        // SAFETY: by the contract of the trait: the old address is not used any more if this succeeds, and the
+        // new layout is one.
         let moved = self.with(|heap| unsafe {
             heap.reallocate_aligned(NonNull::new_unchecked(block), layout.size(), size, layout.align())
         });
@@ -89,7 +94,8 @@ unsafe impl GlobalAlloc for LocalHeap {
     }
 }
 
-/// A block of another layout with what was in the old one, as far as both go; null, with nothing changed, if there is no memory.
+/// A block of another layout with what was in the old one, as far as both go; null, with nothing changed, if
+/// there is no memory.
 ///
 /// # Safety
 /// As for `realloc`; neither layout is of no bytes.
@@ -105,7 +111,8 @@ unsafe fn move_to(allocator: &impl GlobalAlloc, block: *mut u8, old: Layout, new
     }
 }
 
-/// The layout that is asked of the heap. An empty one is a request for a byte: the trait allows it, and what is handed out has to differ from all else that is live.
+/// The layout that is asked of the heap. An empty one is a request for a byte: the trait allows it, and what is
+/// handed out has to differ from all else that is live.
 fn at_least_a_byte(layout: Layout) -> Layout {
     // SAFETY: a byte more than none, of the same alignment: it overflows nothing.
     if layout.size() == 0 { unsafe { Layout::from_size_align_unchecked(1, layout.align()) } } else { layout }
@@ -142,7 +149,8 @@ unsafe fn resize(
 /// The trait for allocators of these types.
 macro_rules! allocator {
     ($type:ty) => {
-        // SAFETY: blocks are as its `GlobalAlloc` has them, and live until they are freed, whatever becomes of the allocator.
+        // SAFETY: blocks are as its `GlobalAlloc` has them, and live until they are freed, whatever becomes of
+        // the allocator.
         unsafe impl Allocator for $type {
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
                 // SAFETY: not of no bytes.
@@ -175,7 +183,8 @@ macro_rules! allocator {
                 old: Layout,
                 new: Layout,
             ) -> Result<NonNull<[u8]>, AllocError> {
-                // SAFETY: by the contract of the trait; what is cleared was just handed out, and is no less than there was.
+                // SAFETY: by the contract of the trait; what is cleared was just handed out, and is no less
+                // than there was.
                 unsafe {
                     let grown = resize(self, block, old, new)?;
                     grown.cast::<u8>().add(old.size()).write_bytes(0, new.size() - old.size());

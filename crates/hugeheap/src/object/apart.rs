@@ -2,7 +2,8 @@
 
 use core::ops::Deref;
 
-/// A value that shares no cache line with another one: who writes to it takes no line from who uses its neighbours. Two lines, because processors fetch the one beside, too.
+/// A value that shares no cache line with another one: who writes to it takes no line from who uses its
+/// neighbours. Two lines, because processors fetch the one beside, too.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);

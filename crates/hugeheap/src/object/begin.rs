@@ -5,8 +5,9 @@
 //!   gather ─▶ begin ────▶ cut ─▶ its next blocks are remembered, in one step: where a spare page is what the long way would come to
 //! ```
 //!
-//! A page of few blocks is used up soon: of those of 2 KiB every eighth allocation needs another one. The long way by lists, queues and regions to the page that lies on top of the spare ones was most of
-//! what such a block cost.
+//! A page of few blocks is used up soon: of those of 2 KiB every eighth allocation needs another one. The long
+//! way by lists, queues and regions to the page that lies on top of the spare ones was most of what such a
+//! block cost.
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own, Shared};
@@ -28,8 +29,10 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Own<S> {
-    /// Begins a spare page for a class whose page at hand is used up, and takes its first block. `None`, with nothing changed, where something else comes first: a page with free blocks, others' frees, pages from the
-    /// arenas; for a class of which blocks are taken from windows; and for pages that lie where blocks are not remembered.
+    /// Begins a spare page for a class whose page at hand is used up, and takes its first block. `None`, with
+    /// nothing changed, where something else comes first: a page with free blocks, others' frees, pages from
+    /// the arenas; for a class of which blocks are taken from windows; and for pages that lie where blocks are
+    /// not remembered.
     #[inline(always)]
     fn begin(&mut self, shared: &Shared, class: Class) -> Option<NonNull<u8>> {
         let lists = &self.lists[class];
@@ -73,7 +76,8 @@ impl<S: Source> Own<S> {
 
     /// Remembers the first blocks of a page that was just cut, and takes the first of them.
     ///
-    /// Only where another page was used up: a class that takes and frees the only block of its first page is better off with a window.
+    /// Only where another page was used up: a class that takes and frees the only block of its first page is
+    /// better off with a window.
     #[inline(always)]
     fn gather_row(&mut self, page: usize, mark: &Mark, class: Class) -> Option<NonNull<u8>> {
         let shape = &SHAPES[class];

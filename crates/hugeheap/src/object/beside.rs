@@ -5,9 +5,10 @@
 //!   a collection                                                         takes its pages: nothing is found by a fault
 //! ```
 //!
-//! A collector marks and sweeps with bitmaps beside the heap pages, on OS pages. In a heap that grew to two gigabytes, 9,600 of these were touched first in pauses of
-//! minor collections; 550 are now (`perf record -e page-faults -c 1 -g hugeheap bench worker gc churn 1073741824 -`). Most take microseconds, but a hypervisor that has to find the memory can
-//! take as long for one as for a huge page.
+//! A collector marks and sweeps with bitmaps beside the heap pages, on OS pages. In a heap that grew to two
+//! gigabytes, 9,600 of these were touched first in pauses of minor collections; 550 are now
+//! (`perf record -e page-faults -c 1 -g hugeheap bench worker gc churn 1073741824 -`). Most take microseconds,
+//! but a hypervisor that has to find the memory can take as long for one as for a huge page.
 
 use super::space::{Source, Space};
 use crate::arena::{Beside, HEAP_PAGE_BYTES};

@@ -12,53 +12,70 @@
 //!                                        └─▶ allocate
 //! ```
 //!
-//! The bin points to the word of its current window in the page's bitmap: allocating, and freeing what lies beside what was allocated
-//! last, finds the word without looking the page up, and never touches the block. A copy of the word in the bin was tried first. It saves an instruction,
-//! but then another thread cannot see that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
+//! The bin points to the word of its current window in the page's bitmap: allocating, and freeing what lies
+//! beside what was allocated last, finds the word without looking the page up, and never touches the block. A
+//! copy of the word in the bin was tried first. It saves an instruction, but then another thread cannot see
+//! that a block was freed there already, and a fork can meet bin and bitmap disagreeing.
 //!
-//! A block in `recent` is free in its page's bitmap like any other, and its page is found, so it may be forgotten at any time. But it is taken from nowhere else: windows are opened where none of their blocks is
+//! A block in `recent` is free in its page's bitmap like any other, and its page is found, so it may be
+//! forgotten at any time. But it is taken from nowhere else: windows are opened where none of their blocks is
 //! remembered. (A stack of which the older half was forgotten when it was full needed a branch for that. Each
-//! eighth free took it where many blocks were freed in a row, and an interpreter's did not foresee it: it dropped a list of a million objects in 13 to 50 % more time.) To note the window of a block in its page's mark when it is forgotten was tried, too, while each free noted it: a pair of blocks that replace each other at random cost 4 instructions less, one of blocks that are freed in their order up to 20 more. Now nobody notes it.
+//! eighth free took it where many blocks were freed in a row, and an interpreter's did not foresee it: it
+//! dropped a list of a million objects in 13 to 50 % more time.) To note the window of a block in its page's
+//! mark when it is forgotten was tried, too, while each free noted it: a pair of blocks that replace each other
+//! at random cost 4 instructions less, one of blocks that are freed in their order up to 20 more. Now nobody
+//! notes it.
 //!
-//! A free away from the current window does the same whatever was freed before. Until it did, the first block that was freed in a
-//! window was remembered, and those after it in the latest two windows needed the bit only: cheaper where blocks are freed in their order.
-//! But where they are freed at random no predictor knows which it is, nor whether the current window still has a block: a program that replaces
-//! blocks of 8 to 500 bytes had 0.40 branches per pair that were not foreseen, and has 0.24, and takes an eighth less time
-//! (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap larson`). Remembering windows instead of blocks was
-//! tried twice, too. Opened for each, they cost such a program twice as long; with their blocks taken one by one, a quarter more.
+//! A free away from the current window does the same whatever was freed before. Until it did, the first block
+//! that was freed in a window was remembered, and those after it in the latest two windows needed the bit only:
+//! cheaper where blocks are freed in their order. But where they are freed at random no predictor knows which
+//! it is, nor whether the current window still has a block: a program that replaces blocks of 8 to 500 bytes
+//! had 0.40 branches per pair that were not foreseen, and has 0.24, and takes an eighth less time
+//! (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap larson`). Remembering
+//! windows instead of blocks was tried twice, too. Opened for each, they cost such a program twice as long;
+//! with their blocks taken one by one, a quarter more.
 //!
-//! Programs are of two kinds, and change between them. One takes blocks in a row: the current window has them for the fewest instructions. The other takes and
-//! frees in turn, and each time it was not foreseen whether a block is remembered, nor whether the one that is freed lies in the current window. So once
-//! all remembered ones are taken again, and some of them were freed since that was so last, the window is left and the next free blocks of the page are remembered
-//! ([`Own::gather`](super::heap::Own::gather)): now the answers are yes and no until nothing is freed for a while. In `mstress` that saves every third
-//! of the branches that were not foreseen, one in two allocations, for a twelfth more instructions. Blocks of which a window has few are always gathered: opening a window for each costs more.
+//! Programs are of two kinds, and change between them. One takes blocks in a row: the current window has them
+//! for the fewest instructions. The other takes and frees in turn, and each time it was not foreseen whether a
+//! block is remembered, nor whether the one that is freed lies in the current window. So once all remembered
+//! ones are taken again, and some of them were freed since that was so last, the window is left and the next
+//! free blocks of the page are remembered ([`Own::gather`](super::heap::Own::gather)): now the answers are yes
+//! and no until nothing is freed for a while. In `mstress` that saves every third of the branches that were not
+//! foreseen, one in two allocations, for a twelfth more instructions. Blocks of which a window has few are
+//! always gathered: opening a window for each costs more.
 //!
-//! The interpreters' hooks ask the current window first ([`Heap::allocate_near`](super::Heap::allocate_near)): they are called for objects that are mostly made
-//! one after the other, and have no register to spare. They never leave it for that, nor does C, which has the window inline. But it follows where blocks are taken and
+//! The interpreters' hooks ask the current window first ([`Heap::allocate_near`](super::Heap::allocate_near)):
+//! they are called for objects that are mostly made one after the other, and have no register to spare. They
+//! never leave it for that, nor does C, which has the window inline. But it follows where blocks are taken and
 //! freed in turn ([`recent`](super::recent)).
 
-use super::class::{CLASSES, GRANULE_SHIFT};
-use super::instructions::{in_register, with_bit};
+use super::class::CLASSES;
+use super::instructions::in_register;
+use super::window::Window;
 use core::mem::offset_of;
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
-/// Blocks remembered per bin, at most: a cache line of 32 bits each. With 8 of 64 bits programs that replace objects of many
-/// sizes at random opened so many windows that they took a sixth longer; 32, on two lines, made no difference.
+/// Blocks remembered per bin, at most: a cache line of 32 bits each. With 8 of 64 bits programs that replace
+/// objects of many sizes at random opened so many windows that they took a sixth longer; 32, on two lines, made
+/// no difference.
 pub(super) const RECENT: usize = 16;
 
-/// Blocks gathered at once: half of what a bin remembers, so that those freed meanwhile do not overwrite them. With 16, all, programs that take and free blocks in
-/// their order had more branches that were not foreseen, and no program had fewer.
+/// Blocks gathered at once: half of what a bin remembers, so that those freed meanwhile do not overwrite them.
+/// With 16, all, programs that take and free blocks in their order had more branches that were not foreseen,
+/// and no program had fewer.
 pub(super) const GATHERED: usize = RECENT / 2;
 
 /// In place of a granule: no block is remembered there.
 pub(super) const NO_BLOCK: u32 = u32::MAX;
 
-/// Allocations after frees in the current window, in one window, until blocks are gathered instead. More than one, because gathering closes the window: a program that frees a block now and then and goes on taking many is better off with it.
-/// In `larson blocks=50` and `glibc-thread slots=64 most=512` 4 took 0.99 and 1.01 of the time with 16, and 64 took 0.93 and 0.91, within the spread of five runs each by turns.
+/// Allocations after frees in the current window, in one window, until blocks are gathered instead. More than
+/// one, because gathering closes the window: a program that frees a block now and then and goes on taking many
+/// is better off with it. In `larson blocks=50` and `glibc-thread slots=64 most=512` 4 took 0.99 and 1.01 of
+/// the time with 16, and 64 took 0.93 and 0.91, within the spread of five runs each by turns.
 const TURNS: u32 = 16;
 
-/// What happened in a bin since no block was remembered; more than nothing means that who takes a block looks there first.
+/// What happened in a bin since no block was remembered; more than nothing means that who takes a block looks
+/// there first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 struct Since(u32);
@@ -72,92 +89,6 @@ impl Since {
     const GATHERED: Self = Self(2);
     /// A block was freed away from the current window; or in it after some were gathered.
     const FREED: Self = Self(3);
-}
-
-/// No window begins here: it is odd.
-const NOWHERE: usize = 1;
-
-/// No window has this number.
-pub(super) const NO_NUMBER: usize = usize::MAX;
-
-/// The word of no window.
-static NOTHING: AtomicU64 = AtomicU64::new(u64::MAX);
-
-// SAFETY: the address of a static is not null. (`NonNull::from` is not const.)
-const NOTHING_AT: NonNull<AtomicU64> = unsafe { NonNull::new_unchecked((&raw const NOTHING).cast_mut()) };
-
-/// A window that a bin has open.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Window {
-    /// Its word in the page's bitmap: 1 where no live block begins.
-    word: NonNull<AtomicU64>,
-    /// Where its blocks begin.
-    pub(crate) starts: u64,
-    /// Its first byte; [`NOWHERE`] when none is open.
-    pub(crate) base: usize,
-    /// Its word in the bitmap of other threads.
-    remote: NonNull<AtomicU64>,
-}
-
-impl Window {
-    pub(crate) const NONE: Self = Self { word: NOTHING_AT, starts: 0, base: NOWHERE, remote: NOTHING_AT };
-
-    pub(crate) fn new(
-        word: &'static AtomicU64,
-        remote: &'static AtomicU64,
-        starts: u64,
-        base: usize,
-    ) -> Self {
-        Self { word: NonNull::from(word), starts, base, remote: NonNull::from(remote) }
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.base != NOWHERE
-    }
-
-    #[inline(always)]
-    pub(crate) fn word(&self) -> &'static AtomicU64 {
-        // SAFETY: made from references to words that are never unmapped.
-        unsafe { self.word.as_ref() }
-    }
-
-    #[inline(always)]
-    fn remote(&self) -> &'static AtomicU64 {
-        // SAFETY: as in `word`.
-        unsafe { self.remote.as_ref() }
-    }
-
-    /// Its free blocks.
-    pub(crate) fn free(&self) -> u64 {
-        self.word().load(Ordering::Relaxed) & self.starts
-    }
-
-    /// Takes a free block out.
-    #[inline(always)]
-    pub(crate) fn take(&self) -> Option<usize> {
-        let vacant = self.word().load(Ordering::Relaxed);
-        let free = vacant & self.starts;
-        if free == 0 {
-            return None;
-        }
-        let granule = free.trailing_zeros();
-        self.word().store(vacant & !(1 << granule), Ordering::Relaxed);
-        Some(self.base + ((granule as usize) << GRANULE_SHIFT))
-    }
-
-    /// Puts the block of a granule back, for a caller that has not looked at the page's tag; says no when none is live there, or another
-    /// thread freed it and the owner has not collected that yet.
-    #[inline(always)]
-    pub(crate) fn put(&self, granule: usize) -> bool {
-        let vacant = self.word().load(Ordering::Relaxed);
-        let gone = vacant | self.remote().load(Ordering::Acquire);
-        let live = gone >> (granule % 64) & 1 == 0;
-        if live {
-            self.word().store(with_bit(vacant, granule), Ordering::Relaxed);
-        }
-        live
-    }
 }
 
 /// The bin of a class.
@@ -176,23 +107,20 @@ pub(crate) struct Bin {
     end: u32,
     /// The number of the window of the block that was retaken last, for who asks the current window first.
     pub(super) window: u32,
-    /// A ring of granules of free blocks in the first region, the one to be taken next at its end; the oldest are written over. Before the oldest is [`NO_BLOCK`]: so nobody counts how many there are. 32 bits
-    /// hold granules of the first 64 GiB; blocks beyond are not remembered ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
+    /// A ring of granules of free blocks in the first region, the one to be taken next at its end; the oldest
+    /// are written over. Before the oldest is [`NO_BLOCK`]: so nobody counts how many there are. 32 bits hold
+    /// granules of the first 64 GiB; blocks beyond are not remembered
+    /// ([`Own::granules`](super::heap::Own::granules)): 64 bits for all would be half as many.
     recent: [u32; RECENT],
-    /// Odd while those that are remembered are moved, and another number each time: see [`recent_of_another`](Self::recent_of_another).
+    /// Odd while those that are remembered are moved, and another number each time: see
+    /// [`recent_of_another`](Self::recent_of_another).
     moves: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Bin>() == 128 && RECENT.is_power_of_two());
 
-// What `include/hugeheap_inline.h` reads of a bin: another layout has another number there.
-const _: () = assert!(
-    offset_of!(Bin, current) == 0
-        && offset_of!(Window, word) == 0
-        && offset_of!(Window, starts) == 8
-        && offset_of!(Window, base) == 16
-        && offset_of!(Window, remote) == 24
-);
+// Where `include/hugeheap_inline.h` looks for its window: another layout has another number there.
+const _: () = assert!(offset_of!(Bin, current) == 0);
 
 impl Bin {
     const fn empty() -> Self {
@@ -221,8 +149,9 @@ impl Bin {
 
     /// A block was freed away from the current window.
     ///
-    /// No branch: that the ring is full is not foreseen where many blocks are freed in a row by a program with branches of its own. A count of what is remembered, which stops at [`RECENT`],
-    /// was four instructions more.
+    /// No branch: that the ring is full is not foreseen where many blocks are freed in a row by a program with
+    /// branches of its own. A count of what is remembered, which stops at [`RECENT`], was four instructions
+    /// more.
     #[inline(always)]
     pub(super) fn note_free(&mut self, granule: usize) {
         debug_assert!(granule < NO_BLOCK as usize);
@@ -255,7 +184,8 @@ impl Bin {
     #[inline(always)]
     fn end(&self) -> usize {
         let end = self.end as usize;
-        // SAFETY: it is set modulo the length of the ring only. Not taken modulo that here, which would be two instructions more.
+        // SAFETY: it is set modulo the length of the ring only. Not taken modulo that here, which would be two
+        // instructions more.
         unsafe { core::hint::assert_unchecked(end < RECENT) };
         end
     }
@@ -282,10 +212,12 @@ impl Bin {
         self.latest().map(|granule| granule as usize)
     }
 
-    /// What a heap of another thread remembers of a class: all that it remembers as long as this takes, and perhaps more. `None`: that was moved meanwhile. See `vacate`. `in_order`: what was read before was there
+    /// What a heap of another thread remembers of a class: all that it remembers as long as this takes, and
+    /// perhaps more. `None`: that was moved meanwhile. See `vacate`. `in_order`: what was read before was there
     /// before what is read next.
     ///
-    /// One place is read after the other. What moved from a place not read yet to one that had been read was in none of them, and the OS page of a block that was remembered all the time was given back.
+    /// One place is read after the other. What moved from a place not read yet to one that had been read was in
+    /// none of them, and the OS page of a block that was remembered all the time was given back.
     ///
     /// # Safety
     /// The bin is one of a heap.
@@ -316,7 +248,8 @@ impl Bin {
     #[inline(always)]
     pub(super) fn last(&self) -> Option<(usize, usize)> {
         let place = (self.end.wrapping_sub(1) % RECENT as u32) as usize;
-        // Of 64 bits from the beginning: known to be one of 32, it is compared as one of 64 with a constant that has to be loaded.
+        // Of 64 bits from the beginning: known to be one of 32, it is compared as one of 64 with a constant
+        // that has to be loaded.
         let granule = in_register(self.recent[place] as usize);
         (granule as u32 != NO_BLOCK).then_some((granule, place))
     }
@@ -336,8 +269,9 @@ impl Bin {
         Some(granule)
     }
 
-    /// No block is remembered: says whether the next ones are better gathered than taken from the current window, because one was remembered that had been freed since this was asked last, or
-    /// blocks come and go in that window.
+    /// No block is remembered: says whether the next ones are better gathered than taken from the current
+    /// window, because one was remembered that had been freed since this was asked last, or blocks come and go
+    /// in that window.
     #[inline(always)]
     pub(super) fn begin_anew(&mut self) -> bool {
         debug_assert!(self.count() == 0);
@@ -352,9 +286,11 @@ impl Bin {
         self.turns >= TURNS
     }
 
-    /// Where blocks that are gathered are remembered: from the end to the beginning, the first of them to be taken first. None is remembered now.
+    /// Where blocks that are gathered are remembered: from the end to the beginning, the first of them to be
+    /// taken first. None is remembered now.
     ///
-    /// Written there at once: with a list of them that was remembered afterwards, the last of them first, gathering eight blocks took three times as many instructions.
+    /// Written there at once: with a list of them that was remembered afterwards, the last of them first,
+    /// gathering eight blocks took three times as many instructions.
     #[inline(always)]
     pub(super) fn room(&mut self) -> &mut [u32; GATHERED] {
         debug_assert!(self.count() == 0);
@@ -362,9 +298,11 @@ impl Bin {
         room
     }
 
-    /// Remembers the first blocks of a page in which none is live, of so many: their granules are `step` apart. Says how many these are.
+    /// Remembers the first blocks of a page in which none is live, of so many: their granules are `step` apart.
+    /// Says how many these are.
     ///
-    /// Where they are is not looked up in the page's bitmap, which is a third of the instructions for a page of eight blocks.
+    /// Where they are is not looked up in the page's bitmap, which is a third of the instructions for a page of
+    /// eight blocks.
     #[inline(always)]
     pub(super) fn gather_row(&mut self, first: u32, step: u32, blocks: usize) -> usize {
         let count = blocks.min(GATHERED);
@@ -379,8 +317,10 @@ impl Bin {
 
     /// All but the first `left` places of that [room](Self::room) were written. Says whether there is one.
     ///
-    /// The place before them is made empty: in a forked child it may not be. A thread that it does not have may have emptied the place of a block that it was taking, and not have moved the end yet: then nothing seems to be remembered, and the older
-    /// ones are still there. Without the empty place they were reached behind those that were gathered, when others used them.
+    /// The place before them is made empty: in a forked child it may not be. A thread that it does not have may
+    /// have emptied the place of a block that it was taking, and not have moved the end yet: then nothing seems
+    /// to be remembered, and the older ones are still there. Without the empty place they were reached behind
+    /// those that were gathered, when others used them.
     #[inline(always)]
     pub(super) fn gathered(&mut self, left: usize) -> bool {
         self.recent[left.wrapping_sub(1) % RECENT] = NO_BLOCK;
@@ -392,7 +332,8 @@ impl Bin {
 
     /// Forgets the blocks whose granules are such: their page leaves the bin, or their window is opened.
     ///
-    /// Blocks that are freed in their order lie together: a page whose last one was freed has them on top, or there are no others. So these two are asked for first, and only then one by one.
+    /// Blocks that are freed in their order lie together: a page whose last one was freed has them on top, or
+    /// there are no others. So these two are asked for first, and only then one by one.
     pub(super) fn forget_if(&mut self, is_such: impl Fn(u32) -> bool) {
         let is_remembered_and_such = |granule: u32| granule != NO_BLOCK && is_such(granule);
         // No branch for each.

@@ -1,4 +1,5 @@
-//! Whose turn it is to change a heap's lists: the owner's, which is *busy* then, or that of somebody who *holds* the heap for a moment.
+//! Whose turn it is to change a heap's lists: the owner's, which is *busy* then, or that of somebody who *holds*
+//! the heap for a moment.
 //!
 //! ```text
 //!   owner   busy = 1 ─▶ held? no ─▶ lists, queues, spare pages change ─▶ busy = 0
@@ -9,10 +10,13 @@
 //!                                          └─▶ 1: it is lost
 //! ```
 //!
-//! The owner comes by all the time and the others seldom, so the owner has no atomic instruction and no fence: the other side passes a barrier on all processors (`membarrier`). Either the owner's store of *busy* was before that, and is seen, or its look at *held*
-//! comes after it, and sees that.
+//! The owner comes by all the time and the others seldom, so the owner has no atomic instruction and no fence:
+//! the other side passes a barrier on all processors (`membarrier`). Either the owner's store of *busy* was
+//! before that, and is seen, or its look at *held* comes after it, and sees that.
 //!
-//! What changes with one store, such as a bit of a window, needs no turn: whoever holds a heap must not touch it. See `idle`. What is kept of page runs changes so, too, and who holds a heap may take of it: so its owner is *keeping* meanwhile. That is like being busy, but for a fork, which finds what is kept whole between any
+//! What changes with one store, such as a bit of a window, needs no turn: whoever holds a heap must not touch
+//! it. See `idle`. What is kept of page runs changes so, too, and who holds a heap may take of it: so its owner
+//! is *keeping* meanwhile. That is like being busy, but for a fork, which finds what is kept whole between any
 //! two instructions: the child does not lose the heap.
 //!
 //! Turns are not nested: the inner one would end the outer one's.
@@ -24,7 +28,8 @@ use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use core::time::Duration;
 use hugeheap_os::Pages;
 
-/// How often a thread gives way before it sleeps: some 20 µs where nobody else wants the processor, as long as a heap is held (`idle`).
+/// How often a thread gives way before it sleeps: some 20 µs where nobody else wants the processor, as long as
+/// a heap is held (`idle`).
 const GIVES_WAY: u32 = 64;
 
 /// How long it sleeps then: the kernel adds as much again.
@@ -70,7 +75,8 @@ pub(super) struct Patience(u32);
 impl Patience {
     /// Lets others run.
     ///
-    /// Not for ever by giving way only: a thread of a real-time class that does that on the processor of one that is not never lets it run.
+    /// Not for ever by giving way only: a thread of a real-time class that does that on the processor of one
+    /// that is not never lets it run.
     pub(super) fn wait(&mut self) {
         if self.0 < GIVES_WAY {
             self.0 += 1;

@@ -8,9 +8,10 @@
 //!
 //! Two more sizes, 5,440 and 8,192, are for collected and hardened heaps only.
 //!
-//! A heap page is cut into blocks of one class, from its beginning. Its bitmap has a bit per *granule* of 16 bytes, not per block, so that the bit of
-//! an address is found by a shift, without a division, and an address inside a block meets a bit that no block begins at. 64
-//! neighbouring granules are a *window*: one word of the bitmap, 1 KiB of the page.
+//! A heap page is cut into blocks of one class, from its beginning. Its bitmap has a bit per *granule* of 16
+//! bytes, not per block, so that the bit of an address is found by a shift, without a division, and an address
+//! inside a block meets a bit that no block begins at. 64 neighbouring granules are a *window*: one word of the
+//! bitmap, 1 KiB of the page.
 //!
 //! ```text
 //!   cache lines            │                │                │
@@ -18,35 +19,45 @@
 //!   64, headed               ├ h ┼ object ──┤├ h ┼ object ──┤        h: what lies before the object
 //! ```
 //!
-//! A *headed* class has the blocks of another one, of whole cache lines, but the first one begins 16 bytes before a line. It is for interpreters whose objects have a header of so many bytes in front: the object begins with a line, and its header ends the line
-//! before. Their collector looks at the header of each object, and at the object. Where both are in one line, and the objects that follow each other in its lists a few lines apart, the processor foresees nothing, and each object is waited for; a second line that follows the
-//! first is what it takes for the beginning of more. CPython's collection of 330,000 dictionaries and lists from `json.loads` takes half as long (`docs/measurements/cyclic.py`). pymalloc has objects there, too, because its pages have a header of 48 bytes.
+//! A *headed* class has the blocks of another one, of whole cache lines, but the first one begins 16 bytes
+//! before a line. It is for interpreters whose objects have a header of so many bytes in front: the object
+//! begins with a line, and its header ends the line before. Their collector looks at the header of each object,
+//! and at the object. Where both are in one line, and the objects that follow each other in its lists a few
+//! lines apart, the processor foresees nothing, and each object is waited for; a second line that follows the
+//! first is what it takes for the beginning of more. CPython's collection of 330,000 dictionaries and lists
+//! from `json.loads` takes half as long (`docs/measurements/cyclic.py`). pymalloc has objects there, too,
+//! because its pages have a header of 48 bytes.
 //!
-//! Granules are the same in all classes. With granules of 64 bytes in pages of blocks above 576 bytes each free had to foresee which of the two it was: of the
-//! branches of `glibc-thread` that were not foreseen that was a third (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap glibc-thread`).
+//! Granules are the same in all classes. With granules of 64 bytes in pages of blocks above 576 bytes each free
+//! had to foresee which of the two it was: of the branches of `glibc-thread` that were not foreseen that was a
+//! third (`valgrind --tool=callgrind --branch-sim=yes bench/target/release/workloads-hugeheap glibc-thread`).
 
 use crate::arena::HEAP_PAGE_BYTES;
 
 /// Largest block of a size class, in bytes. Two blocks to a heap page.
 pub const MAX_BLOCK: usize = 8 << 10;
 
-/// Largest request, in bytes, that gets a block of its class. Of longer ones a heap page has room for three or two, and what they are rounded to is up to half as much again as they ask for: they get blocks of [spans](super::spans). But in hardened heaps, and in collected
-/// ones, which move what is in their way.
+/// Largest request, in bytes, that gets a block of its class. Of longer ones a heap page has room for three or
+/// two, and what they are rounded to is up to half as much again as they ask for: they get blocks of
+/// [spans](super::spans). But in hardened heaps, and in collected ones, which move what is in their way.
 pub const MAX_BINNED: usize = 4 << 10;
 
-/// Largest block, in bytes, of the classes in steps of 16: pymalloc's range, in its steps, and 64 bytes more. A request of a power of two is
-/// often one of a few bytes more, for a header or a zero at the end: with 512 and 640 for the next class a program with a twelfth of its objects a
-/// byte above 512 had 4 % more resident memory than with malloc.
+/// Largest block, in bytes, of the classes in steps of 16: pymalloc's range, in its steps, and 64 bytes more. A
+/// request of a power of two is often one of a few bytes more, for a header or a zero at the end: with 512 and
+/// 640 for the next class a program with a twelfth of its objects a byte above 512 had 4 % more resident memory
+/// than with malloc.
 pub const MAX_SMALL: usize = 576;
 
 /// Bytes of a granule, as a power of two. The alignment of every block.
 pub(crate) const GRANULE_SHIFT: u32 = 4;
 
-/// Number of small classes; class `n` has blocks of `16 n` bytes. Class 0 does not exist, so that a zeroed tag means nothing.
+/// Number of small classes; class `n` has blocks of `16 n` bytes. Class 0 does not exist, so that a zeroed tag
+/// means nothing.
 const SMALL: usize = MAX_SMALL >> GRANULE_SHIFT;
 
-/// Blocks of the medium classes in bytes: the largest multiple of 64 that fits a heap page 25, 23, 21, … 2 times. So at most a
-/// twentieth of a page is left over. Powers of two are among them for requests that are aligned.
+/// Blocks of the medium classes in bytes: the largest multiple of 64 that fits a heap page 25, 23, 21, … 2
+/// times. So at most a twentieth of a page is left over. Powers of two are among them for requests that are
+/// aligned.
 const MEDIUM: [u16; 21] = [
     640, 704, 768, 832, 896, 960, 1024, 1088, 1152, 1216, 1344, 1472, 1600, 1792, 2048, 2304, 2688, 3264,
     4096, 5440, 8192,
@@ -55,7 +66,8 @@ const MEDIUM: [u16; 21] = [
 /// Number of classes that requests are rounded to, and one more than the highest of them.
 pub const SIZES: usize = 1 + SMALL + MEDIUM.len();
 
-/// The classes of which there are headed ones: those of one and two cache lines. Nearly all objects of an interpreter that fill cache lines are of one (dictionaries, lists, pairs); more have no number in a tag.
+/// The classes of which there are headed ones: those of one and two cache lines. Nearly all objects of an
+/// interpreter that fill cache lines are of one (dictionaries, lists, pairs); more have no number in a tag.
 const HEADED: [Class; 2] = [small_class_of(CACHE_LINE), small_class_of(2 * CACHE_LINE)];
 
 /// Bytes of a cache line.
@@ -95,14 +107,16 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// How many blocks those of a window are. All of them in a window without a live block, for which bits are not counted: without an instruction for it that takes twelve.
+    /// How many blocks those of a window are. All of them in a window without a live block, for which bits are
+    /// not counted: without an instruction for it that takes twelve.
     #[inline(always)]
     pub(crate) fn blocks_of(&self, window: usize, blocks: u64) -> u32 {
         if blocks == self.starts[window] { u32::from(self.begin[window]) } else { blocks.count_ones() }
     }
 }
 
-/// The class that requests of the size of its blocks are rounded to: another one for headed classes only. What a tag has in place of a class stays what it is.
+/// The class that requests of the size of its blocks are rounded to: another one for headed classes only. What
+/// a tag has in place of a class stays what it is.
 pub(crate) const fn plain(class: Class) -> Class {
     if class >= SIZES && class < CLASSES { HEADED[class - SIZES] } else { class }
 }

@@ -7,22 +7,30 @@
 //!                …     144        160        176        192     …     a page for each
 //! ```
 //!
-//! A heap has a page for each class that it ever needed, and a thread with a few blocks of each size needs all of them. So a thread's heap begins with two classes for each doubling, of which each stands for those below it. When the page of one is used up, it gets
-//! another one, and the others of its group are on their own: what is lost by rounding up is a part of two pages for each group, however large the heap becomes.
+//! A heap has a page for each class that it ever needed, and a thread with a few blocks of each size needs all
+//! of them. So a thread's heap begins with two classes for each doubling, of which each stands for those below
+//! it. When the page of one is used up, it gets another one, and the others of its group are on their own: what
+//! is lost by rounding up is a part of two pages for each group, however large the heap becomes.
 //!
-//! Only the table that leads a request to its bin is another one. Pages, bins and frees are as ever: the class of a block is that of its page. So a request whose class is known when it is compiled
-//! ([`Heap::allocate`](super::Heap::allocate) of a constant, and C's inline functions) gets its own class all the same, and heaps with a handle, which are used that way, do not begin so.
+//! Only the table that leads a request to its bin is another one. Pages, bins and frees are as ever: the class
+//! of a block is that of its page. So a request whose class is known when it is compiled
+//! ([`Heap::allocate`](super::Heap::allocate) of a constant, and C's inline functions) gets its own class all
+//! the same, and heaps with a handle, which are used that way, do not begin so.
 //!
-//! Of a block in a page of a class that stands for others nobody can tell for which of them it was taken: a free with the size of any of them is
-//! [no mistake](super::Mistake::WrongSize). Hardened heaps have no groups.
+//! Of a block in a page of a class that stands for others nobody can tell for which of them it was taken: a
+//! free with the size of any of them is [no mistake](super::Mistake::WrongSize). Hardened heaps have no groups.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, SIZES, block_class_of, headed};
 use super::heap::{Heap, Own};
 use super::space::Source;
 use super::tag::{self, Ways};
 
-/// Bytes of the classes that stand for others, two to a doubling. 256 threads with 64 blocks of 16 to 512 bytes each have 74 MiB of anonymous memory after they replaced them at random, and 28 when they idled for four seconds. With four to a doubling that is 102 and 36; with
-/// one, of which pages are used up sooner, 104 and 38; without groups 148 and 44 (`bench/target/release/workloads-hugeheap idle-threads --mode memory --idle 4`). Above 2 KiB a block takes most of an OS page whatever its class.
+/// Bytes of the classes that stand for others, two to a doubling. 256 threads with 64 blocks of 16 to 512 bytes
+/// each have 74 MiB of anonymous memory after they replaced them at random, and 28 when they idled for four
+/// seconds. With four to a doubling that is 102 and 36; with one, of which pages are used up sooner, 104 and
+/// 38; without groups 148 and 44
+/// (`bench/target/release/workloads-hugeheap idle-threads --mode memory --idle 4`). Above 2 KiB a block takes
+/// most of an OS page whatever its class.
 const STANDING: [usize; 10] = [96, 128, 192, 256, 384, 512, 768, 1024, 1472, 2048];
 
 /// For each class the one that stands for it in a heap of few blocks; itself, if none does.
@@ -170,7 +178,8 @@ impl<S: Source> Own<S> {
     }
 }
 
-/// Whether a request of so many bytes, at most [`MAX_BINNED`](super::class::MAX_BINNED), may have a block of a class in a heap with groups.
+/// Whether a request of so many bytes, at most [`MAX_BINNED`](super::class::MAX_BINNED), may have a block of a
+/// class in a heap with groups.
 pub(super) fn fits_in_group(bytes: usize, class: Class) -> bool {
     let plain = super::class::plain(class);
     stands(plain) && standing_for(super::class::class_of(bytes)) == plain

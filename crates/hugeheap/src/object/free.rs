@@ -6,8 +6,10 @@
 //!                └─▶ outside, others' pages, runs, mistakes: `release`, `pages`
 //! ```
 //!
-//! A fast path ends with a call wherever it does not know what to do, and has nothing on the stack then. The order of what it gives is that of what it was given: an instruction for each argument
-//! that is elsewhere, and where all registers are in use two more to save one. So there are functions of one purpose for callers that have the address first and the heap last.
+//! A fast path ends with a call wherever it does not know what to do, and has nothing on the stack then. The
+//! order of what it gives is that of what it was given: an instruction for each argument that is elsewhere, and
+//! where all registers are in use two more to save one. So there are functions of one purpose for callers that
+//! have the address first and the heap last.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, SHAPES};
 use super::heap::{Core, Heap, Own, Way};
@@ -145,8 +147,8 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_sized_far(self.core, address, bytes) }
     }
 
-    /// The same for a caller that does not expect the block in the current window: it is looked for there last, by the way to its page. For functions that have the address and its
-    /// size as their first arguments.
+    /// The same for a caller that does not expect the block in the current window: it is looked for there last,
+    /// by the way to its page. For functions that have the address and its size as their first arguments.
     ///
     /// # Safety
     /// As for [`free_sized`](Self::free_sized).
@@ -236,7 +238,8 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_away(address, self.core) }
     }
 
-    /// What is in a page that is pending comes first: with runs and all else of this heap tried before it, such a free took twice the instructions.
+    /// What is in a page that is pending comes first: with runs and all else of this heap tried before it, such
+    /// a free took twice the instructions.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -269,7 +272,8 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_elsewhere(core, address) }
     }
 
-    /// What is neither a block nor a short page run of this heap in the first region. A function of its own: those would save its registers.
+    /// What is neither a block nor a short page run of this heap in the first region. A function of its own:
+    /// those would save its registers.
     #[inline(never)]
     pub(super) fn free_farther(core: NonNull<Core<S>>, address: usize) -> Result<(), Mistake> {
         let heap = Self::borrowed(core);
@@ -290,8 +294,9 @@ impl<S: Source> Heap<S> {
             own.collect(shared);
             drop(busy);
             let now = page.tag();
-            // The page may be the arenas' since then, or another heap's. If nothing changed, whoever announced it has not put it into the inbox. To wait for that
-            // was to spin as long as it was stopped there, and in a forked child without end. What everybody does in a pending page can be done here, too.
+            // The page may be the arenas' since then, or another heap's. If nothing changed, whoever announced
+            // it has not put it into the inbox. To wait for that was to spin as long as it was stopped there,
+            // and in a forked child without end. What everybody does in a pending page can be done here, too.
             if now != tag {
                 return Self::free_farther(core, address);
             }

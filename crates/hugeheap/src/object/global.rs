@@ -4,14 +4,17 @@
 //!   thread ──thread pointer──▶ slot ──▶ Core, or null: acquire one, and have it dropped when the thread ends
 //! ```
 //!
-//! The slot is a thread-local variable that is reached without a call into the dynamic linker. Rust's own `thread_local!` in a shared library
-//! calls `__tls_get_addr`, 12 instructions and a possible allocation of the block by malloc, which may be us. On x86-64 the slot
-//! is defined and read by hand with TLS descriptors: in a program they become one instruction at link time; in a
-//! preloaded library four; in a library opened later they need no static TLS. On other processors it is `thread_local!`.
+//! The slot is a thread-local variable that is reached without a call into the dynamic linker. Rust's own
+//! `thread_local!` in a shared library calls `__tls_get_addr`, 12 instructions and a possible allocation of the
+//! block by malloc, which may be us. On x86-64 the slot is defined and read by hand with TLS descriptors: in a
+//! program they become one instruction at link time; in a preloaded library four; in a library opened later
+//! they need no static TLS. On other processors it is `thread_local!`.
 //!
-//! A call is what they are for the compiler also where the linker makes a load of them: around it the stack is aligned, and what is in use is kept elsewhere, three instructions for each request and
-//! each free. A program that links hugeheap may have the load at once, with the feature `initial-exec-tls`; a library that is always loaded with the program, by [`thread_heap_from_start`]. A library that is opened later and has it may fail to open: the C library has
-//! room for some hundred bytes of such variables in all.
+//! A call is what they are for the compiler also where the linker makes a load of them: around it the stack is
+//! aligned, and what is in use is kept elsewhere, three instructions for each request and each free. A program
+//! that links hugeheap may have the load at once, with the feature `initial-exec-tls`; a library that is always
+//! loaded with the program, by [`thread_heap_from_start`]. A library that is opened later and has it may fail
+//! to open: the C library has room for some hundred bytes of such variables in all.
 
 use super::heap::{Core, Heap, Own};
 use super::space::{Source, Space};
@@ -68,7 +71,8 @@ impl Source for Runtime {
     }
 
     fn is_gone(&self, thread: u32) -> bool {
-        // SAFETY: signal 0 only asks whether the thread exists. One that has the number by now only puts off what is asked for.
+        // SAFETY: signal 0 only asks whether the thread exists. One that has the number by now only puts off
+        // what is asked for.
         let answer = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as libc::pid_t, 0) };
         // A filter that refuses the call says nothing of the thread: its heap would be another's as well.
         // SAFETY: the C library's error number is this thread's.
@@ -111,13 +115,16 @@ mod slot {
         ".popsection",
     );
 
-    /// The thread's slot, as an offset from the thread pointer. Behind it a word that is 1 when the thread has left a heap.
+    /// The thread's slot, as an offset from the thread pointer. Behind it a word that is 1 when the thread has
+    /// left a heap.
     #[inline(always)]
     fn offset() -> usize {
         let offset;
-        // It pushes a return address, so the compiler may not keep anything below the stack pointer: with `nostack` a function that calls nothing
-        // else did, and found that address in its place. Some of the C library's own resolvers change flags.
-        // SAFETY: the sequence of the x86-64 TLS descriptor ABI, in the exact form that linkers know: it changes rax and flags only.
+        // It pushes a return address, so the compiler may not keep anything below the stack pointer: with
+        // `nostack` a function that calls nothing else did, and found that address in its place. Some of the C
+        // library's own resolvers change flags.
+        // SAFETY: the sequence of the x86-64 TLS descriptor ABI, in the exact form that linkers know: it
+        // changes rax and flags only.
         unsafe {
             core::arch::asm!(
                 "lea rax, [rip + hugeheap_thread_heap@TLSDESC]",
@@ -129,11 +136,13 @@ mod slot {
         offset
     }
 
-    /// By the offset that whoever loads the program or library puts in place: see [`thread_heap_from_start`](super::thread_heap_from_start).
+    /// By the offset that whoever loads the program or library puts in place: see
+    /// [`thread_heap_from_start`](super::thread_heap_from_start).
     #[inline(always)]
     pub(super) fn get_initial_exec() -> *mut Core<Runtime> {
         let core;
-        // SAFETY: the slot has 8 bytes at the offset that is loaded, which the linker of a program puts in place of the load.
+        // SAFETY: the slot has 8 bytes at the offset that is loaded, which the linker of a program puts in
+        // place of the load.
         unsafe {
             core::arch::asm!(
                 "mov {core}, qword ptr [rip + hugeheap_thread_heap@GOTTPOFF]",
@@ -233,8 +242,9 @@ mod slot {
 
 static LEAVE: AtThreadEnd = AtThreadEnd::new(leave);
 
-/// Sees to it that the heap of this thread is left when the thread ends; where the C library has no key for that, or no room for its value, that it is adopted afterwards. It was nobody's for good: in a
-/// program that uses up all keys before its first request, each thread that ended kept its heap, 0.9 MiB.
+/// Sees to it that the heap of this thread is left when the thread ends; where the C library has no key for
+/// that, or no room for its value, that it is adopted afterwards. It was nobody's for good: in a program that
+/// uses up all keys before its first request, each thread that ended kept its heap, 0.9 MiB.
 fn leave_at_end(core: NonNull<Core<Runtime>>) {
     let told = LEAVE.ask(core.as_ptr().cast_const().cast());
     if !told {
@@ -245,7 +255,8 @@ fn leave_at_end(core: NonNull<Core<Runtime>>) {
     runtime().note_thread();
 }
 
-/// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and this one is called again: up to four times in all.
+/// The thread ends: its heap waits for another. Destructors that run later and allocate acquire one again, and
+/// this one is called again: up to four times in all.
 unsafe extern "C" fn leave(core: *mut libc::c_void) {
     slot::note_left();
     slot::set(null_mut());
@@ -262,7 +273,8 @@ fn give_up(mut heap: ProcessHeap) {
 /// The heap of this thread, not to be dropped by the caller; `None` when there is no memory for its metadata.
 ///
 /// # Safety
-/// The thread has no other handle of it in use. The handle is used on this thread, for one call, and not dropped: whoever kept it had a second one with the next call.
+/// The thread has no other handle of it in use. The handle is used on this thread, for one call, and not
+/// dropped: whoever kept it had a second one with the next call.
 #[inline(always)]
 pub unsafe fn thread_heap() -> Option<ManuallyDrop<ProcessHeap>> {
     own_at_hand().or_else(acquire)
@@ -277,7 +289,8 @@ pub unsafe fn thread_heap_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
     own_at_hand()
 }
 
-/// [`thread_heap_at_hand`] for a library that is loaded with the program and never later: its thread-local variables have a fixed place, and a load finds it.
+/// [`thread_heap_at_hand`] for a library that is loaded with the program and never later: its thread-local
+/// variables have a fixed place, and a load finds it.
 ///
 /// Whoever calls it makes of its library one that needs static thread-local storage: `dlopen` may refuse that.
 ///
@@ -295,12 +308,14 @@ fn own_at_hand() -> Option<ManuallyDrop<ProcessHeap>> {
 
 #[inline(always)]
 fn handle(core: *mut Core<Runtime>) -> Option<ManuallyDrop<ProcessHeap>> {
-    // The thread owns the heap through its slot, and has no other handle in use: every function here takes one for one call.
+    // The thread owns the heap through its slot, and has no other handle in use: every function here takes one
+    // for one call.
     NonNull::new(core).map(|core| ManuallyDrop::new(Heap { core }))
 }
 
-/// The same to free something. `None` also when the thread ends and has left its heap: no destructor is called any more when the C library frees the last of
-/// what it kept for a thread, and a heap taken for that was nobody's for good. It is freed as from another thread.
+/// The same to free something. `None` also when the thread ends and has left its heap: no destructor is called
+/// any more when the C library frees the last of what it kept for a thread, and a heap taken for that was
+/// nobody's for good. It is freed as from another thread.
 ///
 /// # Safety
 /// As for [`thread_heap`].
@@ -334,8 +349,10 @@ fn acquire() -> Option<ManuallyDrop<ProcessHeap>> {
     Some(own(SPACE.acquire_for_thread()?))
 }
 
-/// Makes a heap that was taken for this thread its own, unless it has one by now. Where a program's `malloc` is hugeheap, the C library may have come in between: a heap is made with an event of the
-/// arenas, that may start the maintenance thread, and the C library allocates the tables of that. The first of the two was nobody's for good.
+/// Makes a heap that was taken for this thread its own, unless it has one by now. Where a program's `malloc` is
+/// hugeheap, the C library may have come in between: a heap is made with an event of the arenas, that may start
+/// the maintenance thread, and the C library allocates the tables of that. The first of the two was nobody's
+/// for good.
 fn own(heap: ProcessHeap) -> ManuallyDrop<ProcessHeap> {
     if let Some(earlier) = own_at_hand() {
         give_up(heap);
@@ -364,8 +381,9 @@ pub(crate) fn thread_number() -> Option<u32> {
 pub struct GlobalHeap;
 
 impl GlobalHeap {
-    /// What [`alloc`](GlobalAlloc::alloc) ends in where the fast path does not: a thread's first request. Not the same function as for large alignments, because then
-    /// the compiler makes one branch of the two, with four more instructions.
+    /// What [`alloc`](GlobalAlloc::alloc) ends in where the fast path does not: a thread's first request. Not
+    /// the same function as for large alignments, because then the compiler makes one branch of the two, with
+    /// four more instructions.
     #[inline(never)]
     fn allocate(bytes: usize) -> *mut u8 {
         let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_by_table(bytes));
@@ -407,7 +425,8 @@ impl GlobalHeap {
     }
 }
 
-// SAFETY: blocks are at least as large and as aligned as asked for, live until they are freed, and owned by one request.
+// SAFETY: blocks are at least as large and as aligned as asked for, live until they are freed, and owned by one
+// request.
 unsafe impl GlobalAlloc for GlobalHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

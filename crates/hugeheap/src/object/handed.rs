@@ -8,16 +8,22 @@
 //!         └─▶ full: to the arenas                    thread ends, look (see `surplus`): the same
 //! ```
 //!
-//! A run in that list is in the state of one that is kept: its tag is the heap's, and it does not live; so a second free is found out as for those. The bit in *remote* says that it is on its way.
+//! A run in that list is in the state of one that is kept: its tag is the heap's, and it does not live; so a
+//! second free is found out as for those. The bit in *remote* says that it is on its way.
 //!
-//! The owner frees by a plain store, so it and another thread may free a run at the same instant and neither sees the other. Then the word is not what the other thread left there any more when the owner takes what was handed to it: it is
-//! the owner's 1, or 0 where that has taken the run again. Without a look at that the run was in the owner's list twice, and handed out twice.
+//! The owner frees by a plain store, so it and another thread may free a run at the same instant and neither
+//! sees the other. Then the word is not what the other thread left there any more when the owner takes what was
+//! handed to it: it is the owner's 1, or 0 where that has taken the run again. Without a look at that the run
+//! was in the owner's list twice, and handed out twice.
 //!
-//! Runs and large blocks of hardened heaps go to the arenas by whoever frees them; all of them, the owner too, set the bit in *vacant* by an atomic instruction.
+//! Runs and large blocks of hardened heaps go to the arenas by whoever frees them; all of them, the owner too,
+//! set the bit in *vacant* by an atomic instruction.
 //!
-//! To give each to the arenas was to take their lock for it at both ends: a thread that fills buffers of 64 KiB for another one took two and a half times as long as with mimalloc.
+//! To give each to the arenas was to take their lock for it at both ends: a thread that fills buffers of 64 KiB
+//! for another one took two and a half times as long as with mimalloc.
 //!
-//! A thread that is stopped between the bit and the list, or after it took all of a list, and is missing in a forked child, takes these runs with it there.
+//! A thread that is stopped between the bit and the list, or after it took all of a list, and is missing in a
+//! forked child, takes these runs with it there.
 
 use super::heap::{Heap, Own, Shared};
 use super::mistake::{self, Mistake};
@@ -30,7 +36,8 @@ use super::tag;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::sync::atomic::Ordering;
 
-/// Heap pages that a heap may have handed to it and not taken yet: 2 MiB. More is not soon needed by who does not come for it.
+/// Heap pages that a heap may have handed to it and not taken yet: 2 MiB. More is not soon needed by who does
+/// not come for it.
 const HANDED: u32 = 128;
 
 /// The word of a run that another thread freed: that it does not live, and by whom.
@@ -66,7 +73,8 @@ impl<S: Source> Space<S> {
         Ok(())
     }
 
-    /// Frees a run or large block of a hardened heap, for its owner too, which found it live and may have been stopped since.
+    /// Frees a run or large block of a hardened heap, for its owner too, which found it live and may have been
+    /// stopped since.
     pub(super) fn free_guarded_run(&self, page: Page, tag: u32) -> Result<(), Mistake> {
         let bytes = bytes_of(page);
         if page.vacant()[0].fetch_or(1, Ordering::AcqRel) & 1 == 1 || page.tag() != tag {
@@ -97,8 +105,9 @@ impl<S: Source> Space<S> {
 
     /// Takes a run that a thread freed out of the heap that it belongs to, back to the arenas.
     fn take_from(&self, page: Page, tag: u32) -> Result<(), Mistake> {
-        // From here on nobody else finds the run: its first page has no tag, and its other pages never had one. It has another one if a second thread freed the run, and the page is somebody else's by now:
-        // with a store that lost its tag.
+        // From here on nobody else finds the run: its first page has no tag, and its other pages never had one.
+        // It has another one if a second thread freed the run, and the page is somebody else's by now: with a
+        // store that lost its tag.
         if page.mark().tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(Mistake::TwoThreads { bytes: bytes_of(page) });
         }
@@ -108,7 +117,8 @@ impl<S: Source> Space<S> {
         self.free_pages(page.address())
     }
 
-    /// In a forked child: pages in the list, counted anew. A missing thread may have counted what it did not put there, or taken what it still counted.
+    /// In a forked child: pages in the list, counted anew. A missing thread may have counted what it did not
+    /// put there, or taken what it still counted.
     pub(super) fn recount_handed(&self, shared: &Shared) {
         let link = |page: &Page| self.page(page.links().inbox.load(Ordering::Relaxed));
         let first = self.page(shared.inbox.runs.load(Ordering::Relaxed));

@@ -6,7 +6,9 @@
 //!   kept     a cell: the runs that are kept           in place of the lists of `run_cache`
 //! ```
 //!
-//! Loom fails where two have a run's contents at the same time, or change what is kept. The steps of the list are those of `remote`; the order in which they are called is repeated from `handed`, `surplus`, `busy` and `registry`. The barrier is a fence on both sides, as in `idle_model`.
+//! Loom fails where two have a run's contents at the same time, or change what is kept. The steps of the list
+//! are those of `remote`; the order in which they are called is repeated from `handed`, `surplus`, `busy` and
+//! `registry`. The barrier is a fence on both sides, as in `idle_model`.
 //! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
 use super::tag;
@@ -97,7 +99,8 @@ impl Heap {
         let vacant = &self.runs[run - 1].vacant;
         let live = vacant.load(Ordering::Relaxed) & 1 == 0;
         if live {
-            // A plain store. Loom would have it come before what it overwrites as well; of a swap it knows which of the two was first.
+            // A plain store. Loom would have it come before what it overwrites as well; of a swap it knows
+            // which of the two was first.
             vacant.swap(1, Ordering::Relaxed);
         }
         live

@@ -7,15 +7,20 @@
 //!   page run, large block   ├─ what was asked for ─┤ rest of the OS page ├─ guard: no access ─┤
 //! ```
 //!
-//! Terms: a block in *quarantine* was freed and is not handed out yet. A *guard* is the inaccessible end of a page run or large block.
+//! Terms: a block in *quarantine* was freed and is not handed out yet. A *guard* is the inaccessible end of a
+//! page run or large block.
 //!
-//! A hardened heap has the same pages and bitmaps as any other, and the same checks. It never uses the fast paths: it does not learn where the
-//! first region is, so every free comes to [`Own::free_at`](Own), and it opens no window, so every request comes to `refill`.
+//! A hardened heap has the same pages and bitmaps as any other, and the same checks. It never uses the fast
+//! paths: it does not learn where the first region is, so every free comes to [`Own::free_at`](Own), and it
+//! opens no window, so every request comes to `refill`.
 //!
 //! Invariants:
-//! * A block in quarantine has its bit in `vacant`. For summaries and lists, and for releasing pages, it is as if it were live.
-//! * What is handed out is zero but for what the system has not cleared: everything is cleared when it is freed, by the owner of the page.
-//! * The first page of a run or large block of a hardened heap has the tag of its heap and class `RUN`, and in its bitmap how many bytes may be used.
+//! * A block in quarantine has its bit in `vacant`. For summaries and lists, and for releasing pages, it is as
+//!   if it were live.
+//! * What is handed out is zero but for what the system has not cleared: everything is cleared when it is
+//!   freed, by the owner of the page.
+//! * The first page of a run or large block of a hardened heap has the tag of its heap and class `RUN`, and in
+//!   its bitmap how many bytes may be used.
 //! * A heap is hardened for good: it is adopted as such only.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BLOCK, SHAPES};
@@ -30,19 +35,21 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use hugeheap_os::{AddressRange, Facts, Os, Pages, Protection};
 
-/// Blocks of a class that are freed before a freed one may be handed out. A use after free that comes within 32 frees of the class meets
-/// zeroes, not another object.
+/// Blocks of a class that are freed before a freed one may be handed out. A use after free that comes within 32
+/// frees of the class meets zeroes, not another object.
 pub(super) const QUARANTINE: usize = 32;
 
-/// The word of the first page's bitmap with the bytes that may be used of a run or large block of a hardened heap; 0 for runs of other heaps.
-/// (The first word has the bit that the run is live.)
+/// The word of the first page's bitmap with the bytes that may be used of a run or large block of a hardened
+/// heap; 0 for runs of other heaps. (The first word has the bit that the run is live.)
 pub(super) const BYTES_WORD: usize = 1;
 
 /// The word that is 1 when a guard follows those bytes.
 const GUARD_WORD: usize = 2;
 
-/// Guards at once, at most. Each takes two of a process's mappings, of which Linux allows 65,530 unless configured otherwise (`vm.max_map_count`); half are left for all else. With as many guards as the system allowed
-/// the next arena could not be made writable, nor had the C library a mapping: a program with 33,000 strings of 20,000 bytes had no memory any more.
+/// Guards at once, at most. Each takes two of a process's mappings, of which Linux allows 65,530 unless
+/// configured otherwise (`vm.max_map_count`); half are left for all else. With as many guards as the system
+/// allowed the next arena could not be made writable, nor had the C library a mapping: a program with 33,000
+/// strings of 20,000 bytes had no memory any more.
 pub(super) const GUARDS: usize = 16 << 10;
 
 /// What a hardened heap has besides: in a mapping of its own, because other heaps have no use for its 12 KiB.
@@ -72,8 +79,9 @@ impl Ring {
 impl Preset {
     /// A number below `bound`, which is at most 64: the remainder's bias is below 2⁻²⁶.
     fn random(&mut self, bound: u32) -> u32 {
-        // xorshift64*: three shifts and a multiplication. Who sees many addresses can compute the next ones; a stronger generator would
-        // not help, because the addresses themselves tell which blocks of a page are left.
+        // xorshift64*: three shifts and a multiplication. Who sees many addresses can compute the next ones; a
+        // stronger generator would not help, because the addresses themselves tell which blocks of a page are
+        // left.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
@@ -106,7 +114,8 @@ fn seed() -> u64 {
 }
 
 impl<S: Source> Space<S> {
-    /// A hardened heap: one that waits for an owner, else a new one. `None` when the system has no memory for its metadata.
+    /// A hardened heap: one that waits for an owner, else a new one. `None` when the system has no memory for
+    /// its metadata.
     pub fn acquire_hardened(&'static self) -> Option<Heap<S>> {
         self.acquire_as(true, super::registry::OWNED)
     }
@@ -116,12 +125,14 @@ impl<S: Source> Space<S> {
         let range = map_metadata(self.source().os(), size_of::<Preset>())?;
         let preset = NonNull::new(range.start as *mut Preset)?;
         self.add_metadata(size_of::<Preset>());
-        // SAFETY: fresh, zeroed memory, large and aligned enough, and nobody else's; zero is a valid value of all fields.
+        // SAFETY: fresh, zeroed memory, large and aligned enough, and nobody else's; zero is a valid value of
+        // all fields.
         unsafe { (*preset.as_ptr()).random = seed() };
         Some(preset)
     }
 
-    /// Whether a request of `bytes` bytes can have got the live run or large block that begins at a page with the tag of one: it would have the same pages.
+    /// Whether a request of `bytes` bytes can have got the live run or large block that begins at a page with
+    /// the tag of one: it would have the same pages.
     pub(super) fn fits_run(&self, page: Page, bytes: usize) -> bool {
         let have = bytes_of(page);
         if is_guarded(page) {
@@ -141,8 +152,8 @@ impl<S: Source> Space<S> {
         os_page.load(Ordering::Relaxed)
     }
 
-    /// Makes the run or large block that begins at a page as it was before it was guarded, and zero. Says no when the system cannot: then nobody may
-    /// get that memory.
+    /// Makes the run or large block that begins at a page as it was before it was guarded, and zero. Says no
+    /// when the system cannot: then nobody may get that memory.
     pub(super) fn clear_run(&self, page: Page) -> bool {
         let Ok(bytes) = self.whole_bytes(page.address()) else { return false };
         let used = page.vacant()[BYTES_WORD].load(Ordering::Relaxed) as usize;
@@ -241,7 +252,8 @@ impl<S: Source> Heap<S> {
 impl<S: Source> Own<S> {
     /// The state of a hardened heap.
     fn preset(&mut self) -> Option<&mut Preset> {
-        // SAFETY: the mapping is never given back, and is reached through its heap's owner only, who has it exclusively here.
+        // SAFETY: the mapping is never given back, and is reached through its heap's owner only, who has it
+        // exclusively here.
         self.preset.map(|preset| unsafe { &mut *preset.as_ptr() })
     }
 
@@ -338,7 +350,8 @@ impl<S: Source> Own<S> {
         true
     }
 
-    /// Puts a block (0: none) into the quarantine of its class, and lets the oldest one out. Says whether there was one.
+    /// Puts a block (0: none) into the quarantine of its class, and lets the oldest one out. Says whether there
+    /// was one.
     fn exchange(&mut self, class: Class, address: usize) -> bool {
         let Some(preset) = self.preset() else { return false };
         let oldest = preset.quarantine[class].exchange(address);

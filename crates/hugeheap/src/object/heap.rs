@@ -7,16 +7,20 @@
 //!   free                                                                  free
 //! ```
 //!
-//! A heap has one owner at a time: a thread, or whoever holds the lock under which it is used. The owner reaches [`Own`]; others
-//! only [`Shared`] and the metadata of pages.
+//! A heap has one owner at a time: a thread, or whoever holds the lock under which it is used. The owner
+//! reaches [`Own`]; others only [`Shared`] and the metadata of pages.
 //!
 //! Invariants, for a page with a heap and a class in its tag:
-//! * A bit of `vacant` is 0 exactly where a live block begins, but for blocks freed by other threads that were not collected yet.
-//! * `free` of its mark has bits of windows that may have a free block. Others may have one, too: when no bit is left, all words are looked at.
+//! * A bit of `vacant` is 0 exactly where a live block begins, but for blocks freed by other threads that were
+//!   not collected yet.
+//! * `free` of its mark has bits of windows that may have a free block. Others may have one, too: when no bit
+//!   is left, all words are looked at.
 //! * What its bin remembers is free, and not in the open window.
-//! * `live` of its mark counts its live blocks, those that other threads freed included, and the free ones of the open window.
+//! * `live` of its mark counts its live blocks, those that other threads freed included, and the free ones of
+//!   the open window.
 //! * It has a live block, or is the page of its bin, or another thread freed in it.
-//! * It is the page of its bin, or in one of the bin's lists, or it has no free block and its mark says that it is full.
+//! * It is the page of its bin, or in one of the bin's lists, or it has no free block and its mark says that it
+//!   is full.
 
 use super::apart::Apart;
 use super::bin::{Bin, NO_BLOCK};
@@ -36,8 +40,9 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Heap pages without blocks that a heap keeps, at most: 512 KiB. They are taken and given back in halves, so that the arenas' lock
-/// and clock are paid once per sixteen pages: a million objects of 64 bytes are 3,900 pages, at 0.4 µs each a tenth of their time.
+/// Heap pages without blocks that a heap keeps, at most: 512 KiB. They are taken and given back in halves, so
+/// that the arenas' lock and clock are paid once per sixteen pages: a million objects of 64 bytes are 3,900
+/// pages, at 0.4 µs each a tenth of their time.
 pub(crate) const SPARES: usize = 32;
 
 /// Pages that a heap takes from the arenas at first.
@@ -48,15 +53,16 @@ pub(super) const FIRST_BATCH: u32 = 1;
 pub(crate) struct Own<S: Source> {
     /// First, so that a class in a tag is the way to its bin.
     pub(crate) bins: [Bin; CLASSES],
-    /// The ways to the bins of all sizes, for callers that know no size when they are compiled. A copy for each heap, a kibibyte: the table of all heaps would be an address more to load with each
-    /// request and each sized free: `larson` with one thread took 2 to 4 % longer, 1.7 % in the mean of four.
+    /// The ways to the bins of all sizes, for callers that know no size when they are compiled. A copy for each
+    /// heap, a kibibyte: the table of all heaps would be an address more to load with each request and each
+    /// sized free: `larson` with one thread took 2 to 4 % longer, 1.7 % in the mean of four.
     pub(crate) ways: Ways,
     /// Of a thread's heap.
     pub(super) groups: Groups,
     /// First byte of the first region. Blocks in further regions (only under `ulimit -v`) take the longer way.
     pub(super) base: usize,
-    /// Granules of that region, up to 2³²: blocks beyond its first 64 GiB are freed by a longer way, and not remembered.
-    /// Atomic because a region can become shorter: see [`shorten`](super::shorten).
+    /// Granules of that region, up to 2³²: blocks beyond its first 64 GiB are freed by a longer way, and not
+    /// remembered. Atomic because a region can become shorter: see [`shorten`](super::shorten).
     pub(super) granules: AtomicUsize,
     /// All granules of that region.
     pub(super) all_granules: AtomicUsize,
@@ -77,8 +83,8 @@ pub(crate) struct Own<S: Source> {
     pub(super) pending: Queues,
     /// Of a hardened heap.
     pub(super) preset: Option<NonNull<Preset>>,
-    /// A block of another heap whose page the owner marked as pending and perhaps has not put into that heap's inbox yet; 0: none. For a forked child, where
-    /// nobody goes on.
+    /// A block of another heap whose page the owner marked as pending and perhaps has not put into that heap's
+    /// inbox yet; 0: none. For a forked child, where nobody goes on.
     pub(super) announcing: AtomicUsize,
     pub(crate) space: &'static Space<S>,
 }
@@ -89,7 +95,8 @@ pub(crate) struct Own<S: Source> {
 pub(crate) struct Shared {
     /// See `registry`.
     pub(crate) state: AtomicU32,
-    /// The system's number of the thread that took the heap after it had left one, and so perhaps after its last destructor; 0: none such. See `registry`.
+    /// The system's number of the thread that took the heap after it had left one, and so perhaps after its
+    /// last destructor; 0: none such. See `registry`.
     pub(crate) late: AtomicU32,
     /// See `hardened`. Never changed.
     pub(crate) hardened: bool,
@@ -97,7 +104,8 @@ pub(crate) struct Shared {
     pub(crate) turn: Apart<Turn>,
     /// How far the owner was when somebody looked last whether it does anything. See `idle`.
     pub(super) seen: AtomicU32,
-    /// Of a hardened heap that waits: how often somebody collected there what may be in its quarantine since; 0: that is empty. See `waiting`.
+    /// Of a hardened heap that waits: how often somebody collected there what may be in its quarantine since;
+    /// 0: that is empty. See `waiting`.
     pub(super) quarantined: AtomicU32,
     /// What other threads write.
     pub(crate) inbox: Apart<Inbox>,
@@ -149,12 +157,13 @@ impl<S: Source> Heap<S> {
     /// The owner's part.
     #[inline(always)]
     pub(crate) fn own(&mut self) -> &mut Own<S> {
-        // SAFETY: the handle is the only way to `own`, and `&mut self` makes this its only use; `shared` is another field.
+        // SAFETY: the handle is the only way to `own`, and `&mut self` makes this its only use; `shared` is
+        // another field.
         unsafe { &mut (*self.core.as_ptr()).own }
     }
 
-    /// The handle again, in a function that the fast paths end in. Those get the core by value, so that nothing of a fast path has to live on the
-    /// stack: with `&mut self` a third of its instructions saved registers.
+    /// The handle again, in a function that the fast paths end in. Those get the core by value, so that nothing
+    /// of a fast path has to live on the stack: with `&mut self` a third of its instructions saved registers.
     #[inline(always)]
     pub(super) fn borrowed(core: NonNull<Core<S>>) -> ManuallyDrop<Self> {
         ManuallyDrop::new(Self { core })
@@ -168,13 +177,15 @@ impl<S: Source> Heap<S> {
     /// A block, page run or large block of at least `bytes` bytes, aligned to 16. 0 bytes are 1. Contents undefined.
     /// `None` when the system has no memory.
     ///
-    /// It is not placed for a header in front ([`Space::expect_headers`](super::Space::expect_headers)): where the size is a constant, the way to its class is one, too.
+    /// It is not placed for a header in front ([`Space::expect_headers`](super::Space::expect_headers)): where
+    /// the size is a constant, the way to its class is one, too.
     #[inline(always)]
     pub fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         self.allocate_with::<true>(bytes)
     }
 
-    /// The same, by the heap's own table: where the size is no constant. In a thread's heap sizes of 65 bytes to 2 KiB share ten classes until the page of one is used up.
+    /// The same, by the heap's own table: where the size is no constant. In a thread's heap sizes of 65 bytes
+    /// to 2 KiB share ten classes until the page of one is used up.
     #[inline(always)]
     pub fn allocate_by_table(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes > MAX_BINNED {
@@ -185,8 +196,9 @@ impl<S: Source> Heap<S> {
         unsafe { self.allocate_on::<true>(way) }
     }
 
-    /// The same for a caller that has asked the current window itself, as C's inline functions do: it stays open. [`allocate`](Self::allocate) leaves it where
-    /// blocks are taken and freed in turn, and the inline functions would ask in vain from then on.
+    /// The same for a caller that has asked the current window itself, as C's inline functions do: it stays
+    /// open. [`allocate`](Self::allocate) leaves it where blocks are taken and freed in turn, and the inline
+    /// functions would ask in vain from then on.
     #[inline(always)]
     pub fn allocate_after_window(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         self.allocate_with::<false>(bytes)
@@ -215,8 +227,8 @@ impl<S: Source> Heap<S> {
         taken.or_else(|| if GATHER { Self::gather_or_refill(core, class) } else { Self::refill(core, class) })
     }
 
-    /// The same as [`allocate`](Self::allocate) in two instructions less where a block is remembered, and three more where none is. For functions that have the bytes as their first
-    /// argument.
+    /// The same as [`allocate`](Self::allocate) in two instructions less where a block is remembered, and three
+    /// more where none is. For functions that have the bytes as their first argument.
     #[inline(always)]
     pub(crate) fn allocate_remembered(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes > MAX_BINNED {
@@ -256,7 +268,8 @@ impl<S: Source> Heap<S> {
         Self::allocate_more(self.core, bytes)
     }
 
-    /// Requests above [`MAX_SMALL`], for who asks the current window first: a function of its own, so that those save no registers.
+    /// Requests above [`MAX_SMALL`], for who asks the current window first: a function of its own, so that
+    /// those save no registers.
     #[inline(never)]
     fn allocate_more(core: NonNull<Core<S>>, bytes: usize) -> Option<NonNull<u8>> {
         Self::borrowed(core).allocate_by_table(bytes)
@@ -274,7 +287,8 @@ impl<S: Source> Heap<S> {
         Self::gather_or_refill(core, class)
     }
 
-    /// [`gather_or_refill`](Self::gather_or_refill) where no block was freed since the current window was opened, nor has a free one, as while a program only takes blocks.
+    /// [`gather_or_refill`](Self::gather_or_refill) where no block was freed since the current window was
+    /// opened, nor has a free one, as while a program only takes blocks.
     #[inline(never)]
     fn refill_in_row(class: Class, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
@@ -304,7 +318,8 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Own<S> {
-    /// Makes a heap where it is to be. All of it is never anywhere else: built on the stack and copied from there it took 18 KiB, more than a thread or a fibre with a small stack has.
+    /// Makes a heap where it is to be. All of it is never anywhere else: built on the stack and copied from
+    /// there it took 18 KiB, more than a thread or a fibre with a small stack has.
     ///
     /// # Safety
     /// Zeroed memory that nobody else knows.
@@ -314,7 +329,8 @@ impl<S: Source> Own<S> {
         number: u32,
         preset: Option<NonNull<Preset>>,
     ) {
-        // SAFETY: by the contract; each write is within the heap, aligned, and of a value that is small or a copy of what is constant.
+        // SAFETY: by the contract; each write is within the heap, aligned, and of a value that is small or a
+        // copy of what is constant.
         unsafe {
             Bin::make_all_at(&raw mut (*own).bins);
             let ways = if space.has_headers() { &tag::HEADED_WAYS } else { &tag::WAYS };
@@ -326,7 +342,8 @@ impl<S: Source> Own<S> {
             (&raw mut (*own).preset).write(preset);
             (&raw mut (*own).space).write(space);
         }
-        // SAFETY: all fields are valid now: of those not written above zero is a count, no address, no page, or a list without pages.
+        // SAFETY: all fields are valid now: of those not written above zero is a count, no address, no page, or
+        // a list without pages.
         let made = unsafe { &*own };
         // All are named, so that the compiler asks for a new one.
         let Self {
@@ -354,7 +371,8 @@ impl<S: Source> Own<S> {
         } = made;
     }
 
-    /// The same as [`tag::way_of`], from the heap's own table: an instruction less where the size is no constant, and to headed classes in a heap that has them.
+    /// The same as [`tag::way_of`], from the heap's own table: an instruction less where the size is no
+    /// constant, and to headed classes in a heap that has them.
     #[inline(always)]
     pub(super) fn way_of(&self, bytes: usize) -> usize {
         self.ways[(bytes + 15) >> GRANULE_SHIFT].into()
@@ -382,14 +400,15 @@ impl<S: Source> Own<S> {
         Some(unsafe { NonNull::new_unchecked(address as *mut u8) })
     }
 
-    /// The granule of an address in the first region. Foreign addresses and those that are not at a granule give a number that is too
-    /// large, both at once.
+    /// The granule of an address in the first region. Foreign addresses and those that are not at a granule
+    /// give a number that is too large, both at once.
     #[inline(always)]
     pub(super) fn granule_of(&self, address: usize) -> usize {
         address.wrapping_sub(self.base).rotate_right(GRANULE_SHIFT)
     }
 
-    /// The way from a granule of the first region to its bin. `None` for other numbers, and for blocks that are not remembered.
+    /// The way from a granule of the first region to its bin. `None` for other numbers, and for blocks that are
+    /// not remembered.
     #[inline(always)]
     pub(super) fn way_to(&self, granule: usize) -> Option<Way> {
         // SAFETY: the granule lies in the first region.
@@ -423,7 +442,8 @@ impl<S: Source> Own<S> {
         Way { way: (mark.tag.load(Ordering::Acquire) ^ self.tag) as usize, window, mark }
     }
 
-    /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take the longer way.
+    /// Takes over where the first region is, once it is known. A hardened heap never does: all its frees take
+    /// the longer way.
     pub(crate) fn learn(&mut self) {
         if let (0, None, Some(first)) = (self.granules(), self.preset, self.space.regions().first()) {
             self.base = first.start;
@@ -441,8 +461,10 @@ impl<S: Source> Own<S> {
     /// Granules of the first region in which blocks are remembered.
     #[inline(always)]
     pub(super) fn granules(&self) -> usize {
-        // SAFETY: a word of this heap. Another thread may make it less while a program limits itself (`shorten`): either value does for all that lies below both, and nothing lies between yet. Not by an
-        // atomic load, which the compiler does not make a part of the comparison: one instruction more for each free.
+        // SAFETY: a word of this heap. Another thread may make it less while a program limits itself
+        // (`shorten`): either value does for all that lies below both, and nothing lies between yet. Not by an
+        // atomic load, which the compiler does not make a part of the comparison: one instruction more for each
+        // free.
         unsafe { self.granules.as_ptr().read() }
     }
 
@@ -459,7 +481,8 @@ impl<S: Source> Own<S> {
     }
 }
 
-/// The number of the window of a granule in its region. In a register, because three things are made of it, each with a shift of its own otherwise.
+/// The number of the window of a granule in its region. In a register, because three things are made of it,
+/// each with a shift of its own otherwise.
 #[inline(always)]
 pub(super) fn window_number(granule: usize) -> usize {
     in_register(granule / 64)

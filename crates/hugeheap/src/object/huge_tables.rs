@@ -7,13 +7,18 @@
 //!                 └ of what was touched before the heap was large, the kernel makes one in its own time
 //! ```
 //!
-//! A block that is freed or taken where none was lately costs a look at its mark and one at its bitmap. In a heap of gigabytes each of them lies on an OS page that the TLB does not know, and each of these was found by a fault: of six
-//! gigabytes of blocks of about 100 bytes five sixths of all faults were the metadata's. So where the policy has the kernel asked for huge pages for the arenas, it is asked for the metadata, too. Measured in `docs/mechanisms/object-allocator.md`.
+//! A block that is freed or taken where none was lately costs a look at its mark and one at its bitmap. In a
+//! heap of gigabytes each of them lies on an OS page that the TLB does not know, and each of these was found by
+//! a fault: of six gigabytes of blocks of about 100 bytes five sixths of all faults were the metadata's. So
+//! where the policy has the kernel asked for huge pages for the arenas, it is asked for the metadata, too.
+//! Measured in `docs/mechanisms/object-allocator.md`.
 //!
-//! A huge page is touched as a whole, so a *small* heap has none: of [`LARGE_HEAP`] what was not needed of the last one of each array is less than a hundredth.
+//! A huge page is touched as a whole, so a *small* heap has none: of [`LARGE_HEAP`] what was not needed of the
+//! last one of each array is less than a hundredth.
 //!
-//! All of a huge page has to be writable before it is touched, or the kernel finds OS pages. That counts under `ulimit -d` and strict overcommit; where they refuse it, metadata becomes writable
-//! group by group as before. The states of a huge page of an array:
+//! All of a huge page has to be writable before it is touched, or the kernel finds OS pages. That counts under
+//! `ulimit -d` and strict overcommit; where they refuse it, metadata becomes writable group by group as before.
+//! The states of a huge page of an array:
 //!
 //! ```text
 //!   by groups ─▶ whole: writable, and the kernel is asked for a huge page
@@ -28,15 +33,19 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use hugeheap_os::{AddressRange, Advice, Pages, Protection};
 
-/// Bytes of the smallest region whose arrays begin at multiples of the huge page, which takes up to 8 MiB of address space. A region has four times the memory of the host, or an eighth of what `ulimit -v` leaves:
+/// Bytes of the smallest region whose arrays begin at multiples of the huge page, which takes up to 8 MiB of
+/// address space. A region has four times the memory of the host, or an eighth of what `ulimit -v` leaves:
 /// there a smaller one is of a program that has little room.
 pub(super) const LARGE_REGION: usize = 4 << 30;
 
-/// Bytes of arenas with writable metadata from which on a heap is large. The last huge pages of vacant bitmaps and marks are used for one group at first: 4 MiB, a hundredth of this, where they were
-/// needed for 0.4. Interpreters with heaps of 150 to 700 MB took as long with huge pages as without (`hugeheap bench obmalloc`), and had 6 MiB more.
+/// Bytes of arenas with writable metadata from which on a heap is large. The last huge pages of vacant bitmaps
+/// and marks are used for one group at first: 4 MiB, a hundredth of this, where they were needed for 0.4.
+/// Interpreters with heaps of 150 to 700 MB took as long with huge pages as without
+/// (`hugeheap bench obmalloc`), and had 6 MiB more.
 const LARGE_HEAP: usize = 512 << 20;
 
-/// Groups of arenas before one that are looked at to find out whether the heap is large: arenas are used from below, so that a large one has them there. 2 GiB.
+/// Groups of arenas before one that are looked at to find out whether the heap is large: arenas are used from
+/// below, so that a large one has them there. 2 GiB.
 const LOOK: usize = 64;
 
 /// What is known of the first group of a huge page of an array: it is whole.
@@ -67,7 +76,8 @@ impl Tables {
         groups.fold(0, |all, group| all | self.state(group))
     }
 
-    /// Whether the metadata of a group in an array lies where the kernel was asked for a huge page, all of which is there still.
+    /// Whether the metadata of a group in an array lies where the kernel was asked for a huge page, all of
+    /// which is there still.
     pub(super) fn is_huge(&self, array: usize, group: usize) -> bool {
         let first = group / groups_of(array) * groups_of(array);
         self.state(first) & WHOLE[array] != 0
@@ -90,8 +100,9 @@ impl Tables {
         (group.saturating_sub(LOOK)..group).filter(ready).count() >= LARGE_HEAP / GROUP_BYTES
     }
 
-    /// Has the metadata of a group on huge pages, and that of the groups before which are in use, if the heap is large. What was touched already stays where it is until the kernel makes a huge page of it. Where something fails nothing
-    /// changes for the group. By one thread at a time.
+    /// Has the metadata of a group on huge pages, and that of the groups before which are in use, if the heap
+    /// is large. What was touched already stays where it is until the kernel makes a huge page of it. Where
+    /// something fails nothing changes for the group. By one thread at a time.
     pub(super) fn make_huge<P: Pages>(&self, os: &P, group: usize) {
         if !self.aligned || !self.is_large(group) {
             return;
@@ -117,7 +128,8 @@ impl Tables {
 
     fn make_whole<P: Pages>(&self, os: &P, array: usize, first: usize) {
         let range = self.huge_page(array, first);
-        // SAFETY: a part of the tables, of which nothing was given back; more access harms nobody, and advice changes nothing that can be read.
+        // SAFETY: a part of the tables, of which nothing was given back; more access harms nobody, and advice
+        // changes nothing that can be read.
         let made =
             unsafe { os.protect(range, Protection::ReadWrite).and_then(|()| os.advise(range, Advice::Huge)) };
         if made.is_ok() {
@@ -131,7 +143,8 @@ impl Tables {
         AddressRange::new(self.arrays[array] + first * GROUP_PAGES * ELEMENT[array], ARENA_BYTES)
     }
 
-    /// Gives the memory of the metadata of heap pages back, in whole OS pages. When a call fails nothing changes. Returns how many pages that were counted as used are not any more.
+    /// Gives the memory of the metadata of heap pages back, in whole OS pages. When a call fails nothing
+    /// changes. Returns how many pages that were counted as used are not any more.
     ///
     /// # Safety
     /// Nobody needs what is there, nor uses it, nor can begin to meanwhile.
@@ -178,7 +191,8 @@ impl Tables {
         whole_pages(at(pages.start)..at(pages.end), self.os_page)
     }
 
-    /// Splits the huge pages of the unit that begins with a group. Behind a gap none is made again: see [`behind`](Self::behind).
+    /// Splits the huge pages of the unit that begins with a group. Behind a gap none is made again: see
+    /// [`behind`](Self::behind).
     pub(super) fn part<P: Pages>(&self, os: &P, first: usize) {
         for array in 0..ARRAYS {
             for group in (first..first + UNIT).step_by(groups_of(array)) {
@@ -193,7 +207,8 @@ impl Tables {
         }
     }
 
-    /// Has the unit of a group on huge pages that was split, as far as it can be: the kernel makes them in its own time.
+    /// Has the unit of a group on huge pages that was split, as far as it can be: the kernel makes them in its
+    /// own time.
     pub(super) fn join<P: Pages>(&self, os: &P, group: usize) {
         let unit = group / UNIT * UNIT;
         if self.ready(unit).fetch_and(!SPLIT, Ordering::Relaxed) & SPLIT == 0 || !self.aligned {
@@ -208,10 +223,12 @@ impl Tables {
         }
     }
 
-    /// Splits a huge page of which a part is going to be given back: the kernel would keep all of it, and collapse it again. Until the heap grows.
+    /// Splits a huge page of which a part is going to be given back: the kernel would keep all of it, and
+    /// collapse it again. Until the heap grows.
     ///
-    /// By halves, and before anything of it is given back: of a huge page that is mapped as a whole the kernel splits nothing when it is asked for all of it. It was asked so, and the memory of what
-    /// was given back stayed charged until the kernel ran short.
+    /// By halves, and before anything of it is given back: of a huge page that is mapped as a whole the kernel
+    /// splits nothing when it is asked for all of it. It was asked so, and the memory of what was given back
+    /// stayed charged until the kernel ran short.
     fn leave_huge<P: Pages>(&self, os: &P, array: usize, group: usize) {
         let huge = self.huge_page(array, group);
         self.ready(group / groups_of(array) * groups_of(array)).fetch_and(!WHOLE[array], Ordering::Relaxed);
@@ -219,7 +236,8 @@ impl Tables {
         let _ = unsafe { os.advise(huge, Advice::NoHuge) };
         let half = huge.len / 2;
         for start in [huge.start, huge.start + half] {
-            // SAFETY: as above; what is mapped keeps its contents. Where it fails, the kernel finds the memory when it needs some.
+            // SAFETY: as above; what is mapped keeps its contents. Where it fails, the kernel finds the memory
+            // when it needs some.
             let _ = unsafe { os.split(AddressRange::new(start, half)) };
         }
     }
@@ -521,7 +539,8 @@ mod tests {
         }
     }
 
-    /// A look at a mark before it could be written found an OS page of zeros, and after that the kernel made no huge page of marks, for each half gigabyte of the heap.
+    /// A look at a mark before it could be written found an OS page of zeros, and after that the kernel made no
+    /// huge page of marks, for each half gigabyte of the heap.
     #[test]
     fn nobody_looks_at_a_mark_before_it_is_on_a_huge_page() {
         let space = crate::object::space();

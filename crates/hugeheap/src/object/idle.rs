@@ -7,21 +7,31 @@
 //!                                                     look ─▶ half a decay time ─▶ look: it has used up no page since ─▶ hold it, collect 64 pages, hold it again …
 //! ```
 //!
-//! An owner that needs no blocks collects nothing, and what others freed in its heap is kept for as long as it sleeps. An interpreter's threads are [visited](super::visit) by who has the interpreter's lock. Here nobody has a lock. But who
-//! [holds](super::busy) a heap has its lists, queues, inbox and spare pages for itself, and of a *pending* page the owner's fast paths touch nothing, but for
+//! An owner that needs no blocks collects nothing, and what others freed in its heap is kept for as long as it
+//! sleeps. An interpreter's threads are [visited](super::visit) by who has the interpreter's lock. Here nobody
+//! has a lock. But who [holds](super::busy) a heap has its lists, queues, inbox and spare pages for itself, and
+//! of a *pending* page the owner's fast paths touch nothing, but for
 //!
 //! * a block that is remembered, and taken,
 //! * a free that began before the page was pending,
 //! * the page at hand.
 //!
-//! A page [at rest](super::vacate::at_rest) that has no remembered block and no live one is none of these: there is no block in it that could be freed. It goes back to the arenas. (A thread that frees one of its blocks a second time, and is stopped between two
-//! instructions for as long as all this takes, is not found out.) One thing the owner may still be about to do: to [settle](super::settle) the page, after it freed the last block. It takes its turn for that, and finds a page with another tag.
+//! A page [at rest](super::vacate::at_rest) that has no remembered block and no live one is none of these:
+//! there is no block in it that could be freed. It goes back to the arenas. (A thread that frees one of its
+//! blocks a second time, and is stopped between two instructions for as long as all this takes, is not found
+//! out.) One thing the owner may still be about to do: to [settle](super::settle) the page, after it freed the
+//! last block. It takes its turn for that, and finds a page with another tag.
 //!
-//! A page in which something lives stays in the queues, for the owner. What others freed in it cannot be collected without its word: it may be in the middle of a free there, for as long as it likes, of which nothing is seen yet, and both
-//! would change the bitmap and the count. (A model of that, with steps like these, failed at once.) But [OS pages](super::vacate) go of such pages, too. One in which nobody freed, which was claimed for that, is the owner's again.
+//! A page in which something lives stays in the queues, for the owner. What others freed in it cannot be
+//! collected without its word: it may be in the middle of a free there, for as long as it likes, of which
+//! nothing is seen yet, and both would change the bitmap and the count. (A model of that, with steps like
+//! these, failed at once.) But [OS pages](super::vacate) go of such pages, too. One in which nobody freed,
+//! which was claimed for that, is the owner's again.
 //!
-//! What is done here is done for as many pages at a time as take the owner microseconds to wait for. It has to wait if it comes to change its lists meanwhile, but for nothing else. The pages go to the arenas afterwards: that may take their lock, measure a peak that is
-//! about to end, or start a thread, for which the C library allocates.
+//! What is done here is done for as many pages at a time as take the owner microseconds to wait for. It has to
+//! wait if it comes to change its lists meanwhile, but for nothing else. The pages go to the arenas afterwards:
+//! that may take their lock, measure a peak that is about to end, or start a thread, for which the C library
+//! allocates.
 
 use super::busy::Held;
 use super::class::{CLASSES, Class};
@@ -36,10 +46,12 @@ use crate::lock::Guard;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-/// Pages that are looked at while a heap is held: 6 to 17 µs in the median, with two processors for four threads, after 16 µs for the barrier. Half as many would have half of the time go to barriers.
+/// Pages that are looked at while a heap is held: 6 to 17 µs in the median, with two processors for four
+/// threads, after 16 µs for the barrier. Half as many would have half of the time go to barriers.
 const AT_A_TIME: usize = 64;
 
-/// Attempts to hold a heap whose owner is busy, each with a barrier. It is busy for a microsecond, unless it was stopped there.
+/// Attempts to hold a heap whose owner is busy, each with a barrier. It is busy for a microsecond, unless it
+/// was stopped there.
 const TRIES: u32 = 3;
 
 /// Where in a heap's queues the next pages are.
@@ -71,7 +83,8 @@ impl Vacant {
 }
 
 impl<S: Source> Space<S> {
-    /// Collects for owners that are idle, and gives their spare pages back to the arenas. `quiet`: only for those that have used up no page since the last time.
+    /// Collects for owners that are idle, and gives their spare pages back to the arenas. `quiet`: only for
+    /// those that have used up no page since the last time.
     ///
     /// Says whether something is left for the next time.
     pub(crate) fn collect_for_idle(&'static self, quiet: bool) -> bool {
@@ -83,7 +96,8 @@ impl<S: Source> Space<S> {
         else {
             return false;
         };
-        // SAFETY: cores are never unmapped. The owner changes these fields with plain stores of whole words: each is read once, as what it was or is.
+        // SAFETY: cores are never unmapped. The owner changes these fields with plain stores of whole words:
+        // each is read once, as what it was or is.
         let seen = unsafe { Own::progress(&raw const (*core.as_ptr()).own) };
         let waits = seen.waits || shared.inbox.first.load(Ordering::Relaxed) != 0;
         if shared.hardened || !(waits || seen.spares) || !is_owned(shared) {
@@ -97,7 +111,8 @@ impl<S: Source> Space<S> {
         loop {
             match self.collect_some(core, shared, &mut walk) {
                 Some(true) => {}
-                // Who is busy does something, and collects for itself now and then. (In a forked child the heap of a missing thread may be busy for good.)
+                // Who is busy does something, and collects for itself now and then. (In a forked child the heap
+                // of a missing thread may be busy for good.)
                 Some(false) | None => return false,
             }
         }
@@ -111,7 +126,9 @@ impl<S: Source> Space<S> {
         walk: &mut Option<Walk>,
     ) -> Option<bool> {
         let (_visiting, held) = self.hold_owned(shared)?;
-        // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins, which are neither read nor written through this reference.
+        // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the
+        // same, on its fast paths: those of its bins, which are neither read nor written through this
+        // reference.
         let own = unsafe { &mut (*core.as_ptr()).own };
         let mut vacant = Vacant::default();
         let more = own.collect_held(&held, core, shared, walk, &mut vacant);
@@ -126,7 +143,8 @@ impl<S: Source> Space<S> {
         Some(more)
     }
 
-    /// Holds a heap, if somebody owns it and is not busy for long. A fork, and a thread that ends, wait for it: so each time anew.
+    /// Holds a heap, if somebody owns it and is not busy for long. A fork, and a thread that ends, wait for it:
+    /// so each time anew.
     pub(super) fn hold_owned(&self, shared: &'static Shared) -> Option<(Guard<'_, ()>, Held)> {
         let visiting = self.registry.visits.lock();
         if !is_owned(shared) {
@@ -190,7 +208,8 @@ impl<S: Source> Own<S> {
         true
     }
 
-    /// Takes a pending page of this heap in which nothing lives, if the owner's fast paths have nothing to do with it; and one in which nobody freed is not pending any more. Says no for all others.
+    /// Takes a pending page of this heap in which nothing lives, if the owner's fast paths have nothing to do
+    /// with it; and one in which nobody freed is not pending any more. Says no for all others.
     fn collect_at_rest(&mut self, _: &Held, core: NonNull<Core<S>>, page: Page, vacant: &mut Vacant) -> bool {
         let (mark, class) = (page.mark(), tag::class(page.tag()));
         if self.space.is_closed(page) {

@@ -7,8 +7,10 @@
 //!   counted  a cell: who changes the count, with plain steps       as the mark's state
 //! ```
 //!
-//! Loom fails where two change the list or the count at the same time, or a block is had by two. The order of the steps is repeated from `free`, `recent`, `busy` and `idle`. What the owner stores is seen in its order (release). The barrier is a fence on both sides: the owner has
-//! one before it looks at what another may have written, where the kernel's comes at any time.
+//! Loom fails where two change the list or the count at the same time, or a block is had by two. The order of
+//! the steps is repeated from `free`, `recent`, `busy` and `idle`. What the owner stores is seen in its order
+//! (release). The barrier is a fence on both sides: the owner has one before it looks at what another may have
+//! written, where the kernel's comes at any time.
 //! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
 use loom::cell::UnsafeCell;
@@ -199,7 +201,8 @@ fn a_page_without_live_blocks_goes() {
     });
 }
 
-/// A page that was claimed, and in which nobody has freed so far: it is the owner's again, or pending and announced once.
+/// A page that was claimed, and in which nobody has freed so far: it is the owner's again, or pending and
+/// announced once.
 #[test]
 fn what_is_freed_while_a_page_becomes_the_owners_again_is_announced() {
     loom::model(|| {

@@ -5,13 +5,16 @@
 //!                                         sorted out    when that class needs blocks, one page at a time
 //! ```
 //!
-//! A page stays pending until it is collected: whoever frees in it meanwhile needs no more than its bit. So a page is collected as late as can be,
-//! and the one that was announced first is the first. When all of the inbox was collected each time any class had used up a page, a thread that only takes
-//! blocks and one that only frees them had every page announced and collected again for a few blocks each, on cache lines that both of them wrote:
-//! 210 ns per block.
+//! A page stays pending until it is collected: whoever frees in it meanwhile needs no more than its bit. So a
+//! page is collected as late as can be, and the one that was announced first is the first. When all of the
+//! inbox was collected each time any class had used up a page, a thread that only takes blocks and one that
+//! only frees them had every page announced and collected again for a few blocks each, on cache lines that both
+//! of them wrote: 210 ns per block.
 //!
-//! Memory does not wait for a class that needs nothing: everything is collected before pages are taken from the arenas, when the owner frees in a page
-//! that is pending. With only that page's class collected there, a program that was done kept 6 MiB for good. And now and then ([`SELDOM`]) all but as many pages of each class as it has used up since the last time: it comes to these soon.
+//! Memory does not wait for a class that needs nothing: everything is collected before pages are taken from the
+//! arenas, when the owner frees in a page that is pending. With only that page's class collected there, a
+//! program that was done kept 6 MiB for good. And now and then ([`SELDOM`]) all but as many pages of each class
+//! as it has used up since the last time: it comes to these soon.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Own, Place, Shared};
@@ -23,10 +26,13 @@ use super::space::{Page, Source};
 use super::tag;
 use core::sync::atomic::Ordering;
 
-/// After so many times that some class has used up its page, the pages in the queues are collected that no class comes to soon: four mebibytes of new blocks, so what waits costs no more than that is used.
+/// After so many times that some class has used up its page, the pages in the queues are collected that no
+/// class comes to soon: four mebibytes of new blocks, so what waits costs no more than that is used.
 ///
-/// Seconds of `xmalloc --threads 2` and, with eight blocks to a page, of `xmalloc --threads 2 most=4096` (seven runs, by turns): all pages after 64 times 0.77 and 2.09; as here after 64 times 0.73 and 2.07, 128 0.69 and 1.93, 256 0.65 and 1.90; never 0.64
-/// and 1.80. All pages after 64 times were 4.7 blocks to a collected page of eight, and the pages that this left empty went to the arenas and came back; never are 7.2.
+/// Seconds of `xmalloc --threads 2` and, with eight blocks to a page, of `xmalloc --threads 2 most=4096` (seven
+/// runs, by turns): all pages after 64 times 0.77 and 2.09; as here after 64 times 0.73 and 2.07, 128 0.69 and 1.93,
+/// 256 0.65 and 1.90; never 0.64 and 1.80. All pages after 64 times were 4.7 blocks to a collected page of
+/// eight, and the pages that this left empty went to the arenas and came back; never are 7.2.
 const SELDOM: u32 = 256;
 
 /// Pending pages of a class.
@@ -98,7 +104,8 @@ impl<S: Source> Own<S> {
         space.give_runs(&spilled);
     }
 
-    /// Frees what other threads freed where that helps a class that has no free block known. Says whether it did anything.
+    /// Frees what other threads freed where that helps a class that has no free block known. Says whether it
+    /// did anything.
     pub(super) fn collect_for(&mut self, shared: &Shared, class: Class) -> bool {
         self.sort_inbox(shared);
         // What is not spare has to come from the arenas.
@@ -140,7 +147,8 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// The same for a class of which no page waits in its queue. Says no, with nothing changed, where one does or it is time to look at all queues.
+    /// The same for a class of which no page waits in its queue. Says no, with nothing changed, where one does
+    /// or it is time to look at all queues.
     #[inline(always)]
     pub(super) fn pass_queue(&mut self, class: Class) -> bool {
         let queue = &mut self.pending.queues[class];
@@ -261,7 +269,8 @@ impl<S: Source> Own<S> {
     }
 }
 
-/// Frees what other threads freed, in a page of which no window is open. What its mark says of all of it is changed once: window by window that was a tenth of what `xmalloc`'s producer does.
+/// Frees what other threads freed, in a page of which no window is open. What its mark says of all of it is
+/// changed once: window by window that was a tenth of what `xmalloc`'s producer does.
 fn free_windows(page: Page, class: Class) {
     let (mut windows, mut blocks) = (0, 0);
     for (window, word) in page.vacant().iter().enumerate() {

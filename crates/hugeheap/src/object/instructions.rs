@@ -2,7 +2,8 @@
 
 /// `word` with the bit `index % 64` set.
 ///
-/// One instruction; from `word | 1 << index` the compiler makes four here, because it hoists the shift over the test of the same bit.
+/// One instruction; from `word | 1 << index` the compiler makes four here, because it hoists the shift over the
+/// test of the same bit.
 #[inline(always)]
 pub(super) fn with_bit(mut word: u64, index: usize) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -32,7 +33,8 @@ pub(super) fn without_bit(mut word: u64, index: usize) -> u64 {
     word
 }
 
-/// The value in a register, of which the compiler knows nothing else: what it is made of is not computed again where it is used, nor put off until then. No instruction.
+/// The value in a register, of which the compiler knows nothing else: what it is made of is not computed again
+/// where it is used, nor put off until then. No instruction.
 #[inline(always)]
 pub(super) fn in_register(value: usize) -> usize {
     #[cfg(target_arch = "x86_64")]

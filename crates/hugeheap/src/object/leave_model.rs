@@ -5,9 +5,10 @@
 //!   arena    closed, left behind       as in the registry
 //! ```
 //!
-//! Loom fails where two change the queue at the same time, or where a page is left in the queue of a heap that waits, while no arena is closed. The order of the steps is repeated from `ownerless`, `busy`, `idle` and `vacate`. Where one
-//! side writes and then looks, a fence stands between; so it does for the barrier, on both sides.
-//! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
+//! Loom fails where two change the queue at the same time, or where a page is left in the queue of a heap that
+//! waits, while no arena is closed. The order of the steps is repeated from `ownerless`, `busy`, `idle` and
+//! `vacate`. Where one side writes and then looks, a fence stands between; so it does for the barrier, on both
+//! sides. (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

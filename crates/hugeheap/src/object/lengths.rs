@@ -6,11 +6,16 @@
 //!   span       4/15  3/10  4/12  3/8  4/9  4/8  8/15  5/8  3/4  7/8       16/15  5/4  3/2  7/4       9/4  5/2       7/2       9/2        heap pages / blocks
 //! ```
 //!
-//! Page runs alone would waste up to a heap page of each: a buffer of 16 KiB and a header had 32, one of 8 KiB and a header 16. The memory of such a program was twice what it asked for, and all of it is resident
-//! on huge pages. Of what is shorter than that a heap page has room for three or two, 5,440 or 8,192 bytes: with classes for these up to half as much again was lost. With the lengths between, which are those of [spans](super::spans), it is at most a fifth more, in the mean of all sizes up to 128 KiB a thirteenth, and a sixteenth just above
-//! 4, 8 and 16 KiB: buffers are mostly of a power of two and a header. Above 32 that cannot be had: the longer spans that it takes leave as much of an arena.
+//! Page runs alone would waste up to a heap page of each: a buffer of 16 KiB and a header had 32, one of 8 KiB
+//! and a header 16. The memory of such a program was twice what it asked for, and all of it is resident on huge
+//! pages. Of what is shorter than that a heap page has room for three or two, 5,440 or 8,192 bytes: with
+//! classes for these up to half as much again was lost. With the lengths between, which are those of
+//! [spans](super::spans), it is at most a fifth more, in the mean of all sizes up to 128 KiB a thirteenth, and
+//! a sixteenth just above 4, 8 and 16 KiB: buffers are mostly of a power of two and a header. Above 32 that
+//! cannot be had: the longer spans that it takes leave as much of an arena.
 //!
-//! All are multiples of [`UNIT`], and blocks are aligned as their length is. A request with an alignment that its length does not have gets the next one that has it.
+//! All are multiples of [`UNIT`], and blocks are aligned as their length is. A request with an alignment that
+//! its length does not have gets the next one that has it.
 
 use super::class::{MAX_BINNED, MAX_BLOCK, SHAPES, class_of};
 use super::pages::MAX_RUN;
@@ -19,7 +24,8 @@ use crate::arena::HEAP_PAGE_BYTES;
 /// The number of a length: page runs first, the shortest one is 0; then spans.
 pub(crate) type Length = usize;
 
-/// Heap pages of the longest page run that has a length: 1 MiB, as long as runs are. With 512 KiB a pair of `malloc` and `free` of 1 MiB took 3,100 instructions instead of 250.
+/// Heap pages of the longest page run that has a length: 1 MiB, as long as runs are. With 512 KiB a pair of
+/// `malloc` and `free` of 1 MiB took 3,100 instructions instead of 250.
 pub(super) const LONGEST: usize = 64;
 
 /// How a page run is cut.
@@ -45,7 +51,8 @@ impl Cut {
     }
 }
 
-/// Heap pages and blocks of spans, from short blocks to long ones. Few pages: those of a span come together, and go together.
+/// Heap pages and blocks of spans, from short blocks to long ones. Few pages: those of a span come together,
+/// and go together.
 const SPAN_CUTS: [(u32, u32); 18] = [
     (4, 15),
     (3, 10),
@@ -76,7 +83,8 @@ pub(super) const LENGTHS: usize = LONGEST + SPANS;
 /// Most blocks of a span.
 pub(super) const MOST_BLOCKS: usize = 15;
 
-/// Bytes that all lengths are multiples of: seven bits say how many of them lie before the first block of a page ([`span_place`](super::span_place)).
+/// Bytes that all lengths are multiples of: seven bits say how many of them lie before the first block of a
+/// page ([`span_place`](super::span_place)).
 pub(super) const UNIT: usize = 256;
 
 /// All lengths.
@@ -142,7 +150,8 @@ pub(super) const fn length_of(bytes: usize) -> Option<Length> {
     }
 }
 
-/// The length that a block gets which grows to more than [`MAX_BINNED`] bytes and not more than [`MAX_BLOCK`]: it is likely to grow on, and would be copied for each of the lengths between.
+/// The length that a block gets which grows to more than [`MAX_BINNED`] bytes and not more than [`MAX_BLOCK`]:
+/// it is likely to grow on, and would be copied for each of the lengths between.
 pub(super) const GROWN: Length = length_of_exactly(MAX_BLOCK);
 
 const fn length_of_exactly(bytes: usize) -> Length {
@@ -164,7 +173,9 @@ pub(super) const fn run_length(pages: usize) -> Option<Length> {
     if pages.wrapping_sub(1) < LONGEST { Some(pages - 1) } else { None }
 }
 
-/// Bytes of what a heap hands out for a request of so many: of a block, a page run or a large block, as [`Heap::usable_size`](super::Heap::usable_size) says afterwards. Hardened heaps hand out more, of their guards.
+/// Bytes of what a heap hands out for a request of so many: of a block, a page run or a large block, as
+/// [`Heap::usable_size`](super::Heap::usable_size) says afterwards. Hardened heaps hand out more, of their
+/// guards.
 ///
 /// The first blocks of a thread may be [longer](super::Heap::allocate_by_table).
 ///

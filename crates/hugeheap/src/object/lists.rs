@@ -1,9 +1,9 @@
 //! The lists of a bin: pages with free blocks that are not its current page.
 //!
-//! First in, first out: the page that had a block freed first is filled first. It had the longest time to get more free blocks, and a
-//! program that freed its objects in their order gets them back in that order, so that it walks upwards through memory later. Latest
-//! first was tried: refilling and then walking half a million objects took a fifth longer. What was freed last is still reused first, by
-//! the bin's recent windows.
+//! First in, first out: the page that had a block freed first is filled first. It had the longest time to get
+//! more free blocks, and a program that freed its objects in their order gets them back in that order, so that
+//! it walks upwards through memory later. Latest first was tried: refilling and then walking half a million
+//! objects took a fifth longer. What was freed last is still reused first, by the bin's recent windows.
 
 use super::class::{Class, WINDOWS};
 use super::heap::Own;
@@ -34,7 +34,8 @@ pub(crate) struct Lists {
     pub(crate) sparse: List,
 }
 
-/// Pages with free blocks of which the arenas are told at a time: 4 MiB, so that their lock and clock are paid once for so many.
+/// Pages with free blocks of which the arenas are told at a time: 4 MiB, so that their lock and clock are paid
+/// once for so many.
 const TOLD: u32 = 256;
 
 impl<S: Source> Own<S> {
@@ -71,9 +72,11 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Puts a page in which a block was freed at the end of the list of partial pages, and tells the arenas when these have become many: perhaps OS pages can be given back of them.
+    /// Puts a page in which a block was freed at the end of the list of partial pages, and tells the arenas
+    /// when these have become many: perhaps OS pages can be given back of them.
     ///
-    /// Nothing else tells them. Of a heap that loses nine of ten blocks at random few pages become empty, and the heap keeps those: it was looked at by chance.
+    /// Nothing else tells them. Of a heap that loses nine of ten blocks at random few pages become empty, and
+    /// the heap keeps those: it was looked at by chance.
     pub(super) fn link_partial(&mut self, class: Class, address: usize) {
         self.link(class, address, Listed::Partial);
         if self.listed_pages >= self.told_pages + TOLD {

@@ -1,4 +1,5 @@
-//! The mark of a heap page: whose it is, where something is free in it, and how much of it lives. All that a free of the owner needs besides the bitmap.
+//! The mark of a heap page: whose it is, where something is free in it, and how much of it lives. All that a
+//! free of the owner needs besides the bitmap.
 //!
 //! ```text
 //!   tag      see `tag`
@@ -10,20 +11,31 @@
 //!            ├ full ┼ live ────┼ unused ┼ listed ┼ used ┼ free ─────┤
 //! ```
 //!
-//! *free*: windows that may have a free block, but for the open one. A free does not note its window here: when none is left, who wants one looks at all words of the page. *full*: the page has no free block, and is neither at hand
-//! nor in a list, so that the first block that is freed there has to see to it that it is found. *live*: blocks that are live, those that other threads freed and nobody has collected included, and the free ones of the
-//! open window: taking a block there changes nothing here, and C does it without a call. A page at hand has [`AT_HAND`] more there, so that it is never found to be without one: a program may take and free a block in turn, and have no
-//! other one of the class. When each such free was looked at only to find that the page stays, the pair took twice the instructions. *listed*: the list of the bin that the page is in. *used*: the page was in use once, so its metadata is resident.
+//! *free*: windows that may have a free block, but for the open one. A free does not note its window here: when
+//! none is left, who wants one looks at all words of the page. *full*: the page has no free block, and is
+//! neither at hand nor in a list, so that the first block that is freed there has to see to it that it is
+//! found. *live*: blocks that are live, those that other threads freed and nobody has collected included, and
+//! the free ones of the open window: taking a block there changes nothing here, and C does it without a call. A
+//! page at hand has [`AT_HAND`] more there, so that it is never found to be without one: a program may take and
+//! free a block in turn, and have no other one of the class. When each such free was looked at only to find
+//! that the page stays, the pair took twice the instructions. *listed*: the list of the bin that the page is
+//! in. *used*: the page was in use once, so its metadata is resident.
 //!
-//! A mark has a cache line to itself, of which a page of blocks needs 48 bytes: each allocation and each free writes to one, and the pages of two threads' heaps lie side by side. With two to a line `larson` with two
-//! threads took 0.20 to 0.43 s in some hours of one virtual machine, one run like the other or not, and takes 0.15 to 0.21 s (30 runs each, by turns); in other hours as long.
-//! `glibc-thread` takes 7 % less. One thread takes as long. It is 0.2 % of the memory. (Eight shared one while the links were in an array of their own.)
+//! A mark has a cache line to itself, of which a page of blocks needs 48 bytes: each allocation and each free
+//! writes to one, and the pages of two threads' heaps lie side by side. With two to a line `larson` with two
+//! threads took 0.20 to 0.43 s in some hours of one virtual machine, one run like the other or not, and takes 0.15
+//! to 0.21 s (30 runs each, by turns); in other hours as long. `glibc-thread` takes 7 % less. One thread takes
+//! as long. It is 0.2 % of the memory. (Eight shared one while the links were in an array of their own.)
 //!
-//! The tag is written by the owner; another thread only sets its pending bit. The state is the owner's; others may read it for statistics. So it is changed by plain loads and stores, and all of it
-//! in one word: what is left when a free has counted says by one comparison whether the page has to be looked at.
+//! The tag is written by the owner; another thread only sets its pending bit. The state is the owner's; others
+//! may read it for statistics. So it is changed by plain loads and stores, and all of it in one word: what is
+//! left when a free has counted says by one comparison whether the page has to be looked at.
 //!
-//! With a count of live blocks a page without any is found at once. It was found by the bitmap before: where no window was without a free block, all of them were looked at when one had no live block left. But whether a window
-//! has one left is not foreseen where it has few: with a look at the block's own window with each free `glibc-thread` took a sixth longer, and with one at four windows, of which one nearly always has a live block, 5 %.
+//! With a count of live blocks a page without any is found at once. It was found by the bitmap before: where no
+//! window was without a free block, all of them were looked at when one had no live block left. But whether a
+//! window has one left is not foreseen where it has few: with a look at the block's own window with each free
+//! `glibc-thread` took a sixth longer, and with one at four windows, of which one nearly always has a live
+//! block, 5 %.
 
 use super::class::WINDOWS;
 use super::resized_length::ResizedLength;
@@ -40,8 +52,9 @@ const LISTED: u32 = 3 << LISTED_SHIFT;
 /// What a live block is in the state: eleven bits hold the 1,024 of a page.
 const LIVE: u32 = 1 << 20;
 
-/// What a page at hand counts besides its live blocks. Half of what the eleven bits have room for beside the 1,024 of a page: in a forked child a count may be too high by the block that a missing
-/// thread was taking or freeing, in a child's child by two.
+/// What a page at hand counts besides its live blocks. Half of what the eleven bits have room for beside the
+/// 1,024 of a page: in a forked child a count may be too high by the block that a missing thread was taking or
+/// freeing, in a child's child by two.
 const AT_HAND: u32 = 512 * LIVE;
 
 /// The page is full, and nobody looks for blocks there.
@@ -57,14 +70,18 @@ pub(crate) struct Mark {
     pub(crate) tag: AtomicU32,
     state: AtomicU32,
     pub(crate) links: Links,
-    /// Of a page of a span: the links of the third and fourth block that begin there. The first two have those of lists, right before these.
+    /// Of a page of a span: the links of the third and fourth block that begin there. The first two have those
+    /// of lists, right before these.
     more_links: [AtomicUsize; SPAN_BLOCKS - 2],
-    /// The state at the last look for vacant OS pages, and when some were given back last; 0: never. See `vacancy`: written by who looks.
+    /// The state at the last look for vacant OS pages, and when some were given back last; 0: never. See
+    /// `vacancy`: written by who looks.
     looked: AtomicU32,
     gone: AtomicU32,
-    /// Of a page of a span: for each block that begins there, 1 if it does not live. Bytes, so that one that begins to live changes nothing of another's.
+    /// Of a page of a span: for each block that begins there, 1 if it does not live. Bytes, so that one that
+    /// begins to live changes nothing of another's.
     idle: [AtomicU8; SPAN_BLOCKS],
-    /// Of the live run or large block that begins at a page without a tag, and was resized: its length (see [`ResizedLength`]); 0: none does, or it is not known.
+    /// Of the live run or large block that begins at a page without a tag, and was resized: its length (see
+    /// [`ResizedLength`]); 0: none does, or it is not known.
     resized: AtomicU32,
 }
 
@@ -103,11 +120,13 @@ impl Mark {
         self.state.store(change(self.state()), Ordering::Relaxed);
     }
 
-    /// A block was freed. Says whether the page has to be looked at: it is noted as full, or has no live block any more. One comparison for both: that is why the sign says that it is full.
+    /// A block was freed. Says whether the page has to be looked at: it is noted as full, or has no live block
+    /// any more. One comparison for both: that is why the sign says that it is full.
     #[inline(always)]
     pub(super) fn note_free(&self) -> bool {
         self.change(|state| state.wrapping_sub(LIVE));
-        // Read again, which a processor answers from the store: with what was stored kept in a register it is two instructions more.
+        // Read again, which a processor answers from the store: with what was stored kept in a register it is
+        // two instructions more.
         (self.state() as i32) < LIVE as i32
     }
 
@@ -121,7 +140,9 @@ impl Mark {
         self.change(|state| state | FULL);
     }
 
-    /// Windows that may have a free block. (Of the first page of a run: its length in pages. Of a page of a span: see [`span_place`](super::span_place). Of a collected object with cards: their words with dirty ones.)
+    /// Windows that may have a free block. (Of the first page of a run: its length in pages. Of a page of a
+    /// span: see [`span_place`](super::span_place). Of a collected object with cards: their words with dirty
+    /// ones.)
     #[inline(always)]
     pub(crate) fn free(&self) -> u16 {
         self.state() as u16
@@ -163,7 +184,8 @@ impl Mark {
         self.live().wrapping_sub(AT_HAND / LIVE)
     }
 
-    /// Whether the page may be at hand: it counts so many. Of the smallest blocks one that is not may count as many, too.
+    /// Whether the page may be at hand: it counts so many. Of the smallest blocks one that is not may count as
+    /// many, too.
     pub(super) fn may_be_at_hand(&self) -> bool {
         self.live() >= AT_HAND / LIVE
     }
@@ -204,7 +226,8 @@ impl Mark {
         ((self.state() & LISTED) >> LISTED_SHIFT) as usize
     }
 
-    /// The list that the page is in; 0: in none, which is at hand or a spare page. In either case nobody has to find it.
+    /// The list that the page is in; 0: in none, which is at hand or a spare page. In either case nobody has to
+    /// find it.
     pub(super) fn set_listed(&self, list: usize) {
         self.change(|state| state & !(LISTED | FULL) | (list as u32) << LISTED_SHIFT & LISTED);
     }
@@ -214,7 +237,8 @@ impl Mark {
         self.state().wrapping_sub(others.wrapping_mul(LIVE))
     }
 
-    /// The page is looked at for vacant OS pages, with so many blocks that others freed. Says whether its state is that of the look before.
+    /// The page is looked at for vacant OS pages, with so many blocks that others freed. Says whether its state
+    /// is that of the look before.
     pub(super) fn look(&self, others: u32) -> bool {
         let (state, before) = (self.state_without(others), self.looked.load(Ordering::Relaxed));
         if state != before {
@@ -256,7 +280,8 @@ impl Mark {
     #[inline(always)]
     pub(super) fn span_link(&self, block: usize) -> &AtomicUsize {
         let links = (&raw const *self).cast::<u8>().wrapping_add(SPAN_LINKS).cast::<AtomicUsize>();
-        // SAFETY: four links lie there in the mark, as asserted above. Found by a branch for each, which of them it is cost as much as all else that is looked up.
+        // SAFETY: four links lie there in the mark, as asserted above. Found by a branch for each, which of
+        // them it is cost as much as all else that is looked up.
         unsafe { &*links.add(block % SPAN_BLOCKS) }
     }
 

@@ -1,6 +1,7 @@
 //! What a program can do wrong with a block, and the line it is told.
 //!
-//! Every free is checked exactly, in release builds: the address has a bit, and the bit says whether a live block begins there.
+//! Every free is checked exactly, in release builds: the address has a bit, and the bit says whether a live
+//! block begins there.
 
 use crate::arena::BadFree;
 use core::fmt;
@@ -42,7 +43,8 @@ pub enum Mistake {
 }
 
 impl Mistake {
-    /// What it is called where a block was resized and not freed: the line said "freed", and who looked for a free found none.
+    /// What it is called where a block was resized and not freed: the line said "freed", and who looked for a
+    /// free found none.
     #[must_use]
     pub const fn of_resize(self) -> Self {
         match self {

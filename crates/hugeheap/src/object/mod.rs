@@ -29,6 +29,7 @@
 //! | `heap` | a heap, and allocating: the fast paths |
 //! | `free` | freeing by the owner: the fast paths |
 //! | `bin` | where the next block of a class comes from |
+//! | `window` | the bits from which it takes blocks one after the other |
 //! | `recent` | the blocks that a bin remembers |
 //! | `windows` | opening and leaving windows |
 //! | `begin` | beginning a page without a live block |
@@ -159,14 +160,15 @@ mod verify;
 mod visit;
 mod waiting;
 mod walk;
+mod window;
 mod windows;
 
 /// The atomics of `remote`.
 mod atomic {
     pub(super) use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-    /// What was written is seen before what is looked at next: nothing to do, because both are of the order SeqCst. The model, which takes that for less,
-    /// has a fence here.
+    /// What was written is seen before what is looked at next: nothing to do, because both are of the order
+    /// SeqCst. The model, which takes that for less, has a fence here.
     #[inline(always)]
     pub(super) fn written_before_look() {}
 }

@@ -6,9 +6,10 @@
 //!   owner   what it did with bits it took: `freed`      in place of the bitmap
 //! ```
 //!
-//! The steps themselves are those of `remote`: this module has a copy of that file on loom's atomics. The order in which they are called
-//! is repeated from `remote_free` and `ownerless`. Loom knows sequentially consistent fences, but takes accesses of that order for acquire and
-//! release: where one side writes and then looks, a fence stands between, for what the accesses mean together.
+//! The steps themselves are those of `remote`: this module has a copy of that file on loom's atomics. The order
+//! in which they are called is repeated from `remote_free` and `ownerless`. Loom knows sequentially consistent
+//! fences, but takes accesses of that order for acquire and release: where one side writes and then looks, a
+//! fence stands between, for what the accesses mean together.
 //! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
 use super::tag;

@@ -7,11 +7,13 @@
 //!                                     └─▶ heap waits: visit ─▶ collected ─▶ emptied pages to the arenas ─▶ heap waits again ─▶ …
 //! ```
 //!
-//! Nobody comes to collect what is freed there, so whoever frees does, and memory does not stay. Both sides first write (the inbox; the state) and then look (at the state; at the inbox), with sequential
-//! consistency, so one of them sees the other.
+//! Nobody comes to collect what is freed there, so whoever frees does, and memory does not stay. Both sides
+//! first write (the inbox; the state) and then look (at the state; at the inbox), with sequential consistency,
+//! so one of them sees the other.
 //!
-//! A block is freed in a visit by the owner's fast path. When each was announced, put into the inbox and collected from there, alone, since its page was not pending any more, to take a block and to drop it when its
-//! thread had ended took 754 instructions, ten of them atomic; now 276 (`tests/instructions`, `left`).
+//! A block is freed in a visit by the owner's fast path. When each was announced, put into the inbox and
+//! collected from there, alone, since its page was not pending any more, to take a block and to drop it when
+//! its thread had ended took 754 instructions, ten of them atomic; now 276 (`tests/instructions`, `left`).
 
 use super::heap::Heap;
 use super::registry::{VISITED, WAITING};
@@ -32,8 +34,9 @@ impl<S: Source> Space<S> {
         Some(visit)
     }
 
-    /// Frees a block of a waiting heap. Says no, with nothing changed, where somebody has the heap, and for what its owner's fast path does not know: mistakes, pages in which others freed. In a hardened heap a block goes into
-    /// quarantine when it is collected.
+    /// Frees a block of a waiting heap. Says no, with nothing changed, where somebody has the heap, and for
+    /// what its owner's fast path does not know: mistakes, pages in which others freed. In a hardened heap a
+    /// block goes into quarantine when it is collected.
     ///
     /// # Safety
     /// As for [`Heap::free`].
@@ -97,8 +100,9 @@ impl<S: Source> Heap<S> {
 
     /// The same after a visit: it counts among those that may be waiting.
     ///
-    /// The inbox may have got a page since it was collected. And there may be pages in the queues: put there by who collected for an idle owner, or because they lie in an arena that was closed. Nobody announces those again. They stayed until
-    /// somebody adopted the heap, with all that was freed in them.
+    /// The inbox may have got a page since it was collected. And there may be pages in the queues: put there by
+    /// who collected for an idle owner, or because they lie in an arena that was closed. Nobody announces those
+    /// again. They stayed until somebody adopted the heap, with all that was freed in them.
     pub(super) fn wait_again(&mut self) -> bool {
         let (core, registry) = (self.core, &self.own().space.registry);
         let queued = {
@@ -118,8 +122,9 @@ impl<S: Source> Heap<S> {
             || queued && registry.closed.load(Ordering::SeqCst) == 0
     }
 
-    /// Gives back what a heap that nobody owns keeps, after it was collected: of a hardened one without what waits in quarantine, or a block that is freed
-    /// after its thread's end would be had at once. When that ends: see `waiting`.
+    /// Gives back what a heap that nobody owns keeps, after it was collected: of a hardened one without what
+    /// waits in quarantine, or a block that is freed after its thread's end would be had at once. When that
+    /// ends: see `waiting`.
     fn trim_but_quarantine(&mut self) {
         if self.own().preset.is_none() {
             self.trim();

@@ -7,9 +7,11 @@
 //!
 //! Both may be freed by any thread; the arenas' lock orders it.
 //!
-//! Runs have a [tag](super::runs), and the arenas' lock is not needed to resize them as long as their heap pages stay the same. Of those that were copied as they grew, and of large blocks, the mark of the first page says so
-//! from the first time on that they are resized: then they may be resized for each piece that is appended. It is forgotten before the arenas get them back, or move them. What begins at a page of which nothing
-//! is said may be anything. See [`resized_length`](super::resized_length).
+//! Runs have a [tag](super::runs), and the arenas' lock is not needed to resize them as long as their heap
+//! pages stay the same. Of those that were copied as they grew, and of large blocks, the mark of the first page
+//! says so from the first time on that they are resized: then they may be resized for each piece that is
+//! appended. It is forgotten before the arenas get them back, or move them. What begins at a page of which
+//! nothing is said may be anything. See [`resized_length`](super::resized_length).
 
 use super::class::MAX_BINNED;
 use super::mistake::Mistake;
@@ -19,7 +21,8 @@ use crate::arena::{self, ARENA_BYTES, Arenas, BadFree, HEAP_PAGE_BYTES, layout};
 use core::ptr::NonNull;
 use hugeheap_os::{AddressRange, Os};
 
-/// Largest request, in bytes, that gets a page run. Half an arena: a longer one would cut arenas so that the rest is of little use.
+/// Largest request, in bytes, that gets a page run. Half an arena: a longer one would cut arenas so that the
+/// rest is of little use.
 pub(super) const MAX_RUN: usize = ARENA_BYTES / 2;
 
 /// Memory from the arenas, and whether all of it is known to be zero.
@@ -37,8 +40,9 @@ pub(super) enum Resized {
 }
 
 impl<S: Source> Space<S> {
-    /// A page run or large block for what has grown from `have` bytes, and so is likely to grow on: there is room behind it, where that can be had, or pages to spare. The last arena of a
-    /// large one may be a huge page. What would be a run may be a large block, too, on OS pages.
+    /// A page run or large block for what has grown from `have` bytes, and so is likely to grow on: there is
+    /// room behind it, where that can be had, or pages to spare. The last arena of a large one may be a huge
+    /// page. What would be a run may be a large block, too, on OS pages.
     pub(super) fn allocate_growing(&self, have: usize, bytes: usize) -> Option<NonNull<u8>> {
         let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES)?;
         let exact = ResizedLength::of(bytes);
@@ -130,13 +134,15 @@ impl<S: Source> Space<S> {
             return Ok(Resized::Here(here));
         }
         let before = self.forget_resized(address);
-        // To a heap page: from here on the arenas are not told as long as these stay the same. More than the address space is refused by them.
+        // To a heap page: from here on the arenas are not told as long as these stay the same. More than the
+        // address space is refused by them.
         let whole = bytes.checked_next_multiple_of(HEAP_PAGE_BYTES).unwrap_or(bytes);
         let mut length = ResizedLength::of(whole);
         let (old, moved, left) = self.source().with(|arenas| {
             let old = bytes_at(arenas, address)?;
             let large = arenas.large_bytes(address).is_ok();
-            // One that is as short as a run becomes a run when it shrinks: others have no use for the rest of its arena. At half, so that it does not wander.
+            // One that is as short as a run becomes a run when it shrinks: others have no use for the rest of
+            // its arena. At half, so that it does not wander.
             if large && (bytes > MAX_RUN || old <= MAX_RUN && bytes > old / 2) {
                 let moved = arenas.resize_large(address, whole)?;
                 let left = moved.filter(|moved| moved.get() != address).map(|_| {
@@ -161,20 +167,23 @@ impl<S: Source> Space<S> {
         }
         match (moved, before) {
             (Some(moved), _) => self.note_resized(moved, length),
-            // It is as it was, and perhaps stays so: who copies it may have no memory for that. What it has to spare is known nowhere else.
+            // It is as it was, and perhaps stays so: who copies it may have no memory for that. What it has to
+            // spare is known nowhere else.
             (None, Some(before)) => self.note_resized(here, before),
             (None, None) => {}
         }
         Ok(moved.map_or(Resized::Has(old), Resized::Here))
     }
 
-    /// Whether what begins at `address` is known to have the length of a request of `bytes` bytes: a page without a tag, of something live.
+    /// Whether what begins at `address` is known to have the length of a request of `bytes` bytes: a page
+    /// without a tag, of something live.
     pub(super) fn fits_resized(&self, address: usize, bytes: usize) -> bool {
         let page = self.page(address).filter(|page| bytes > MAX_BINNED && page.address() == address);
         page.and_then(|page| page.mark().resized()).is_some_and(|length| length.fits(bytes))
     }
 
-    /// What begins at `block` is so long now. Without memory for metadata the arenas are asked the next time, and it has nothing to spare: that would be known nowhere.
+    /// What begins at `block` is so long now. Without memory for metadata the arenas are asked the next time,
+    /// and it has nothing to spare: that would be known nowhere.
     fn note_resized(&self, block: NonNull<u8>, length: ResizedLength) {
         let address = block.as_ptr() as usize;
         let Some(page) = self.page_or_add(address) else {
@@ -197,11 +206,13 @@ impl<S: Source> Space<S> {
     }
 }
 
-/// Part of its bytes by which what grows little by little grows at most, as a divisor. With 16 what lists have behind their end, where they are rounded up, was enough for some of them to count.
+/// Part of its bytes by which what grows little by little grows at most, as a divisor. With 16 what lists have
+/// behind their end, where they are rounded up, was enough for some of them to count.
 const LITTLE: usize = 64;
 
-/// Whether what has `have` bytes and is to have `bytes` grows little by little: text and buffers do, to which pieces are appended. A list has room for more elements than it needs each time that it grows, and needs
-/// no pages to spare.
+/// Whether what has `have` bytes and is to have `bytes` grows little by little: text and buffers do, to which
+/// pieces are appended. A list has room for more elements than it needs each time that it grows, and needs no
+/// pages to spare.
 fn is_little_by_little(have: usize, bytes: usize) -> bool {
     bytes > have && bytes - have < have / LITTLE
 }

@@ -7,24 +7,29 @@
 //!                                                                                          no: the current window
 //! ```
 //!
-//! Who asks the current window first ([`Heap::allocate_near`]) finds it full as long as blocks are taken and freed in turn somewhere else: then each pair comes here, for 70
-//! instructions more (`tests/instructions/test_interpreters.py`). So a window from which two blocks in a row are retaken, and which is one of the page at hand, becomes the current one. With every such
-//! window opened, a program that replaces blocks at random would open one for each.
+//! Who asks the current window first ([`Heap::allocate_near`]) finds it full as long as blocks are taken and
+//! freed in turn somewhere else: then each pair comes here, for 70 instructions more
+//! (`tests/instructions/test_interpreters.py`). So a window from which two blocks in a row are retaken, and
+//! which is one of the page at hand, becomes the current one. With every such window opened, a program that
+//! replaces blocks at random would open one for each.
 //!
-//! A remembered block is free in its page's bitmap, like any other, and is taken from nowhere else: a window is opened only where no block of it is remembered. So one look at its
-//! place is enough. Its page is at hand or in a list, so it is lost to nobody when it is forgotten.
+//! A remembered block is free in its page's bitmap, like any other, and is taken from nowhere else: a window is
+//! opened only where no block of it is remembered. So one look at its place is enough. Its page is at hand or
+//! in a list, so it is lost to nobody when it is forgotten.
 
-use super::bin::{GATHERED, Window};
+use super::bin::GATHERED;
 use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
 use super::heap::{Core, Heap, Own, window_number};
 use super::instructions::without_bit;
 use super::space::{Bitmap, Source};
 use super::tag;
+use super::window::Window;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// The first class of which blocks are always gathered: above 512 bytes a window has one or two, and to open it costs as much as to gather eight. From 256 bytes on no program with one thread was
-/// faster, and `xmalloc` with two took a quarter longer.
+/// The first class of which blocks are always gathered: above 512 bytes a window has one or two, and to open it
+/// costs as much as to gather eight. From 256 bytes on no program with one thread was faster, and `xmalloc`
+/// with two took a quarter longer.
 pub(super) const FEW: Class = small_class_of(512) + 1;
 
 /// Whether a window has so few blocks of that class that they are always gathered.
@@ -34,8 +39,8 @@ pub(super) fn has_few(class: Class) -> bool {
 }
 
 impl<S: Source> Heap<S> {
-    /// The block that was freed last is taken again, or the current window has no free one. That it does no more is what keeps it from
-    /// saving registers.
+    /// The block that was freed last is taken again, or the current window has no free one. That it does no
+    /// more is what keeps it from saving registers.
     #[inline(never)]
     pub(super) fn refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
@@ -61,7 +66,8 @@ impl<S: Source> Heap<S> {
         Self::refill_from_windows(core, class)
     }
 
-    /// Answers the block itself, because what it is given tells the compiler nothing of it: so this is the last thing called.
+    /// Answers the block itself, because what it is given tells the compiler nothing of it: so this is the last
+    /// thing called.
     #[inline(never)]
     fn follow(core: NonNull<Core<S>>, class: Class, granule: usize) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
@@ -110,8 +116,9 @@ impl<S: Source> Own<S> {
             let (word, mark) = (&*self.vacant.add(window), self.mark_of(window));
             let vacant = word.load(Ordering::Relaxed);
             debug_assert!(vacant >> (granule % 64) & 1 != 0, "a remembered block is free");
-            // Counted first, for a child that another thread forks in between: there a block may be free that counts as live, and none live that does not, or its page was given back. And remembered until it is counted, for who
-            // gives vacant OS pages back (`vacate`).
+            // Counted first, for a child that another thread forks in between: there a block may be free that
+            // counts as live, and none live that does not, or its page was given back. And remembered until it
+            // is counted, for who gives vacant OS pages back (`vacate`).
             mark.add_live(1);
             compiler_fence(Ordering::Release);
             self.bin_on(way).recall_from(place);
@@ -122,7 +129,8 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Whether the block that was retaken lies in the same window as the one before, while the current window has no free block.
+    /// Whether the block that was retaken lies in the same window as the one before, while the current window
+    /// has no free block.
     #[inline(always)]
     fn returns_to(&mut self, class: Class, granule: usize) -> bool {
         let number = (granule / 64) as u32;
@@ -130,7 +138,8 @@ impl<S: Source> Own<S> {
         core::mem::replace(&mut bin.window, number) == number && bin.current.free() == 0
     }
 
-    /// Makes the window of a block that was just retaken the current one, if it is one of the page at hand. The one before is full, so nothing is written back.
+    /// Makes the window of a block that was just retaken the current one, if it is one of the page at hand. The
+    /// one before is full, so nothing is written back.
     fn follow(&mut self, class: Class, granule: usize) {
         let number = granule / 64;
         if self.page_near(class) != Some(number / WINDOWS) {
@@ -149,14 +158,16 @@ impl<S: Source> Own<S> {
         self.bins[class].set_current(window);
     }
 
-    /// Leaves the current window of a class, and takes the next free block of the page at hand; its bin remembers those after it, in their order.
-    /// `None` when the page has none, or lies where blocks are not remembered.
+    /// Leaves the current window of a class, and takes the next free block of the page at hand; its bin
+    /// remembers those after it, in their order. `None` when the page has none, or lies where blocks are not
+    /// remembered.
     fn gather(&mut self, class: Class) -> Option<NonNull<u8>> {
         if self.bins[class].current.is_open() {
             self.leave_window(class);
         }
         let page = self.page_near(class)?;
-        // What is noted may have no free block. Then all are looked at: to leave the page at once was to leave it as full with blocks in other windows, which nobody found.
+        // What is noted may have no free block. Then all are looked at: to leave the page at once was to leave
+        // it as full with blocks in other windows, which nobody found.
         loop {
             let windows = self.windows_near(page, class);
             if windows == 0 {

@@ -1,36 +1,41 @@
 //! Where a bin's next block comes from when no recent window has one: the page at hand, other pages, a new one.
 //!
-//! The order keeps pages and arenas full so that others drain: what was freed last, then the page at hand, then pages with few free
-//! windows, then those that are mostly free, and new pages last, which the arenas take from their fullest arena.
+//! The order keeps pages and arenas full so that others drain: what was freed last, then the page at hand, then
+//! pages with few free windows, then those that are mostly free, and new pages last, which the arenas take from
+//! their fullest arena.
 
-use super::bin::Window;
 use super::class::{CLASSES, Class, SHAPES};
 use super::heap::{Own, SPARES, Shared};
 use super::lists::Listed;
 use super::space::{Page, Source};
 use super::tag::{self, SPARE};
+use super::window::Window;
 use super::windows::windows_at_hand;
 use crate::arena::{ARENA_BYTES, HEAP_PAGES};
 use core::sync::atomic::Ordering;
 
-/// Pages of the list of partial ones looked at to find one that is not sparse. Each look is a cache miss; after this many the
-/// list is sparse throughout, and any page will do.
+/// Pages of the list of partial ones looked at to find one that is not sparse. Each look is a cache miss; after
+/// this many the list is sparse throughout, and any page will do.
 const LOOK: u32 = 8;
 
 /// Pages that a heap takes from the arenas at once, at most: half of what it keeps.
 const MOST_AT_ONCE: u32 = SPARES as u32 / 2;
 
-/// The heap page of an arena from which on a heap looks for pages: heaps with neighbouring numbers, of threads at work together, begin far from each other. 79 is the
-/// golden section of 128, so any few in a row are spread; the first heap begins at 0. A multiple of eight, so that few pages are cut off from the rest.
+/// The heap page of an arena from which on a heap looks for pages: heaps with neighbouring numbers, of threads
+/// at work together, begin far from each other. 79 is the golden section of 128, so any few in a row are
+/// spread; the first heap begins at 0. A multiple of eight, so that few pages are cut off from the rest.
 ///
-/// From the lowest free page for all, heaps of two threads had pages by turns, and each wrote to lines of metadata that the other one read: with two threads `larson` took a
-/// fifth longer, `mstress` and `glibc-thread` 4 to 7 %. Arenas of their own were tried instead. They were no faster, and `rptest` had a fifth more resident memory.
+/// From the lowest free page for all, heaps of two threads had pages by turns, and each wrote to lines of
+/// metadata that the other one read: with two threads `larson` took a fifth longer, `mstress` and
+/// `glibc-thread` 4 to 7 %. Arenas of their own were tried instead. They were no faster, and `rptest` had a
+/// fifth more resident memory.
 const fn home_of(heap: u32) -> u32 {
     (heap.wrapping_sub(1).wrapping_mul(79) % HEAP_PAGES) & !7
 }
 
 impl<S: Source> Own<S> {
-    /// A block from the next window or page: the bin has no free block in an open window. `None` when the system has no memory.
+    /// A block from the next window or page: the bin has no free block in an open window. `None` when the
+    /// system has no memory.
     pub(super) fn refill(&mut self, shared: &Shared, class: Class) -> Option<usize> {
         if self.preset.is_some() {
             return self.refill_hardened(shared, class);
@@ -42,8 +47,8 @@ impl<S: Source> Own<S> {
             if self.next_window(class) {
                 return self.bins[class].current.take();
             }
-            // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in no list, and with it left only
-            // afterwards nobody found them again.
+            // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in
+            // no list, and with it left only afterwards nobody found them again.
             self.leave_page(class);
             self.collect_now_and_then(shared, class);
             if self.next_page(class) {
@@ -156,12 +161,15 @@ impl<S: Source> Own<S> {
         true
     }
 
-    /// Takes pages from the arenas: more than the last time, so that a small heap takes few. Says no when there is no memory.
+    /// Takes pages from the arenas: more than the last time, so that a small heap takes few. Says no when there
+    /// is no memory.
     ///
-    /// 1, 2, 3, 4 and 6, and from then on 8 to 16, for which policy `auto` has huge pages: a heap of 256 KiB is on OS pages. With twice as many each time a program that
-    /// touched eight size classes asked for 8, and had 2.3 MiB of anonymous memory instead of 0.3.
+    /// 1, 2, 3, 4 and 6, and from then on 8 to 16, for which policy `auto` has huge pages: a heap of 256 KiB is
+    /// on OS pages. With twice as many each time a program that touched eight size classes asked for 8, and had 2.3
+    /// MiB of anonymous memory instead of 0.3.
     ///
-    /// Until it takes so many, most of its pages stay at hand, and are used in part: the arenas learn of that. Of threads that took few blocks and freed none nobody looked for what is vacant.
+    /// Until it takes so many, most of its pages stay at hand, and are used in part: the arenas learn of that.
+    /// Of threads that took few blocks and freed none nobody looked for what is vacant.
     fn take_spares(&mut self) -> bool {
         let batch = self.batch as usize;
         let few = self.batch < MOST_AT_ONCE;
@@ -181,8 +189,8 @@ impl<S: Source> Own<S> {
         self.spare_count > 0
     }
 
-    /// Gives back what the heap keeps without live blocks: spare pages, and pages that bins hold. Returns the number of spare pages given
-    /// back.
+    /// Gives back what the heap keeps without live blocks: spare pages, and pages that bins hold. Returns the
+    /// number of spare pages given back.
     pub(super) fn trim(&mut self, shared: &Shared) -> usize {
         self.collect(shared);
         for class in 1..CLASSES {

@@ -9,17 +9,19 @@
 //!   Lost ◀── a fork left it in the middle of a change          Visited: by a thread that freed in it
 //! ```
 //!
-//! A heap is never destroyed: its live blocks belong to the program. A thread that ends leaves its heap *waiting*; the next thread that
-//! needs one adopts it with everything in it. A thread that frees in a waiting heap [does what its owner would](super::ownerless), so that memory does not stay
-//! because nobody came.
+//! A heap is never destroyed: its live blocks belong to the program. A thread that ends leaves its heap *waiting*;
+//! the next thread that needs one adopts it with everything in it. A thread that frees in a waiting heap [does
+//! what its owner would](super::ownerless), so that memory does not stay because nobody came.
 //!
-//! A thread that has left its heap may take another: a destructor allocates. If that was the last one to be called, nobody leaves this heap. So it is noted as *late*, and
-//! whoever would make a heap looks first whether the threads of late ones are gone. All heaps of threads are late where the C library has no key to be told by that a thread ends; so
-//! not all late ones are asked for each time, but [`ASKED`] of them, in turn.
+//! A thread that has left its heap may take another: a destructor allocates. If that was the last one to be
+//! called, nobody leaves this heap. So it is noted as *late*, and whoever would make a heap looks first whether
+//! the threads of late ones are gone. All heaps of threads are late where the C library has no key to be told
+//! by that a thread ends; so not all late ones are asked for each time, but [`ASKED`] of them, in turn.
 //!
-//! After a fork the child has one thread. The heaps that belong to the others are waiting there (one that is owned by a handle may be the forking thread's, and
-//! stays owned), unless they were in the middle of a change of their lists
-//! at that moment: those are *lost*, their live blocks stay valid, but their free ones are never used again.
+//! After a fork the child has one thread. The heaps that belong to the others are waiting there (one that is
+//! owned by a handle may be the forking thread's, and stays owned), unless they were in the middle of a change
+//! of their lists at that moment: those are *lost*, their live blocks stay valid, but their free ones are never
+//! used again.
 
 use super::apart::Apart;
 use super::heap::{Core, FIRST_BATCH, Heap, Inbox, Own, Shared, Turn};
@@ -46,14 +48,16 @@ const HEAPS: usize = 1 << 16;
 
 const _: () = assert!(tag::heap(tag::tag(HEAPS as u32 - 1, 0)) == HEAPS as u32 - 1);
 
-/// Late heaps of which the system is asked, at most, when one is wanted, a system call each. With more of them than one in so many whose thread is gone, one is found each time.
+/// Late heaps of which the system is asked, at most, when one is wanted, a system call each. With more of them
+/// than one in so many whose thread is gone, one is found each time.
 const ASKED: usize = 64;
 
 /// Heaps made from one mapping.
 const CHUNK: usize = 8;
 
-/// The waiting heaps of a kind. With one count for both a single heap of the other kind had each acquisition look at all heaps; and with each search from the first heap on, to take heaps that waited was
-/// quadratic: 65,534 of them took 2 min 19 s.
+/// The waiting heaps of a kind. With one count for both a single heap of the other kind had each acquisition
+/// look at all heaps; and with each search from the first heap on, to take heaps that waited was quadratic:
+/// 65,534 of them took 2 min 19 s.
 pub(super) struct Waiting {
     /// Heaps that may be waiting.
     pub(super) count: AtomicUsize,
@@ -167,8 +171,8 @@ impl<S: Source> Space<S> {
         self.acquire_as(self.source().hardened(), OWNED)
     }
 
-    /// The same for a thread and for nobody else. In a forked child, where the thread is missing, it waits for an owner. A heap that was acquired by hand may be the
-    /// forking thread's: it stays as it is.
+    /// The same for a thread and for nobody else. In a forked child, where the thread is missing, it waits for
+    /// an owner. A heap that was acquired by hand may be the forking thread's: it stays as it is.
     pub(super) fn acquire_for_thread(&'static self) -> Option<Heap<S>> {
         let mut heap = self.acquire_as(self.source().hardened(), THREAD)?;
         heap.group();
@@ -283,7 +287,8 @@ impl<S: Source> Space<S> {
         let preset = if hardened { Some(self.make_preset()?) } else { None };
         let core = making.0 as *mut Core<S>;
         *making = (making.0 + bytes, making.1 - bytes);
-        // SAFETY: fresh memory of the chunk, zero and aligned (chunks begin at 64 KiB and cores follow each other), given to nobody else.
+        // SAFETY: fresh memory of the chunk, zero and aligned (chunks begin at 64 KiB and cores follow each
+        // other), given to nobody else.
         unsafe {
             Own::make_at(&raw mut (*core).own, self, number as u32, preset);
             (&raw mut (*core).shared).write(Shared::new(state, hardened));
@@ -332,11 +337,13 @@ impl<S: Source> Space<S> {
         self.registry.lost.store(lost, Ordering::Relaxed);
     }
 
-    /// In a forked child: puts the page that the missing owner of a heap was announcing into the inbox it was for, unless it got there. A page that is pending and in no inbox is
-    /// collected by nobody: what others free there afterwards would be lost, and the page with it.
+    /// In a forked child: puts the page that the missing owner of a heap was announcing into the inbox it was
+    /// for, unless it got there. A page that is pending and in no inbox is collected by nobody: what others
+    /// free there afterwards would be lost, and the page with it.
     fn finish_announcement(&self, number: u32) {
         let Some(core) = self.registry.core::<S>(number) else { return };
-        // SAFETY: cores are never unmapped; the owner does not exist in this process, and an atomic can be read whatever it was doing.
+        // SAFETY: cores are never unmapped; the owner does not exist in this process, and an atomic can be read
+        // whatever it was doing.
         let address = unsafe { (*core.as_ptr()).own.announcing.swap(0, Ordering::Relaxed) };
         if let Some(page) = self.page(address) {
             self.finish_announcement_of(page);
@@ -353,10 +360,12 @@ impl<S: Source> Space<S> {
         remote::push(&shared.inbox.first, page.address(), &page.links().inbox);
     }
 
-    /// In a forked child: whether a pending page is in the inbox of its heap, or in a queue that its owner sorted the inbox into.
+    /// In a forked child: whether a pending page is in the inbox of its heap, or in a queue that its owner
+    /// sorted the inbox into.
     fn is_in_inbox(&self, page: Page, number: u32) -> bool {
         let Some(core) = self.registry.core::<S>(number) else { return false };
-        // SAFETY: as above. The queues are the owner's: read only where it is not in the middle of changing them, which `busy` tells; then the heap is lost anyway.
+        // SAFETY: as above. The queues are the owner's: read only where it is not in the middle of changing
+        // them, which `busy` tells; then the heap is lost anyway.
         let (own, shared) = unsafe { (&raw const (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
         let first = shared.inbox.first.load(Ordering::Relaxed);
         let mut listed = core::iter::successors(self.page(first), |page| {
@@ -461,8 +470,9 @@ impl<S: Source> Drop for Heap<S> {
     fn drop(&mut self) {
         // All it keeps for itself: the next owner may come late, or never.
         self.trim();
-        // The next one begins like the first. While it went on with as many pages as this one had come to take, a program that gave each request a heap of one block had 750 MiB instead of 46
-        // when its heaps had been used ten times.
+        // The next one begins like the first. While it went on with as many pages as this one had come to take,
+        // a program that gave each request a heap of one block had 750 MiB instead of 46 when its heaps had
+        // been used ten times.
         self.own().batch = FIRST_BATCH;
         self.own().ungroup();
         self.leave();

@@ -36,8 +36,9 @@ fn sized_free_twice(address: usize, class: Class) -> ! {
 }
 
 impl<S: Source> Heap<S> {
-    /// Frees a short page run of this heap, or a block in the part of the first region of which none are remembered. Says no, with nothing changed, for everything else,
-    /// mistakes included. Any number may be given.
+    /// Frees a short page run of this heap, or a block in the part of the first region of which none are
+    /// remembered. Says no, with nothing changed, for everything else, mistakes included. Any number may be
+    /// given.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -78,8 +79,9 @@ impl<S: Source> Heap<S> {
         own.space.page(address).is_some_and(|page| own.free_in(page, address).is_ok())
     }
 
-    /// Frees what is no block of this heap in the part of the first region of which blocks are remembered: page runs and blocks of other heaps, each found by its
-    /// page's tag alone. With each kind tried in turn, a block of another heap cost 260 instructions.
+    /// Frees what is no block of this heap in the part of the first region of which blocks are remembered: page
+    /// runs and blocks of other heaps, each found by its page's tag alone. With each kind tried in turn, a
+    /// block of another heap cost 260 instructions.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -93,7 +95,8 @@ impl<S: Source> Heap<S> {
         unsafe { Self::free_sized_of_another(address, bytes, core) }
     }
 
-    /// Frees a block of another heap, for a caller that has the address first. (With the heap first, with registers to save and the class looked up from the size, it was 16 instructions more.)
+    /// Frees a block of another heap, for a caller that has the address first. (With the heap first, with
+    /// registers to save and the class looked up from the size, it was 16 instructions more.)
     ///
     /// # Safety
     /// As for [`free`](Self::free); at most [`MAX_BINNED`] bytes.
@@ -101,7 +104,9 @@ impl<S: Source> Heap<S> {
     pub(super) unsafe fn free_sized_of_another(address: NonNull<u8>, bytes: usize, core: NonNull<Core<S>>) {
         // SAFETY: by the contract above.
         unsafe { core::hint::assert_unchecked(bytes <= MAX_BINNED) };
-        // By the table of all heaps: this one may have its classes in groups, and the other one not. A block in a page of a group goes the longer way, also where it is pending: tried here it took every block seven more.
+        // By the table of all heaps: this one may have its classes in groups, and the other one not. A block in
+        // a page of a group goes the longer way, also where it is pending: tried here it took every block seven
+        // more.
         let fits = |_: &Own<S>, way| tag::is_pending_elsewhere(way ^ tag::way_of(bytes) as u32);
         // SAFETY: by the contract above.
         match unsafe { Self::free_in_pending(core, address.as_ptr() as usize, fits) } {
@@ -125,7 +130,8 @@ impl<S: Source> Heap<S> {
             let class = block_class_of(bytes);
             let theirs = tag::class(way as u32);
             if tag::heap(way as u32) != 0 && (theirs == class || theirs == standing_for(class)) {
-                // SAFETY: the granule lies in the first region, in a page of another heap and of that class, with that mark.
+                // SAFETY: the granule lies in the first region, in a page of another heap and of that class,
+                // with that mark.
                 match unsafe { heap.own().free_of_other(granule, way, mark) } {
                     Elsewhere::Freed => return,
                     Elsewhere::Refused => {}
@@ -159,7 +165,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// What is left: other regions, pending pages, blocks far behind, runs of other heaps, long runs, large blocks, mistakes.
+    /// What is left: other regions, pending pages, blocks far behind, runs of other heaps, long runs, large
+    /// blocks, mistakes.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -200,7 +207,8 @@ impl<S: Source> Heap<S> {
         if let Some(Way { way, mark, .. }) = own.way_to_any(granule) {
             let class = tag::class(way as u32);
             if tag::heap(way as u32) != 0 && class != 0 && class < CLASSES {
-                // SAFETY: by the contract above; the granule lies in the first region, in a page of another heap and of that class, with that mark.
+                // SAFETY: by the contract above; the granule lies in the first region, in a page of another
+                // heap and of that class, with that mark.
                 match unsafe { own.free_of_other(granule, way, mark) } {
                     Elsewhere::Freed => return Ok(()),
                     Elsewhere::Refused => {}
@@ -215,7 +223,8 @@ impl<S: Source> Heap<S> {
 }
 
 impl<S: Source> Own<S> {
-    /// Sees to it that a page with free blocks is found: puts it into a list, or takes it out of the bin when it has no live block. One without is noted as full.
+    /// Sees to it that a page with free blocks is found: puts it into a list, or takes it out of the bin when
+    /// it has no live block. One without is noted as full.
     pub(super) fn list_or_release(&mut self, page: Page, class: Class) {
         if self.bins[class].page == page.address() {
             return;
@@ -262,7 +271,8 @@ impl<S: Source> Own<S> {
         true
     }
 
-    /// Frees blocks of one window; says no, with nothing changed, if one of them is not live. Afterwards the page has to be listed, or released.
+    /// Frees blocks of one window; says no, with nothing changed, if one of them is not live. Afterwards the
+    /// page has to be listed, or released.
     pub(super) fn free_bits(&mut self, page: Page, place: &Place) -> bool {
         if self.preset.is_some() {
             return self.free_hardened(page, place);
@@ -305,12 +315,14 @@ impl<S: Source> Space<S> {
         let start = address.as_ptr() as usize;
         match self.page(start).map(|page| (page, page.tag())) {
             None | Some((_, 0)) => self.free_pages(start),
-            // Who has no heap cannot be missed in a forked child: what is not announced there is used by nobody again, and no more.
+            // Who has no heap cannot be missed in a forked child: what is not announced there is used by nobody
+            // again, and no more.
             Some((page, tag)) => self.free_remote(page, tag, start, &AtomicUsize::new(0)),
         }
     }
 
-    /// The same for a caller that knows the size it was requested with. A size of another class is a mistake here as well: a thread that had left its heap freed with any size.
+    /// The same for a caller that knows the size it was requested with. A size of another class is a mistake
+    /// here as well: a thread that had left its heap freed with any size.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -364,8 +376,9 @@ impl<S: Source> Space<S> {
         class::fits(bytes, class) || few::fits_in_group(bytes, class) && !self.is_hardened(tag::heap(tag))
     }
 
-    /// Whether a request of `given` bytes can have got what lies at `address`: for who has to know before it is freed or resized. That something live begins there is not looked at for
-    /// blocks; [`usable_size`](Self::usable_size) does.
+    /// Whether a request of `given` bytes can have got what lies at `address`: for who has to know before it is
+    /// freed or resized. That something live begins there is not looked at for blocks;
+    /// [`usable_size`](Self::usable_size) does.
     ///
     /// # Errors
     /// When it cannot, or nothing of this allocator lies there.

@@ -4,11 +4,12 @@
 //!   free ─▶ announce ─▶ push          owner: take_all ─▶ acknowledge ─▶ take
 //! ```
 //!
-//! What must hold, and is model-checked in `model`: every bit that was set is taken exactly once; a page is in an inbox at most once; a bit
-//! set after the owner took a page's bits brings the page into the inbox again.
+//! What must hold, and is model-checked in `model`: every bit that was set is taken exactly once; a page is in
+//! an inbox at most once; a bit set after the owner took a page's bits brings the page into the inbox again.
 //!
-//! Between announce and push a page is pending and in no inbox. Its owner does not wait for that: the thread may be stopped there for long, or may not exist, in a
-//! forked child. There what it was about to push is pushed by the fork handler ([`Own::announcing`](super::heap::Own)).
+//! Between announce and push a page is pending and in no inbox. Its owner does not wait for that: the thread
+//! may be stopped there for long, or may not exist, in a forked child. There what it was about to push is
+//! pushed by the fork handler ([`Own::announcing`](super::heap::Own)).
 //!
 //! The atomics come from the module around this one: the model has its own copy of this file, on loom's.
 
@@ -17,15 +18,18 @@ use super::tag::PENDING;
 
 /// Sets a block's bit; says no if it was set: freed twice.
 pub(super) fn free(word: &AtomicU64, bit: u64) -> bool {
-    // Release: what this thread wrote into the block comes before its next use. Acquire: for the check. SeqCst: before the look at the tag.
+    // Release: what this thread wrote into the block comes before its next use. Acquire: for the check. SeqCst:
+    // before the look at the tag.
     word.fetch_or(bit, Ordering::SeqCst) & bit == 0
 }
 
-/// Marks a page as pending if its tag is still `seen`, from before the bit was set. Whoever is told yes puts the page into the inbox.
+/// Marks a page as pending if its tag is still `seen`, from before the bit was set. Whoever is told yes puts
+/// the page into the inbox.
 ///
-/// A look is enough where the page is pending already, which is nearly always: this side sets the bit and then looks at the tag, the owner clears the
-/// pending bit and then looks at the bits, so one of them sees the other. A read-modify-write in place of the look was a second one for every block,
-/// on a line that the owner writes. `note` is called before each attempt to set the pending bit.
+/// A look is enough where the page is pending already, which is nearly always: this side sets the bit and then
+/// looks at the tag, the owner clears the pending bit and then looks at the bits, so one of them sees the
+/// other. A read-modify-write in place of the look was a second one for every block, on a line that the owner
+/// writes. `note` is called before each attempt to set the pending bit.
 #[inline(always)]
 pub(super) fn announce(tag: &AtomicU32, seen: u32, note: impl Fn()) -> bool {
     written_before_look();
@@ -43,14 +47,16 @@ pub(super) fn announce(tag: &AtomicU32, seen: u32, note: impl Fn()) -> bool {
     }
 }
 
-/// Whether a page that was pending, with the tag `seen` from before the bit was set, is so still: then there is nothing to [announce].
+/// Whether a page that was pending, with the tag `seen` from before the bit was set, is so still: then there is
+/// nothing to [announce].
 #[inline(always)]
 pub(super) fn is_still_pending(tag: &AtomicU32, seen: u32) -> bool {
     written_before_look();
     tag.load(Ordering::SeqCst) == seen
 }
 
-/// Owner: the page is not pending any more. Returns its tag. Before the bits are taken, so that later ones announce the page again.
+/// Owner: the page is not pending any more. Returns its tag. Before the bits are taken, so that later ones
+/// announce the page again.
 pub(super) fn acknowledge(tag: &AtomicU32) -> u32 {
     let was = tag.fetch_and(!PENDING, Ordering::SeqCst);
     written_before_look();
@@ -76,7 +82,8 @@ pub(super) fn push(inbox: &AtomicUsize, page: usize, link: &AtomicUsize) {
     }
 }
 
-/// Owner: takes the first page of an inbox; 0: it is empty. `next` finds the link of a page. Nobody else takes any, so that the first one stays where it is until it is taken.
+/// Owner: takes the first page of an inbox; 0: it is empty. `next` finds the link of a page. Nobody else takes
+/// any, so that the first one stays where it is until it is taken.
 pub(super) fn take_first<'a>(inbox: &AtomicUsize, next: impl Fn(usize) -> Option<&'a AtomicUsize>) -> usize {
     let mut first = inbox.load(Ordering::SeqCst);
     while let Some(link) = next(first) {

@@ -6,13 +6,16 @@
 //!   tag |= PENDING ── was not set ─▶ inbox ──────▶ collect (see `inbox`): tag &= !PENDING, take the bits, free them
 //! ```
 //!
-//! Setting the pending bit is a compare-and-swap. It fails when the owner changed it since: then the bit was taken, and the page may be
-//! somebody else's by now. A page that is pending stays in its heap, because it is in the inbox, or is about to be: the owner's own
-//! compare-and-swap to the spare tag fails, and the next collection releases it.
+//! Setting the pending bit is a compare-and-swap. It fails when the owner changed it since: then the bit was
+//! taken, and the page may be somebody else's by now. A page that is pending stays in its heap, because it is
+//! in the inbox, or is about to be: the owner's own compare-and-swap to the spare tag fails, and the next
+//! collection releases it.
 //!
-//! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found out before it is freed again.
+//! The owner's fast path sees a pending tag as a foreign one: a block that another thread freed before is found
+//! out before it is freed again.
 //!
-//! Most such frees meet a page that is pending already, and end with its bit ([`Heap::free_in_pending`]). Of a heap that waits for an owner see [`ownerless`](super::ownerless).
+//! Most such frees meet a page that is pending already, and end with its bit ([`Heap::free_in_pending`]). Of a
+//! heap that waits for an owner see [`ownerless`](super::ownerless).
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES};
 use super::heap::{Core, Heap, Own, Place, Way};
@@ -53,8 +56,10 @@ fn is_in_first_window(address: usize) -> bool {
 }
 
 impl<S: Source> Heap<S> {
-    /// Frees a block of another heap, in the first region, in a page in which others freed before: what nearly all frees of other heaps' blocks are. Saves no registers, as long as what follows is the last thing called. `fits`: whether the page is
-    /// pending, of another heap and of a class that may be, by the difference of its tag and this heap's.
+    /// Frees a block of another heap, in the first region, in a page in which others freed before: what nearly
+    /// all frees of other heaps' blocks are. Saves no registers, as long as what follows is the last thing
+    /// called. `fits`: whether the page is pending, of another heap and of a class that may be, by the
+    /// difference of its tag and this heap's.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
@@ -72,7 +77,8 @@ impl<S: Source> Heap<S> {
         if !fits(own, way as u32) {
             return InPending::Refused;
         }
-        // Addresses, each in one register: of the parts that they are made of there are more than registers that need not be saved.
+        // Addresses, each in one register: of the parts that they are made of there are more than registers
+        // that need not be saved.
         let (vacant, freed) = (own.vacant.wrapping_add(window), own.remote.wrapping_add(window));
         let mark = in_register(core::ptr::from_ref(mark) as usize) as *const Mark;
         // SAFETY: windows of the first region have words, and its pages marks.
@@ -100,7 +106,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// Goes on where a block was freed in a page that was pending, with that tag: it may have been collected since, or a window of it have no live block any more.
+    /// Goes on where a block was freed in a page that was pending, with that tag: it may have been collected
+    /// since, or a window of it have no live block any more.
     #[inline(never)]
     pub(super) fn announce_freed(address: usize, tag: u32, core: NonNull<Core<S>>) {
         let mut heap = Self::borrowed(core);
@@ -117,7 +124,8 @@ impl<S: Source> Own<S> {
     /// Frees a block of another heap.
     ///
     /// # Safety
-    /// As for [`free`](super::Heap::free); the granule lies in the first region, in a page with that mark, and `way` is the difference of its tag, that of another heap and of a class, and this heap's.
+    /// As for [`free`](super::Heap::free); the granule lies in the first region, in a page with that mark, and
+    /// `way` is the difference of its tag, that of another heap and of a class, and this heap's.
     #[inline(always)]
     pub(super) unsafe fn free_of_other(&self, granule: usize, way: usize, mark: &Mark) -> Elsewhere {
         let number = granule / 64;
@@ -163,7 +171,8 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Frees a block that is another's, by its bit in the words (vacant, remote) of its window. The tag is what the page's mark had before.
+    /// Frees a block that is another's, by its bit in the words (vacant, remote) of its window. The tag is what
+    /// the page's mark had before.
     #[inline(always)]
     fn free_for_owner(
         &self,
@@ -189,7 +198,8 @@ impl<S: Source> Space<S> {
         Elsewhere::Freed
     }
 
-    /// After a block's bit was set among those of other threads: has the page collected. The tag is what the mark had before.
+    /// After a block's bit was set among those of other threads: has the page collected. The tag is what the
+    /// mark had before.
     #[inline(always)]
     fn announce(
         &self,

@@ -7,8 +7,9 @@
 //!         └─▶ looked for everywhere: others' blocks, spans, page runs, large blocks, mistakes
 //! ```
 //!
-//! The first way is that of a string or a vector that grows from the beginning. While it was the second one, which looked for the block three times, to take 40 bytes, have
-//! them grow to 80 and free them cost 271 instructions; now it is 140 (`tests/instructions`, `grow`).
+//! The first way is that of a string or a vector that grows from the beginning. While it was the second one,
+//! which looked for the block three times, to take 40 bytes, have them grow to 80 and free them cost 271
+//! instructions; now it is 140 (`tests/instructions`, `grow`).
 
 use super::class::{CLASSES, Class, MAX_BINNED, MAX_BLOCK, SHAPES, WINDOWS, aligned_class_of, fits};
 use super::hardened::is_guarded;
@@ -24,19 +25,24 @@ use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-/// Bytes up to which what grows gets a run like any other: it is copied for little more than the lock costs. Longer ones have room behind them, for the next time. Runs, and not blocks of spans: what grew is likely to grow on, into the rest of its
-/// last heap page or the one behind it.
+/// Bytes up to which what grows gets a run like any other: it is copied for little more than the lock costs.
+/// Longer ones have room behind them, for the next time. Runs, and not blocks of spans: what grew is likely to
+/// grow on, into the rest of its last heap page or the one behind it.
 const COPIED: usize = 48 << 10;
 
-/// The same of what grows by half or more, as a vector that doubles does: there is hardly room behind it for as much the next time, and a run that its heap keeps is taken and freed without a lock. A program in C that doubles blocks from 16 to 128 KiB and frees them takes 1.25 times as long
-/// without this, with two threads 2.4 times.
+/// The same of what grows by half or more, as a vector that doubles does: there is hardly room behind it for as
+/// much the next time, and a run that its heap keeps is taken and freed without a lock. A program in C that
+/// doubles blocks from 16 to 128 KiB and frees them takes 1.25 times as long without this, with two threads 2.4
+/// times.
 const COPIED_LEAPING: usize = 128 << 10;
 
-/// The part of a run that may lie between it and the next one for the sake of its alignment. Of blocks of 48 KiB aligned to 32 it would be a third: a thousand had 68 MiB resident instead of 51.
+/// The part of a run that may lie between it and the next one for the sake of its alignment. Of blocks of 48
+/// KiB aligned to 32 it would be a third: a thousand had 68 MiB resident instead of 51.
 const GAP: usize = 8;
 
 impl<S: Source> Heap<S> {
-    /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None` for others.
+    /// Like [`allocate`](Self::allocate), aligned to `align`, a power of two up to a huge page (2 MiB). `None`
+    /// for others.
     pub fn allocate_aligned(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         if !align.is_power_of_two() || align > ARENA_BYTES {
             return None;
@@ -53,14 +59,17 @@ impl<S: Source> Heap<S> {
             return unsafe { self.allocate_on::<true>(tag::tag(0, class) as usize) };
         }
         if align <= HEAP_PAGE_BYTES {
-            // A page run begins at a heap page. By the way of all of them, which finds those that are kept: a program that takes and frees buffers of 4 to 40 KB, aligned to 4096 bytes, took four times as long otherwise.
+            // A page run begins at a heap page. By the way of all of them, which finds those that are kept: a
+            // program that takes and frees buffers of 4 to 40 KB, aligned to 4096 bytes, took four times as
+            // long otherwise.
             let bytes = bytes.max(most + 1);
             return match lengths::aligned_length_of(bytes, align) {
                 Some(length) => Self::allocate_length(self.core, length, bytes),
                 None => self.allocate(bytes),
             };
         }
-        // All were large blocks: 2 MiB of address space, three system calls and OS pages for each. What would leave more to others, of huge pages, and what is longer than a run, still is.
+        // All were large blocks: 2 MiB of address space, three system calls and OS pages for each. What would
+        // leave more to others, of huge pages, and what is longer than a run, still is.
         let (pages, align_pages) = (bytes.div_ceil(HEAP_PAGE_BYTES), align / HEAP_PAGE_BYTES);
         let between = pages.wrapping_neg() % align_pages;
         if GAP * between <= pages && (1..=lengths::LONGEST).contains(&pages) && !self.is_hardened() {
@@ -69,7 +78,8 @@ impl<S: Source> Heap<S> {
         self.allocate_fresh(bytes.max(1), true).map(|fresh| fresh.address)
     }
 
-    /// Like [`allocate`](Self::allocate), all of it zero. Memory that is known to be fresh from the system is not written.
+    /// Like [`allocate`](Self::allocate), all of it zero. Memory that is known to be fresh from the system is
+    /// not written.
     pub fn allocate_zeroed(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         // Of a page run nobody knows whether it was used before, so it may be one that is kept.
         let (address, zeroed) = if bytes <= MAX_BINNED {
@@ -105,8 +115,9 @@ impl<S: Source> Heap<S> {
         self.allocate_zeroed(count.checked_mul(size)?)
     }
 
-    /// Gives what begins at `address` another size. Contents stay up to the lesser size. It is moved unless its class stays the same, or its
-    /// pages can be resized where they are. `Ok(None)`: the system has no memory, nothing has changed.
+    /// Gives what begins at `address` another size. Contents stay up to the lesser size. It is moved unless its
+    /// class stays the same, or its pages can be resized where they are. `Ok(None)`: the system has no memory,
+    /// nothing has changed.
     ///
     /// # Errors
     /// When nothing live of this allocator begins at `address`.
@@ -128,7 +139,9 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// The same for a block of this heap that stays a block, of the first region, and for what keeps its heap pages. `Ok(None)`: it is something else, a mistake included, or there is no memory, and nothing has changed.
+    /// The same for a block of this heap that stays a block, of the first region, and for what keeps its heap
+    /// pages. `Ok(None)`: it is something else, a mistake included, or there is no memory, and nothing has
+    /// changed.
     ///
     /// # Safety
     /// As for [`try_reallocate`](Self::try_reallocate).
@@ -168,8 +181,9 @@ impl<S: Source> Heap<S> {
         Ok(Some(moved))
     }
 
-    /// Whether a page run of this heap, or a long run or large block that was resized, begins at an address of the first region and has the heap pages of a request of `bytes` bytes. Says no for what goes the far way, mistakes
-    /// included.
+    /// Whether a page run of this heap, or a long run or large block that was resized, begins at an address of
+    /// the first region and has the heap pages of a request of `bytes` bytes. Says no for what goes the far
+    /// way, mistakes included.
     #[inline(always)]
     fn has_pages_for(&mut self, address: NonNull<u8>, bytes: usize) -> bool {
         let own = self.own();
@@ -228,7 +242,8 @@ impl<S: Source> Heap<S> {
         let (have, stays) = match space.find(start)? {
             Found::Block(page, class) => (live_bytes(page, class, start)?, self.own().may_have(bytes, class)),
             Found::InSpan(block) => (block.bytes(), block.fits(bytes)),
-            // Without the arenas' lock: text that grew by a few bytes at a time took it, and read the clock, each time, and took twice as long as with stock CPython.
+            // Without the arenas' lock: text that grew by a few bytes at a time took it, and read the clock,
+            // each time, and took twice as long as with stock CPython.
             Found::Run(page) if bytes > MAX_BLOCK && space.fits_run(page, bytes) => (bytes_of(page), true),
             Found::Run(page) if bytes <= MAX_BLOCK || is_guarded(page) => (bytes_of(page), false),
             Found::Pages if bytes <= MAX_BLOCK => (space.pages_bytes(start)?, false),
@@ -250,7 +265,8 @@ impl<S: Source> Heap<S> {
         }
     }
 
-    /// Like [`reallocate`](Self::reallocate) of a block of `old` bytes, aligned as by [`allocate_aligned`](Self::allocate_aligned) before and afterwards.
+    /// Like [`reallocate`](Self::reallocate) of a block of `old` bytes, aligned as by
+    /// [`allocate_aligned`](Self::allocate_aligned) before and afterwards.
     ///
     /// # Safety
     /// As for [`try_reallocate`](Self::try_reallocate); the block has at least `old` bytes.
@@ -298,7 +314,8 @@ fn abort_reallocate(address: NonNull<u8>, mistake: Mistake) -> ! {
     super::mistake::abort("reallocate", address.as_ptr() as usize, mistake)
 }
 
-/// Whether a request is aligned to that, a power of two, whether it is asked for or not: by the granule of all blocks, or because it gets heap pages of its own, or whole arenas.
+/// Whether a request is aligned to that, a power of two, whether it is asked for or not: by the granule of all
+/// blocks, or because it gets heap pages of its own, or whole arenas.
 const fn is_aligned_anyway(bytes: usize, align: usize) -> bool {
     let by_length = if align <= HEAP_PAGE_BYTES {
         lengths::is_whole(bytes)

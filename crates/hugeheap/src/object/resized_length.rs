@@ -5,7 +5,9 @@
 //!   ├ spare ─┼ heap pages ──┤      0: it is not known, and the arenas are asked
 //! ```
 //!
-//! What grows little by little may have pages *to spare*, behind those that it was asked for. Any request that gets these pages, or fewer by no more than what is spare, leaves it where it is, and is the size of it for who frees it with one.
+//! What grows little by little may have pages *to spare*, behind those that it was asked for. Any request that
+//! gets these pages, or fewer by no more than what is spare, leaves it where it is, and is the size of it for
+//! who frees it with one.
 
 use crate::arena::HEAP_PAGE_BYTES;
 

@@ -1,4 +1,5 @@
-//! The page runs, and blocks of [spans](super::spans), that a heap keeps: lists by [length](super::lengths), and how much may be in them. What is said of runs here goes for both.
+//! The page runs, and blocks of [spans](super::spans), that a heap keeps: lists by [length](super::lengths),
+//! and how much may be in them. What is said of runs here goes for both.
 //!
 //! ```text
 //!   kept[length]  ─▶ mark of the run's first page ── next ─▶ mark of the next ─▶ 0       what was kept last is first
@@ -7,17 +8,28 @@
 //!   spilled[length]   runs that found no room, and went to the arenas
 //! ```
 //!
-//! A *spill* makes room: kept runs go to the arenas, those of one length after the other, so that what a program does no longer need makes place for what it does. A run that is wanted after one of its length was spilled, and has to come from the arenas, is *missed*:
-//! the limit may grow by its length. (Of its length: what a growing list leaves behind is not what it needs next. When any run that was spilled counted, sixty lists that grew in turn to 300 KB held 158 % of their memory instead of 132.) What is *surplus*, because nobody needed it since the last look, goes, and the limit with it (see [`surplus`](super::surplus)).
+//! A *spill* makes room: kept runs go to the arenas, those of one length after the other, so that what a
+//! program does no longer need makes place for what it does. A run that is wanted after one of its length was
+//! spilled, and has to come from the arenas, is *missed*: the limit may grow by its length. (Of its length:
+//! what a growing list leaves behind is not what it needs next. When any run that was spilled counted, sixty
+//! lists that grew in turn to 300 KB held 158 % of their memory instead of 132.) What is *surplus*, because
+//! nobody needed it since the last look, goes, and the limit with it (see [`surplus`](super::surplus)).
 //!
-//! So a program that needs few runs at a time keeps 512 KiB at most, and one that takes a hundred buffers of 16 KiB and frees them keeps all of them as long as it does that. With a bound of 512 KiB for all, and four to sixteen runs of each length, those hundred took 3.8 times as
-//! long as with mimalloc, and twenty of 100 kB eight times.
+//! So a program that needs few runs at a time keeps 512 KiB at most, and one that takes a hundred buffers of 16
+//! KiB and frees them keeps all of them as long as it does that. With a bound of 512 KiB for all, and four to
+//! sixteen runs of each length, those hundred took 3.8 times as long as with mimalloc, and twenty of 100 kB
+//! eight times.
 //!
-//! The limit grows only where what is kept has *drained*: nothing is left, or so little that with the missed run half of the limit would not be used. Where blocks of many lengths replace each other the heap is full of runs that nobody wants just now, and more of them are no help: a hundred buffers of 64 to 512 KiB, the oldest replaced each
-//! time, had 8 MiB kept for them and 52 MiB resident, which are 41 now, and a thousand of 16 to 128 KiB 99 and 89.
+//! The limit grows only where what is kept has *drained*: nothing is left, or so little that with the missed
+//! run half of the limit would not be used. Where blocks of many lengths replace each other the heap is full of
+//! runs that nobody wants just now, and more of them are no help: a hundred buffers of 64 to 512 KiB, the
+//! oldest replaced each time, had 8 MiB kept for them and 52 MiB resident, which are 41 now, and a thousand of
+//! 16 to 128 KiB 99 and 89.
 //!
-//! A fork by another thread may come between any two instructions of the owner: the heap is not marked as busy here, for which a child would lose all of it. So what is kept changes with one store, that of a list's first run; a run that is being taken or kept at that moment is
-//! used by nobody in the child, and no more. `kib` may then be too high by that run, never too low; it is corrected when the lists are found empty.
+//! A fork by another thread may come between any two instructions of the owner: the heap is not marked as busy
+//! here, for which a child would lose all of it. So what is kept changes with one store, that of a list's first
+//! run; a run that is being taken or kept at that moment is used by nobody in the child, and no more. `kib` may
+//! then be too high by that run, never too low; it is corrected when the lists are found empty.
 
 use super::lengths::{KIB, LENGTHS, Length};
 use super::mark::Mark;
@@ -26,13 +38,15 @@ use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 /// KiB that may be kept in any heap.
 pub(super) const LEAST: u32 = 512;
 
-/// KiB that may be kept where the program shows that it needs them: 8 MiB. With 4 MiB the peers' workload `buffers`, stacks of up to a hundred buffers of 8 to 128 KiB, takes 0.96 s, with 8 0.55 and with 16 0.48.
+/// KiB that may be kept where the program shows that it needs them: 8 MiB. With 4 MiB the peers' workload
+/// `buffers`, stacks of up to a hundred buffers of 8 to 128 KiB, takes 0.96 s, with 8 0.55 and with 16 0.48.
 const MOST: u32 = 8 << 10;
 
 /// The part of the limit that a spill leaves free: the lock and the clock are paid once for some runs.
 const SLACK: u32 = 8;
 
-/// The part of the limit, as a divisor, of which no more may be used with a missed run for the limit to grow. With the whole limit, and with no bound at all, 8 MiB were kept where a half keeps one.
+/// The part of the limit, as a divisor, of which no more may be used with a missed run for the limit to grow.
+/// With the whole limit, and with no bound at all, 8 MiB were kept where a half keeps one.
 const DRAINED: u32 = 2;
 
 /// Runs that go to the arenas together, at most.

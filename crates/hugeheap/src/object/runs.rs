@@ -5,11 +5,12 @@
 //!   free     ─▶ room to keep it?   ─▶ make room: runs kept before go to the arenas
 //! ```
 //!
-//! The first page of such a run has the tag of its heap and class [`RUN`]; its bitmap's first bit says whether the run is live (0) or
-//! kept (1); its summary has the length in heap pages. The other pages have no tag, so an address in them is looked up in the arenas,
-//! which know that it is inside a run.
+//! The first page of such a run has the tag of its heap and class [`RUN`]; its bitmap's first bit says whether
+//! the run is live (0) or kept (1); its summary has the length in heap pages. The other pages have no tag, so
+//! an address in them is looked up in the arenas, which know that it is inside a run.
 //!
-//! The lock, the clock and the arena's bitmaps cost 115 ns per pair of allocate and free; from here it is 10. How many are kept: [`run_cache`](super::run_cache).
+//! The lock, the clock and the arena's bitmaps cost 115 ns per pair of allocate and free; from here it is 10.
+//! How many are kept: [`run_cache`](super::run_cache).
 
 use super::class::{GRANULE_SHIFT, MAX_BINNED, MAX_BLOCK, WINDOWS, class_of};
 use super::hardened::BYTES_WORD;
@@ -106,7 +107,8 @@ impl<S: Source> Heap<S> {
         Some(address)
     }
 
-    /// A run of as many heap pages as have a length, that begins at a multiple of `align` of them. Of those that are kept the first is taken, if it does: where all blocks have that alignment, it does.
+    /// A run of as many heap pages as have a length, that begins at a multiple of `align` of them. Of those
+    /// that are kept the first is taken, if it does: where all blocks have that alignment, it does.
     #[inline(never)]
     pub(super) fn allocate_aligned_run(
         core: NonNull<Core<S>>,
@@ -147,7 +149,9 @@ impl<S: Source> Heap<S> {
 
     /// Keeps what came with a block of a span, as far as there is room.
     fn keep_more(&mut self, taken: &Taken) {
-        // Long ones are taken one by one. Making ready for none was 45 of 740 instructions for each block that is replaced (`valgrind --tool=callgrind bench/target/release/workloads-hugeheap larson least=4000 most=40000 replacements=600000`).
+        // Long ones are taken one by one. Making ready for none was 45 of 740 instructions for each block that
+        // is replaced
+        // (`valgrind --tool=callgrind bench/target/release/workloads-hugeheap larson least=4000 most=40000 replacements=600000`).
         if !taken.has_more() {
             return;
         }
@@ -176,7 +180,8 @@ impl<S: Source> Heap<S> {
         unsafe { heap.allocate_on::<true>(tag::tag(0, class_of(bytes)) as usize) }
     }
 
-    /// Frees the run at a granule of the first region, in a page that has this heap's tag for runs; says no when none is live there.
+    /// Frees the run at a granule of the first region, in a page that has this heap's tag for runs; says no
+    /// when none is live there.
     #[inline(never)]
     pub(super) fn free_run(core: NonNull<Core<S>>, granule: usize) -> bool {
         let mut heap = Self::borrowed(core);
@@ -195,7 +200,8 @@ impl<S: Source> Heap<S> {
         kept || Self::spill(core, run)
     }
 
-    /// Asks the arenas, and once more without the runs that are kept: these may be in the way. Where the owner is not busy.
+    /// Asks the arenas, and once more without the runs that are kept: these may be in the way. Where the owner
+    /// is not busy.
     pub(super) fn ask<R>(&mut self, ask: impl Fn(&Space<S>) -> Option<R>) -> Option<R> {
         let space = self.own().space;
         ask(space).or_else(|| {
@@ -222,7 +228,8 @@ impl<S: Source> Heap<S> {
     }
 }
 
-/// A live run has another length now. One that is too long to be kept, or has pages to spare, is one of the arenas' from now on. Says whether it is a heap's.
+/// A live run has another length now. One that is too long to be kept, or has pages to spare, is one of the
+/// arenas' from now on. Says whether it is a heap's.
 pub(super) fn note_length(page: Page, length: ResizedLength) -> bool {
     if !is_run(page.tag()) {
         return false;
@@ -349,7 +356,8 @@ impl<S: Source> Space<S> {
         NonNull::new(address.get() as *mut u8)
     }
 
-    /// Gives back what is shed, as long as there is more. Says whether there was anything, and how many heap pages the arenas got.
+    /// Gives back what is shed, as long as there is more. Says whether there was anything, and how many heap
+    /// pages the arenas got.
     fn give_shed(&self, mut shed: impl FnMut(&mut Spilled) -> bool) -> (bool, usize) {
         let (mut some, mut pages, mut more) = (false, 0, true);
         while more {
@@ -368,7 +376,8 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Gives what was kept back: blocks of spans to the pool, runs to the arenas. Returns how many heap pages these got.
+    /// Gives what was kept back: blocks of spans to the pool, runs to the arenas. Returns how many heap pages
+    /// these got.
     pub(super) fn give_runs(&self, spilled: &Spilled) -> usize {
         let (mut runs, mut count, mut pages) = ([0; TOGETHER + 1], 0, 0);
         let mut add = |run: Kept| {

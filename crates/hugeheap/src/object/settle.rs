@@ -1,12 +1,15 @@
-//! What a free of the owner does when its page has to be looked at: the first one of a full page, and the last one of a page.
+//! What a free of the owner does when its page has to be looked at: the first one of a full page, and the last
+//! one of a page.
 //!
 //! ```text
 //!   full  ── a block is freed ─▶ in the list of partial pages          empty: its last live block is freed ─▶ a spare page
 //! ```
 //!
-//! The page at hand is neither: it is not noted as full, and its count never comes to no live block (see `mark`). So a program that takes and frees the only block of its class never comes here.
+//! The page at hand is neither: it is not noted as full, and its count never comes to no live block (see
+//! `mark`). So a program that takes and frees the only block of its class never comes here.
 //!
-//! Pages are found by their number in the first region, where all these blocks lie: `glibc-simple` has two such frees for the eight blocks of a page.
+//! Pages are found by their number in the first region, where all these blocks lie: `glibc-simple` has two such
+//! frees for the eight blocks of a page.
 
 use super::class::{CLASSES, Class, WINDOWS};
 use super::heap::{Core, Heap, Own};
@@ -30,13 +33,15 @@ impl<S: Source> Heap<S> {
         let mark = unsafe { own.mark_of(granule / 64) };
         let tag = mark.tag.load(Ordering::Relaxed);
         let class = tag::class(tag);
-        // Whoever held the heap since the block was freed may have found all of the page free, and given it back: see `idle`.
+        // Whoever held the heap since the block was freed may have found all of the page free, and given it
+        // back: see `idle`.
         if tag::heap(tag) != tag::heap(own.tag) || class >= CLASSES {
             return;
         }
         let page = granule / (64 * WINDOWS);
         if mark.is_full() {
-            // Whoever takes the page looks at the other windows. To look at all of them here was in vain where all of the page's blocks are freed before it is.
+            // Whoever takes the page looks at the other windows. To look at all of them here was in vain where
+            // all of the page's blocks are freed before it is.
             mark.add_free(granule / 64 % WINDOWS);
             own.link_partial(class, own.base + page * HEAP_PAGE_BYTES);
         }
@@ -51,7 +56,8 @@ impl<S: Source> Own<S> {
     fn settle_empty(&mut self, page: usize, mark: &Mark, class: Class) {
         // SAFETY: the page lies in the first region, which has a bitmap for each.
         let words = unsafe { &*self.vacant.add(page * WINDOWS).cast::<Bitmap>() };
-        // The count alone would do, as far as anybody knows. But what another uses of a page that is given back is memory that two have.
+        // The count alone would do, as far as anybody knows. But what another uses of a page that is given back
+        // is memory that two have.
         debug_assert!(is_vacant(words), "its count says so");
         if is_vacant(words) {
             // Where it stays, the collection comes back to it.
@@ -59,7 +65,8 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Takes the page that begins at an address, which has no live block and is not at hand, out of its bin. Says no where it stays.
+    /// Takes the page that begins at an address, which has no live block and is not at hand, out of its bin.
+    /// Says no where it stays.
     pub(super) fn release(&mut self, address: usize, mark: &Mark, class: Class) -> bool {
         let (tag, spare) = (self.tag_of(class), self.spare_tag());
         // Fails when another thread's free is announced: the collection comes back to the page.
@@ -69,7 +76,8 @@ impl<S: Source> Own<S> {
         self.unlink(class, mark);
         // Nor is it full any more, if it was in no list.
         mark.set_listed(0);
-        // What lies in other regions is not remembered, and to forget a block is always allowed: it is found in its page.
+        // What lies in other regions is not remembered, and to forget a block is always allowed: it is found in
+        // its page.
         let page = (address.wrapping_sub(self.base) / HEAP_PAGE_BYTES) as u32;
         self.bins[class].forget_if(|granule| granule / (64 * WINDOWS as u32) == page);
         self.keep_spare(address);

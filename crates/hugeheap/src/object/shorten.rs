@@ -7,11 +7,15 @@
 //!   regions   ├──── first ────┤                   ├──── another ───┤
 //! ```
 //!
-//! Any address of a region has a mark, which is how a free tells what is not a block: a fast path loads it without asking whether it is there. So a region with a gap becomes
-//! two, and all heaps are told where the first ends. What it remembers behind the gap, blocks and page runs, a heap finds as before, by where they are from the beginning of the first region: the metadata of both is one array still. Only
-//! what is freed there goes the longer way of further regions from now on, and is not remembered again.
+//! Any address of a region has a mark, which is how a free tells what is not a block: a fast path loads it
+//! without asking whether it is there. So a region with a gap becomes two, and all heaps are told where the
+//! first ends. What it remembers behind the gap, blocks and page runs, a heap finds as before, by where they
+//! are from the beginning of the first region: the metadata of both is one array still. Only what is freed
+//! there goes the longer way of further regions from now on, and is not remembered again.
 //!
-//! A gap may have pages with metadata in it: what a large block left is used for small arenas, and once these were given back nothing is used there. What was written stays, so the region is parted where the widest stretch without any lies:
+//! A gap may have pages with metadata in it: what a large block left is used for small arenas, and once these
+//! were given back nothing is used there. What was written stays, so the region is parted where the widest
+//! stretch without any lies:
 //!
 //! ```text
 //!   arenas    ├─ used ─┤growth┤ ·············· gap ·············· ├─ large blocks ─┤
@@ -19,7 +23,8 @@
 //!   regions   ├──── first ────┤             ├──────── another ─────────────────────┤
 //! ```
 //!
-//! Told first, given back afterwards: an address that lies there is mapped by somebody else only after that, and whoever has one sees what was told before.
+//! Told first, given back afterwards: an address that lies there is mapped by somebody else only after that,
+//! and whoever has one sees what was told before.
 
 use super::heap::Core;
 use super::space::{Region, Source, Space};
@@ -29,7 +34,8 @@ use core::sync::atomic::Ordering;
 use hugeheap_os::AddressRange;
 
 impl<S: Source> Space<S> {
-    /// Gives back the address space of the metadata of pages that were taken from a region, before these are. Called with the arenas locked.
+    /// Gives back the address space of the metadata of pages that were taken from a region, before these are.
+    /// Called with the arenas locked.
     pub(crate) fn shorten(&self, cut: Cut) {
         let _adding = self.adding.lock();
         let Some(region) = self.regions().iter().find(|region| region.start == cut.region) else { return };
@@ -73,7 +79,8 @@ impl<S: Source> Space<S> {
         let granules = bytes >> super::class::GRANULE_SHIFT;
         for core in self.registry.numbers().filter_map(|number| self.registry.core::<S>(number)) {
             let own: *const Core<S> = core.as_ptr();
-            // SAFETY: cores are never unmapped, and atomics can be changed whatever the owner does. What it does not know yet is 0 and stays so.
+            // SAFETY: cores are never unmapped, and atomics can be changed whatever the owner does. What it
+            // does not know yet is 0 and stays so.
             let (granules_near, all) = unsafe { (&(*own).own.granules, &(*own).own.all_granules) };
             granules_near.fetch_min(granules, Ordering::Relaxed);
             all.fetch_min(granules, Ordering::Relaxed);

@@ -8,10 +8,12 @@
 //!   remote    ├ 128 B ─────┤          bitmap: 1 where another thread freed; not resident before it is needed
 //! ```
 //!
-//! Three arrays per region, beside it (see `tables`): 2 % of the address space, of which what is touched becomes
-//! resident: 192 bytes per page of blocks, 1.2 % of the heap, and 128 more when other threads free in the page. Their memory goes back with that of their arenas (see `unused`).
+//! Three arrays per region, beside it (see `tables`): 2 % of the address space, of which what is touched
+//! becomes resident: 192 bytes per page of blocks, 1.2 % of the heap, and 128 more when other threads free in
+//! the page. Their memory goes back with that of their arenas (see `unused`).
 //!
-//! A region that is known stays known, so readers take no lock: `count` is raised after the region was written. It only becomes shorter, see [`shorten`](super::shorten).
+//! A region that is known stays known, so readers take no lock: `count` is raised after the region was written.
+//! It only becomes shorter, see [`shorten`](super::shorten).
 
 use super::class::{Class, SHAPES, WINDOWS};
 use super::mark::{Links, Mark};
@@ -40,9 +42,11 @@ pub trait Source: Sync + 'static {
     }
     /// Called before memory goes back to the arenas: what is told of the peak has to be looked at while it lasts.
     fn before_free(&'static self) {}
-    /// Called now and then when numbers of a heap changed that no event of the arenas tells: whoever publishes numbers may do so.
+    /// Called now and then when numbers of a heap changed that no event of the arenas tells: whoever publishes
+    /// numbers may do so.
     fn changed(&'static self) {}
-    /// Called when bytes of metadata were used for the first time, without a lock: whoever publishes numbers counts them.
+    /// Called when bytes of metadata were used for the first time, without a lock: whoever publishes numbers
+    /// counts them.
     fn metadata_used(&'static self, _bytes: usize) {}
     /// Called when bytes of metadata that were counted were given back, without a lock.
     fn metadata_given_back(&'static self, _bytes: usize) {}
@@ -50,7 +54,8 @@ pub trait Source: Sync + 'static {
     fn wait_for_arenas(&'static self, _time: Duration) -> bool {
         false
     }
-    /// Gives back to the system what is kept for reuse, now: there is no room for what is wanted otherwise. Not under a lock.
+    /// Gives back to the system what is kept for reuse, now: there is no room for what is wanted otherwise. Not
+    /// under a lock.
     fn give_back_all(&'static self) {
         self.with(|arenas| {
             arenas.forget_demand();
@@ -74,8 +79,8 @@ pub(crate) type Bitmap = [AtomicU64; WINDOWS];
 
 const _: () = assert!(size_of::<Bitmap>() == 128);
 
-/// Bytes of metadata of a heap page that its owner writes, by and by; the bitmap of other threads is not counted, because nobody notes when it is
-/// touched first.
+/// Bytes of metadata of a heap page that its owner writes, by and by; the bitmap of other threads is not
+/// counted, because nobody notes when it is touched first.
 pub(super) const PAGE_METADATA_USED: usize = PAGE_METADATA - size_of::<Bitmap>();
 
 /// A region as the allocator of blocks sees it.
@@ -126,7 +131,8 @@ pub(crate) struct Page {
 impl Page {
     #[inline(always)]
     pub(super) fn region(self) -> &'static Region {
-        // SAFETY: made by `Space::page` from a region that is known, which is never changed or moved: spaces live as long as the process.
+        // SAFETY: made by `Space::page` from a region that is known, which is never changed or moved: spaces
+        // live as long as the process.
         unsafe { &*self.region }
     }
 
@@ -152,8 +158,8 @@ impl Page {
     }
 
     pub(crate) fn mark(self) -> &'static Mark {
-        // SAFETY: a Page is made by `Space::page` for an address inside a region; its arrays have an initialised (zeroed) element for
-        // each of the region's pages and are never unmapped.
+        // SAFETY: a Page is made by `Space::page` for an address inside a region; its arrays have an
+        // initialised (zeroed) element for each of the region's pages and are never unmapped.
         unsafe { &*self.region().marks.add(self.index) }
     }
 
@@ -195,14 +201,16 @@ pub(super) fn is_vacant(words: &Bitmap) -> bool {
     words.iter().fold(u64::MAX, |all, word| all & word.load(Ordering::Relaxed)) == u64::MAX
 }
 
-/// All metadata of heap pages over one source of arenas: of heaps of blocks, or of [garbage-collected heaps](crate::gc::Heap). These need one of their own, because
-/// the same words of a page mean something else to them.
+/// All metadata of heap pages over one source of arenas: of heaps of blocks, or of [garbage-collected
+/// heaps](crate::gc::Heap). These need one of their own, because the same words of a page mean something else
+/// to them.
 pub struct Space<S: 'static> {
     source: &'static S,
     regions: UnsafeCell<[Region; MAX_REGIONS]>,
     count: AtomicUsize,
-    /// Held while a region is added or shortened, or metadata made writable. Taken with the arenas locked, or alone; nothing else is locked under it, and nobody calls the
-    /// source: what follows an event of the arenas may start a thread, for which the C library allocates, which may be us.
+    /// Held while a region is added or shortened, or metadata made writable. Taken with the arenas locked, or
+    /// alone; nothing else is locked under it, and nobody calls the source: what follows an event of the arenas
+    /// may start a thread, for which the C library allocates, which may be us.
     pub(super) adding: Lock<()>,
     metadata: AtomicUsize,
     /// Heaps that are made from now on are for objects with headers.
@@ -215,7 +223,8 @@ pub struct Space<S: 'static> {
     pub(super) most_span_pages: AtomicUsize,
 }
 
-// SAFETY: `regions` is written under `adding` beyond `count`, and read below it; everything behind its pointers is atomic.
+// SAFETY: `regions` is written under `adding` beyond `count`, and read below it; everything behind its pointers
+// is atomic.
 unsafe impl<S: Source> Sync for Space<S> {}
 // SAFETY: as above; nothing in it belongs to a thread.
 unsafe impl<S: Source> Send for Space<S> {}
@@ -241,8 +250,12 @@ impl<S: Source> Space<S> {
         self.source
     }
 
-    /// Has heaps that are made from now on put objects that have a header of 16 bytes in front, and fill one or two cache lines with it, where the object begins with a cache line. For interpreters whose collector looks at headers:
-    /// CPython's takes half as long for some heaps. It holds for what [`Heap::allocate_near`](super::Heap::allocate_near) and its counterpart give, for zeroed and for resized blocks. The blocks themselves begin 16 bytes before a cache line; those that are asked for with an alignment have it all the same.
+    /// Has heaps that are made from now on put objects that have a header of 16 bytes in front, and fill one or
+    /// two cache lines with it, where the object begins with a cache line. For interpreters whose collector
+    /// looks at headers: CPython's takes half as long for some heaps. It holds for what
+    /// [`Heap::allocate_near`](super::Heap::allocate_near) and its counterpart give, for zeroed and for resized
+    /// blocks. The blocks themselves begin 16 bytes before a cache line; those that are asked for with an
+    /// alignment have it all the same.
     pub fn expect_headers(&self) {
         self.headers.store(true, Ordering::Relaxed);
     }
@@ -251,8 +264,9 @@ impl<S: Source> Space<S> {
         self.headers.load(Ordering::Relaxed)
     }
 
-    /// Bytes of metadata in use: of heap pages in arenas that were not given back since, and of heaps. (Nearly all of what is reserved is never touched.) Of a
-    /// large heap the last huge pages of metadata are resident as a whole: up to 4 MiB more.
+    /// Bytes of metadata in use: of heap pages in arenas that were not given back since, and of heaps. (Nearly
+    /// all of what is reserved is never touched.) Of a large heap the last huge pages of metadata are resident
+    /// as a whole: up to 4 MiB more.
     pub fn metadata_bytes(&self) -> usize {
         self.metadata.load(Ordering::Relaxed)
     }
@@ -284,7 +298,8 @@ impl<S: Source> Space<S> {
         })
     }
 
-    /// The same for a page that was just taken from the arenas: its metadata may be written. `None`: there is no memory for metadata.
+    /// The same for a page that was just taken from the arenas: its metadata may be written. `None`: there is
+    /// no memory for metadata.
     pub(crate) fn page_or_add(&self, address: usize) -> Option<Page> {
         self.pages_or_add(address, HEAP_PAGE_BYTES)
     }
@@ -306,8 +321,8 @@ impl<S: Source> Space<S> {
         Some(page)
     }
 
-    /// Takes single heap pages that have metadata, as many as `to` has room for, looked for from heap page number `from` of an arena on; returns how many. Fewer when
-    /// the system has no more memory.
+    /// Takes single heap pages that have metadata, as many as `to` has room for, looked for from heap page
+    /// number `from` of an arena on; returns how many. Fewer when the system has no more memory.
     pub(crate) fn take_pages(&self, to: &mut [usize], from: u32) -> usize {
         let taken = self.source.with(|arenas| arenas.allocate_pages(to, from));
         let usable = to[..taken].iter().take_while(|&&page| self.page_or_add(page).is_some()).count();
@@ -318,8 +333,8 @@ impl<S: Source> Space<S> {
         if usable > 0 { usable } else { self.take_pages_elsewhere(to) }
     }
 
-    /// The same when there was no memory for the metadata of what the arenas gave first, and would give again while anything lives there: of an
-    /// arena's worth of pages and more, those that have it.
+    /// The same when there was no memory for the metadata of what the arenas gave first, and would give again
+    /// while anything lives there: of an arena's worth of pages and more, those that have it.
     #[cold]
     fn take_pages_elsewhere(&self, to: &mut [usize]) -> usize {
         let mut pages = [0; HEAP_PAGES as usize];
@@ -359,8 +374,8 @@ impl<S: Source> Space<S> {
         Some(())
     }
 
-    /// Has the arenas reserve room for metadata beside each region from now on. Before the first page is taken: a region that is there already gets
-    /// its metadata elsewhere.
+    /// Has the arenas reserve room for metadata beside each region from now on. Before the first page is taken:
+    /// a region that is there already gets its metadata elsewhere.
     pub(crate) fn reserve_beside(&self) {
         self.source.with(|arenas| arenas.reserve_beside(Tables::bytes));
     }
@@ -383,8 +398,8 @@ impl<S: Source> Space<S> {
 
     /// Adds the region of an address, unless it is known by now.
     ///
-    /// In the order arenas, `adding`. The other way round the maintenance thread was started under `adding`: a fork by another thread held the lock of that start and
-    /// waited for `adding`.
+    /// In the order arenas, `adding`. The other way round the maintenance thread was started under `adding`: a
+    /// fork by another thread held the lock of that start and waited for `adding`.
     fn add(&self, address: usize) -> Option<()> {
         self.source.with(|arenas| {
             let _adding = self.adding.lock();
@@ -471,7 +486,8 @@ mod tests {
         }
     }
 
-    /// What follows an event starts the maintenance thread, which allocates and may have to wait for a fork: not under a lock of this layer.
+    /// What follows an event starts the maintenance thread, which allocates and may have to wait for a fork:
+    /// not under a lock of this layer.
     #[test]
     fn no_event_happens_while_a_region_is_added() {
         let kernel = Kernel::new(Config { enforce_access: true, ..Config::default() });

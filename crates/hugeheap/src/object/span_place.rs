@@ -1,4 +1,5 @@
-//! Where a block of a [span](super::spans) is noted: in the mark of the page in which it begins, where a free finds it with the tag.
+//! Where a block of a [span](super::spans) is noted: in the mark of the page in which it begins, where a free
+//! finds it with the tag.
 //!
 //! ```text
 //!   tag      of a span, and of no heap: the same for all
@@ -8,9 +9,13 @@
 //!   links    for each of them the next one that its heap keeps
 //! ```
 //!
-//! So whether a block begins at an address is a multiplication by the inverse of its length, and a comparison. With a division for it, and one by the length for its number, a stack of buffers (the peers' workload `buffers`) took a third longer than with page runs.
+//! So whether a block begins at an address is a multiplication by the inverse of its length, and a comparison.
+//! With a division for it, and one by the length for its number, a stack of buffers (the peers' workload
+//! `buffers`) took a third longer than with page runs.
 //!
-//! A free sets *idle* by an atomic exchange: who finds it set has met a second free, of whatever thread. A block that is kept or pooled has it set; who takes it from there clears it by a store, which nobody else does meanwhile.
+//! A free sets *idle* by an atomic exchange: who finds it set has met a second free, of whatever thread. A
+//! block that is kept or pooled has it set; who takes it from there clears it by a store, which nobody else
+//! does meanwhile.
 
 use super::lengths::{CUTS, LONGEST, Length, SPANS, UNIT, fits_span};
 use super::mark::Mark;
@@ -26,7 +31,8 @@ pub(super) struct SpanPlace {
     block: usize,
 }
 
-/// What the mark of a page says of its place in a span. What is none can be read where somebody else has the page by now.
+/// What the mark of a page says of its place in a span. What is none can be read where somebody else has the
+/// page by now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct SpanPage(u16);
 
@@ -85,7 +91,8 @@ const INVERSES: [u64; SPANS] = {
     inverses
 };
 
-/// Which block it is that lies so many bytes behind the first one of its page: a division, by a multiplication. Of what lies in no page any number.
+/// Which block it is that lies so many bytes behind the first one of its page: a division, by a multiplication.
+/// Of what lies in no page any number.
 #[inline(always)]
 fn block_behind(behind: usize, length: Length) -> usize {
     ((behind as u32 as u64 * INVERSES[length - LONGEST]) >> 32) as usize

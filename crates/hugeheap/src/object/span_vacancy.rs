@@ -7,8 +7,10 @@
 //!   pooled  ─▶ looked: the same at the look before? quiet ─▶ dropped ─▶ gone, until they are taken out of the pool
 //! ```
 //!
-//! As for [pages of blocks](super::vacancy), with one thing that is simpler: nobody takes a block out of the pool without its lock, so who holds that drops what is vacant, and no owner has to be asked. A thread that wants a block of a span of any length, and keeps none, waits for that:
-//! the calls for one span, of a few microseconds each.
+//! As for [pages of blocks](super::vacancy), with one thing that is simpler: nobody takes a block out of the
+//! pool without its lock, so who holds that drops what is vacant, and no owner has to be asked. A thread that
+//! wants a block of a span of any length, and keeps none, waits for that: the calls for one span, of a few
+//! microseconds each.
 
 use super::lengths::Length;
 use super::space::{Page, Source, Space};
@@ -71,7 +73,8 @@ const _: () = {
 };
 
 impl<S: Source> Space<S> {
-    /// Does something with the span that begins at a page, while nobody takes a block out of the pool. `None`: none begins there, or it is about to go to the arenas as a whole.
+    /// Does something with the span that begins at a page, while nobody takes a block out of the pool. `None`:
+    /// none begins there, or it is about to go to the arenas as a whole.
     fn with_span<R>(&self, head: Page, work: impl FnOnce(Span) -> R) -> Option<R> {
         Span::at(head)?;
         let _pool = self.spans.lock();
@@ -130,7 +133,8 @@ mod tests {
             let block = heap.allocate(cut.bytes()).expect("memory").as_ptr() as usize;
             let span = Span { head: space.page(block).expect("known"), length };
             for os_page in [4096, 8192, 16 << 10] {
-                // All sets of few blocks; of many those of which the blocks next to each other are pooled or not in a few places, which is what ranges depend on.
+                // All sets of few blocks; of many those of which the blocks next to each other are pooled or
+                // not in a few places, which is what ranges depend on.
                 let sets = (0..1u64 << cut.blocks)
                     .filter(|set| cut.blocks <= 8 || (set ^ set >> 1).count_ones() <= 4);
                 for pooled in sets {

@@ -1,4 +1,5 @@
-//! Spans: page runs that are cut into blocks of one [length](super::lengths), for requests of which whole heap pages would waste much.
+//! Spans: page runs that are cut into blocks of one [length](super::lengths), for requests of which whole heap
+//! pages would waste much.
 //!
 //! ```text
 //!   heap pages    ├ head ─────────┼───────────────┼───────────────┤       3 pages, 4 blocks of 12 KiB
@@ -13,12 +14,17 @@
 //!    └─────────────────┴──────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A span belongs to no heap: its blocks are taken and freed by any thread, and each heap keeps some, by the same rules as page runs (see [`run_cache`](super::run_cache)). So nothing has to be handed to an owner, and the
-//! pooled blocks of all threads fill the same spans. Of several that have pooled blocks the one with the fewest is used first, so that others drain.
+//! A span belongs to no heap: its blocks are taken and freed by any thread, and each heap keeps some, by the
+//! same rules as page runs (see [`run_cache`](super::run_cache)). So nothing has to be handed to an owner, and
+//! the pooled blocks of all threads fill the same spans. Of several that have pooled blocks the one with the
+//! fewest is used first, so that others drain.
 //!
-//! The lock of the pool is taken alone, and nothing else is locked under it (but the arenas by the verifier, who is alone). Who holds it may read and change the words of all heads, and no block is taken out of the pool meanwhile.
+//! The lock of the pool is taken alone, and nothing else is locked under it (but the arenas by the verifier,
+//! who is alone). Who holds it may read and change the words of all heads, and no block is taken out of the
+//! pool meanwhile.
 //!
-//! A thread that is stopped between the pool and its heap, and is missing in a forked child, takes that block with it there.
+//! A thread that is stopped between the pool and its heap, and is missing in a forked child, takes that block
+//! with it there.
 
 use super::class::{GRANULE_SHIFT, WINDOWS};
 use super::heap::{Core, Heap};
@@ -46,7 +52,9 @@ const PREVIOUS: usize = 4;
 
 const _: () = assert!(PREVIOUS < WINDOWS && MOST_BLOCKS <= 64);
 
-/// Bytes of blocks that a heap takes out of the pool at once, one to be used and the others to be kept: the lock is paid once for a few. A heap of 51 MiB in blocks of 4 to 8 KiB is filled, and emptied at random, six times in 61 million instructions instead of 71.
+/// Bytes of blocks that a heap takes out of the pool at once, one to be used and the others to be kept: the
+/// lock is paid once for a few. A heap of 51 MiB in blocks of 4 to 8 KiB is filled, and emptied at random, six
+/// times in 61 million instructions instead of 71.
 const AT_ONCE: usize = 32 << 10;
 
 /// KiB of pooled blocks that are news for the arenas: as much as in heap pages that heaps have in lists.
@@ -55,7 +63,8 @@ const TOLD: u32 = 1 << 10;
 /// Spans with pooled blocks.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// Heads, as addresses, by length and by how many of the blocks are pooled, less one. Spans without a pooled block are in no list.
+    /// Heads, as addresses, by length and by how many of the blocks are pooled, less one. Spans without a
+    /// pooled block are in no list.
     first: [[usize; MOST_BLOCKS]; SPANS],
     /// KiB that came since the arenas were told.
     news: u32,
@@ -274,7 +283,8 @@ impl Pool {
 }
 
 impl<S: Source> Heap<S> {
-    /// Frees the block of a span at a granule of the first region, in a page with the tag of one and that mark. Says no, with nothing changed, when none is live there.
+    /// Frees the block of a span at a granule of the first region, in a page with the tag of one and that mark.
+    /// Says no, with nothing changed, when none is live there.
     #[inline(never)]
     pub(super) fn free_in_span(core: NonNull<Core<S>>, granule: usize, mark: &'static Mark) -> bool {
         let mut heap = Self::borrowed(core);
@@ -310,7 +320,8 @@ impl<S: Source> Space<S> {
         self.take_pooled(length).or_else(|| self.new_span(length))
     }
 
-    /// Bytes of all spans, from which requests between [`MAX_BINNED`](super::MAX_BINNED) and 72 KiB are served, live and kept; and the most there ever were.
+    /// Bytes of all spans, from which requests between [`MAX_BINNED`](super::MAX_BINNED) and 72 KiB are served,
+    /// live and kept; and the most there ever were.
     pub fn span_bytes(&self) -> (usize, usize) {
         let bytes = |pages: &AtomicUsize| pages.load(Ordering::Relaxed) * HEAP_PAGE_BYTES;
         (bytes(&self.span_pages), bytes(&self.most_span_pages))
@@ -360,7 +371,9 @@ impl<S: Source> Space<S> {
         Some(self.spans.lock().take(taken, span.all(), |address| self.page(address)))
     }
 
-    /// Puts blocks that do not live into the pool. `ended` is told of each span of which all are there now. Nobody finds it any more: it is in no list, and none of its blocks lives or is kept. It is to go to the arenas.
+    /// Puts blocks that do not live into the pool. `ended` is told of each span of which all are there now.
+    /// Nobody finds it any more: it is in no list, and none of its blocks lives or is kept. It is to go to the
+    /// arenas.
     pub(super) fn give_blocks(&self, blocks: impl Iterator<Item = Kept>, mut ended: impl FnMut(Span)) {
         let mut pool = self.spans.lock();
         for block in blocks {

@@ -4,7 +4,9 @@
 //!   limit raised, run handed over ─▶ half a decay time ─▶ look: what nobody needed since the last one goes ─▶ more than any heap may keep is left: look again
 //! ```
 //!
-//! A heap keeps up to 8 MiB of runs where its program shows that it needs them (see [`run_cache`](super::run_cache)), and may have 2 MiB [handed](super::handed) to it. Who comes for them all the time has none of it looked at for nothing: the least that was kept between two looks is what nobody
+//! A heap keeps up to 8 MiB of runs where its program shows that it needs them (see
+//! [`run_cache`](super::run_cache)), and may have 2 MiB [handed](super::handed) to it. Who comes for them all
+//! the time has none of it looked at for nothing: the least that was kept between two looks is what nobody
 //! needed. A thread that sleeps loses all of it, in two looks at most.
 //!
 //! Who looks [holds](super::busy) the heap, so its owner neither takes nor keeps a run meanwhile.
@@ -26,7 +28,8 @@ enum Seen {
 }
 
 impl<S: Source> Space<S> {
-    /// Gives the arenas what heaps keep of runs and did not need since the last time; not `quiet`: all of it. Says whether something is left for the next time.
+    /// Gives the arenas what heaps keep of runs and did not need since the last time; not `quiet`: all of it.
+    /// Says whether something is left for the next time.
     pub(crate) fn give_surplus_runs(&'static self, quiet: bool) -> bool {
         self.registry.numbers().fold(false, |later, number| self.give_surplus_of(number, quiet) | later)
     }
@@ -42,7 +45,8 @@ impl<S: Source> Space<S> {
         if shared.inbox.runs.load(Ordering::Relaxed) != 0 {
             self.give_handed(shared);
         }
-        // SAFETY: cores are never unmapped. The owner changes it with plain stores of whole words: read once, as what it was or is.
+        // SAFETY: cores are never unmapped. The owner changes it with plain stores of whole words: read once,
+        // as what it was or is.
         let kib = unsafe { RunCache::kib_of(&raw const (*core.as_ptr()).own.runs) };
         if kib == 0 {
             return false;
@@ -77,7 +81,9 @@ impl<S: Source> Space<S> {
         quiet: bool,
     ) -> Option<Seen> {
         let (_visiting, held) = self.hold_owned(shared)?;
-        // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the same, on its fast paths: those of its bins, which are neither read nor written through this reference.
+        // SAFETY: cores are never unmapped, and the heap is held. The owner changes fields of `own` all the
+        // same, on its fast paths: those of its bins, which are neither read nor written through this
+        // reference.
         let own = unsafe { &mut (*core.as_ptr()).own };
         let mut spilled = Spilled::none();
         let seen = own.shed_held(&held, quiet, &mut spilled);

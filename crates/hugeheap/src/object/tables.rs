@@ -7,13 +7,15 @@
 //!                        └── a byte per group: whether it can be written
 //! ```
 //!
-//! All of it reads as zero from the beginning, so that any address in a region has metadata that says "nothing here". What belongs to a
-//! *group* of arenas is made writable when its first heap page is used. At once it would be 2 % of a region that is made for all
-//! memory of the host: under `ulimit -d 400000` a program got no block at all, on a host of 24 GB.
+//! All of it reads as zero from the beginning, so that any address in a region has metadata that says "nothing
+//! here". What belongs to a *group* of arenas is made writable when its first heap page is used. At once it
+//! would be 2 % of a region that is made for all memory of the host: under `ulimit -d 400000` a program got no
+//! block at all, on a host of 24 GB.
 //!
-//! The address space is reserved together with that of the region. When it was reserved after the first arena of the region had been used, under
-//! `ulimit -v` there could be an arena without room for its metadata; it was given back, taken again as the arena at hand, and no other one was
-//! used for blocks any more: a program that had run out of memory and freed nearly all of it got `MemoryError` for good.
+//! The address space is reserved together with that of the region. When it was reserved after the first arena
+//! of the region had been used, under `ulimit -v` there could be an arena without room for its metadata; it was
+//! given back, taken again as the arena at hand, and no other one was used for blocks any more: a program that
+//! had run out of memory and freed nearly all of it got `MemoryError` for good.
 
 use super::huge_tables::LARGE_REGION;
 use super::mark::Mark;
@@ -22,8 +24,8 @@ use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES};
 use core::sync::atomic::{AtomicU8, Ordering};
 use hugeheap_os::{AddressRange, Backing, Facts, Pages, Protection};
 
-/// Bytes of a region whose metadata is made writable at once: 16 arenas, 32 MiB, for which that is 0.6 MiB. Whole OS pages in each array, also where
-/// these have 64 KiB: then their marks are two.
+/// Bytes of a region whose metadata is made writable at once: 16 arenas, 32 MiB, for which that is 0.6 MiB.
+/// Whole OS pages in each array, also where these have 64 KiB: then their marks are two.
 pub(super) const GROUP_BYTES: usize = 16 * ARENA_BYTES;
 
 const _: () = assert!(GROUP_BYTES / HEAP_PAGE_BYTES * size_of::<Mark>() == 128 << 10);
@@ -90,7 +92,8 @@ impl Tables {
         Self { range, used, arrays, pages, os_page, aligned }
     }
 
-    /// Bytes for a region of so many, at any OS page and wherever they begin: what the arenas are asked to reserve beside each.
+    /// Bytes for a region of so many, at any OS page and wherever they begin: what the arenas are asked to
+    /// reserve beside each.
     pub(super) fn bytes(region_bytes: usize) -> usize {
         let tables = Self::at(0, region_bytes, LARGEST_OS_PAGE);
         // Where they begin elsewhere it is at most a huge page farther to its next multiple.
@@ -151,7 +154,8 @@ impl Tables {
         self.ready(page / GROUP_PAGES).load(Ordering::Acquire) & READY != 0
     }
 
-    /// Makes the metadata of the group of a heap page writable, on huge pages if `huge` and there is a large heap. By one thread at a time. `None`: the system has no memory for it.
+    /// Makes the metadata of the group of a heap page writable, on huge pages if `huge` and there is a large
+    /// heap. By one thread at a time. `None`: the system has no memory for it.
     pub(super) fn make_ready<P: Pages>(&self, os: &P, page: usize, huge: bool) -> Option<()> {
         let group = page / GROUP_PAGES;
         let known = self.ready(group);
@@ -170,7 +174,8 @@ impl Tables {
         Some(())
     }
 
-    /// Behind the last page of `first..end` that can be written, in whole groups. Under the lock of those who change that.
+    /// Behind the last page of `first..end` that can be written, in whole groups. Under the lock of those who
+    /// change that.
     pub(super) fn end_of_ready(&self, first: usize, end: usize) -> usize {
         let groups = first.div_ceil(GROUP_PAGES)..end.div_ceil(GROUP_PAGES);
         let ready = |&group: &usize| self.ready(group).load(Ordering::Relaxed) & READY != 0;
@@ -178,7 +183,8 @@ impl Tables {
         (last.map_or(groups.start, |group| group + 1) * GROUP_PAGES).min(end)
     }
 
-    /// The widest part of `first..end`, in whole groups, of which nothing can be written: where it begins and where it ends. Under the same lock. The first part begins at `first` itself.
+    /// The widest part of `first..end`, in whole groups, of which nothing can be written: where it begins and
+    /// where it ends. Under the same lock. The first part begins at `first` itself.
     pub(super) fn widest_without(&self, first: usize, end: usize) -> (usize, usize) {
         let mut widest = (first.min(end), first.min(end));
         let mut begin = first;
@@ -194,7 +200,8 @@ impl Tables {
         widest
     }
 
-    /// The tables of the pages from `first` on, a multiple of a group's, as those of a region that begins there. What is on huge pages stays there, and nothing comes to it: they would begin within an array.
+    /// The tables of the pages from `first` on, a multiple of a group's, as those of a region that begins
+    /// there. What is on huge pages stays there, and nothing comes to it: they would begin within an array.
     pub(super) fn behind(&self, first: usize) -> Self {
         let mut arrays = self.arrays;
         for (array, bytes) in arrays.iter_mut().zip(ELEMENT) {
@@ -210,15 +217,17 @@ impl Tables {
         }
     }
 
-    /// Gives back the address space of metadata, in whole groups: the bitmaps of pages `first..end` where none was ever written, and the marks of `marks..end`. Under the same lock; after all were told that there are no
-    /// such pages any more.
+    /// Gives back the address space of metadata, in whole groups: the bitmaps of pages `first..end` where none
+    /// was ever written, and the marks of `marks..end`. Under the same lock; after all were told that there are
+    /// no such pages any more.
     pub(super) fn release<P: Pages>(&self, os: &P, first: usize, marks: usize, end: usize) {
         let marks = marks.next_multiple_of(GROUP_PAGES);
         if marks < end {
             for group in marks / GROUP_PAGES..end.div_ceil(GROUP_PAGES) {
                 self.ready(group).fetch_or(CUT, Ordering::Relaxed);
             }
-            // SAFETY: a part of the tables; nobody looks at marks there any more. What the system does not take stays, and harms nobody.
+            // SAFETY: a part of the tables; nobody looks at marks there any more. What the system does not take
+            // stays, and harms nobody.
             let _ = unsafe { os.release_part(self.parts(marks, end)[MARKS]) };
         }
         let unused = |group: &usize| self.ready(*group).load(Ordering::Relaxed) & (READY | GONE) == 0;
@@ -230,7 +239,8 @@ impl Tables {
             }
             let parts = self.parts(start * GROUP_PAGES, (next * GROUP_PAGES).min(end));
             for part in [parts[VACANT], parts[REMOTE]] {
-                // SAFETY: a part of the tables that was never written; who looks at a bitmap has a mark that says that its page is of a heap.
+                // SAFETY: a part of the tables that was never written; who looks at a bitmap has a mark that
+                // says that its page is of a heap.
                 let _ = unsafe { os.release_part(part) };
             }
         }
@@ -239,8 +249,8 @@ impl Tables {
     /// Has the kernel find the memory for the metadata of heap pages, which can be written. What it holds stays.
     pub(super) fn touch<P: Pages>(&self, os: &P, first: usize, end: usize) {
         for part in self.parts(first, end) {
-            // SAFETY: a part of the tables, of whole OS pages; the call changes nothing, also of what others write meanwhile. Where it fails
-            // the pages are found when they are used.
+            // SAFETY: a part of the tables, of whole OS pages; the call changes nothing, also of what others
+            // write meanwhile. Where it fails the pages are found when they are used.
             let _ = unsafe { os.touch(part) };
         }
     }

@@ -5,9 +5,9 @@
 //!   ├ pending ┼─ heap number ─┼─ class ─┼ zero ┤
 //! ```
 //!
-//! 0: not cut into blocks. The class stands where it is a multiple of a bin's size: a free of the owner makes the difference of the page's tag
-//! and its own, and has the way to the bin, without a shift; the tag of any other heap, and a pending one, give
-//! a number that is too large.
+//! 0: not cut into blocks. The class stands where it is a multiple of a bin's size: a free of the owner makes
+//! the difference of the page's tag and its own, and has the way to the bin, without a shift; the tag of any
+//! other heap, and a pending one, give a number that is too large.
 
 use super::bin::Bin;
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, block_class_of, headed};
@@ -58,9 +58,11 @@ const fn ways(headers: bool) -> Ways {
 
 const _: () = assert!(CLASSES << CLASS_SHIFT <= 1 << 16);
 
-/// The way to the bin of the class of a request of at most [`MAX_BINNED`] bytes; of a headed class never. For 0 bytes that to the bin of class 0.
+/// The way to the bin of the class of a request of at most [`MAX_BINNED`] bytes; of a headed class never. For 0
+/// bytes that to the bin of class 0.
 ///
-/// Looked up for all of them, though the classes of small ones are a shift: a program does not foresee which of the two the next one is. Where the size is a constant, so is the way.
+/// Looked up for all of them, though the classes of small ones are a shift: a program does not foresee which of
+/// the two the next one is. Where the size is a constant, so is the way.
 #[inline(always)]
 pub(crate) const fn way_of(bytes: usize) -> usize {
     WAYS[(bytes + 15) >> GRANULE_SHIFT] as usize
@@ -72,7 +74,9 @@ pub(crate) const fn class_on(way: usize) -> Class {
     way >> CLASS_SHIFT
 }
 
-/// Whether a page is pending, of another heap and of the class that a way leads to, by the difference of its tag, this heap's and the way: nothing but the numbers of the heaps differs, and the pending bit is set. One comparison for all of it.
+/// Whether a page is pending, of another heap and of the class that a way leads to, by the difference of its
+/// tag, this heap's and the way: nothing but the numbers of the heaps differs, and the pending bit is set. One
+/// comparison for all of it.
 pub(crate) const fn is_pending_elsewhere(difference: u32) -> bool {
     const BIT: u32 = PENDING >> HEAP_SHIFT;
     // Below the pending bit the numbers of the heaps, above it what has to be zero.

@@ -10,14 +10,17 @@
 //!                                           split, and half of them in use again ─▶ the kernel is asked for huge pages again
 //! ```
 //!
-//! A *unit* is the groups of arenas whose marks are on one huge page, 512 MiB, with the two huge pages of each bitmap. Each heap page has 192 bytes of metadata resident, and 128 more when other threads free in it: of a heap that had ten
-//! gigabytes, 120 MB stayed for good beside whatever it had left.
+//! A *unit* is the groups of arenas whose marks are on one huge page, 512 MiB, with the two huge pages of each
+//! bitmap. Each heap page has 192 bytes of metadata resident, and 128 more when other threads free in it: of a
+//! heap that had ten gigabytes, 120 MB stayed for good beside whatever it had left.
 //!
-//! Nothing has to be noted for that in a group: it can be written as before, and reads as zero, which is how it was before its first use. What a page in nobody's hands keeps there is of no meaning: its tag is
-//! 0, and who takes it writes all words. A free by another thread that comes late finds the tag 0 as before.
+//! Nothing has to be noted for that in a group: it can be written as before, and reads as zero, which is how it
+//! was before its first use. What a page in nobody's hands keeps there is of no meaning: its tag is 0, and who
+//! takes it writes all words. A free by another thread that comes late finds the tag 0 as before.
 //!
-//! How many heap pages of an arena are counted as used is a byte. It says which arenas have metadata at all: who looks at all marks passes over the others, for whose marks the kernel would have to find an OS page of zeros, after which it
-//! makes no huge page there.
+//! How many heap pages of an arena are counted as used is a byte. It says which arenas have metadata at all:
+//! who looks at all marks passes over the others, for whose marks the kernel would have to find an OS page of
+//! zeros, after which it makes no huge page there.
 
 use super::huge_tables::{UNIT, groups_of};
 use super::space::{PAGE_METADATA_USED, Page, Region, Source, Space};
@@ -33,10 +36,13 @@ const GROUP_ARENAS: usize = GROUP_BYTES / ARENA_BYTES;
 /// Heap pages of an arena.
 const PAGES: usize = HEAP_PAGES as usize;
 
-/// The part of a unit's arenas up to which it is split when they are in use: a quarter. Three quarters of its ten MiB go then, and what is left is on OS pages. At half a heap that lost every second arena would have no huge page of metadata any more.
+/// The part of a unit's arenas up to which it is split when they are in use: a quarter. Three quarters of its
+/// ten MiB go then, and what is left is on OS pages. At half a heap that lost every second arena would have no
+/// huge page of metadata any more.
 const SPARSE: usize = 4;
 
-/// The part of a unit's arenas from which on it has huge pages again: half, so that a heap that varies a little is not split again and again.
+/// The part of a unit's arenas from which on it has huge pages again: half, so that a heap that varies a little
+/// is not split again and again.
 const REFILLED: usize = 2;
 
 const _: () = assert!(SPARSE > REFILLED && PAGES < u8::MAX as usize);
@@ -89,7 +95,8 @@ impl Tables {
 }
 
 impl<S: Source> Space<S> {
-    /// Carries out a plan of this space's arenas, without their lock, as [`Plan::perform`] does, and gives back the metadata of those that go. The plan is then [completed](Arenas::complete) as after that.
+    /// Carries out a plan of this space's arenas, without their lock, as [`Plan::perform`] does, and gives back
+    /// the metadata of those that go. The plan is then [completed](Arenas::complete) as after that.
     pub fn perform(&self, plan: &mut Plan) {
         plan.perform_with(self.source().os(), self);
     }
@@ -107,13 +114,15 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Whether heap pages of an arena were used since its metadata was given back. Of one that has none nobody has to look at the marks.
+    /// Whether heap pages of an arena were used since its metadata was given back. Of one that has none nobody
+    /// has to look at the marks.
     pub(super) fn has_metadata(&self, arena: usize) -> bool {
         self.page(arena)
             .is_some_and(|page| page.region().tables.is_some_and(|tables| tables.is_used(page.index / PAGES)))
     }
 
-    /// An arena without anything live was given back, and nobody can use it, nor cut it out of its region, before the caller says that this is done. Gives back the memory of its metadata.
+    /// An arena without anything live was given back, and nobody can use it, nor cut it out of its region,
+    /// before the caller says that this is done. Gives back the memory of its metadata.
     pub(super) fn arena_given_back(&self, arena: usize) {
         let dropped = self.drop_metadata(arena);
         self.metadata_dropped(arena, dropped);
@@ -140,7 +149,8 @@ impl<S: Source> Space<S> {
         dropped
     }
 
-    /// The first half for what a large block has left behind, with the arenas locked: of those of its arenas whose memory went with it. No pass comes to them. (What stayed is kept for reuse, and has its metadata.)
+    /// The first half for what a large block has left behind, with the arenas locked: of those of its arenas
+    /// whose memory went with it. No pass comes to them. (What stayed is kept for reuse, and has its metadata.)
     pub(super) fn drop_metadata_left(&self, arenas: &Arenas<S::Os>, left: AddressRange) -> Dropped {
         let mut sum = Dropped { pages: 0, huge: false };
         for arena in (left.start..left.end()).step_by(ARENA_BYTES) {
@@ -162,7 +172,8 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// The second half, without a lock: counts it, and gives back what is on huge pages, of arenas that are not in use then.
+    /// The second half, without a lock: counts it, and gives back what is on huge pages, of arenas that are not
+    /// in use then.
     pub(super) fn metadata_dropped(&self, arena: usize, dropped: Dropped) {
         self.uncount(dropped.pages);
         let Some(page) = self.page(arena).filter(|_| dropped.huge) else { return };
@@ -188,7 +199,8 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Gives back one huge page of a unit, by its array and its first group, if no arena of the unit is in use. Returns how many are. One at a time: the arenas are locked.
+    /// Gives back one huge page of a unit, by its array and its first group, if no arena of the unit is in use.
+    /// Returns how many are. One at a time: the arenas are locked.
     fn huge_page_given_back(
         &self,
         region: &Region,
@@ -203,7 +215,8 @@ impl<S: Source> Space<S> {
                 return (in_use, 0);
             }
             let pages = first * GROUP_PAGES..(first + groups_of(array)) * GROUP_PAGES;
-            // SAFETY: nobody uses an arena of it, nor can begin to while the arenas are locked; of none was it given back for good.
+            // SAFETY: nobody uses an arena of it, nor can begin to while the arenas are locked; of none was it
+            // given back for good.
             (0, unsafe { tables.give_back_of(self.source().os(), array, pages) }.unwrap_or(0))
         });
         self.uncount(forgotten);
@@ -221,9 +234,12 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Gives back the metadata of the unused arenas of a group in a unit that was split. A group at a time: the arenas are locked. Of arenas side by side at once: they may share OS pages.
+    /// Gives back the metadata of the unused arenas of a group in a unit that was split. A group at a time: the
+    /// arenas are locked. Of arenas side by side at once: they may share OS pages.
     ///
-    /// Also of those that are counted as without any: their marks may have gone before, on OS pages of their own, when their bitmaps were on a huge page. Those stayed for good when it was asked which arenas are counted.
+    /// Also of those that are counted as without any: their marks may have gone before, on OS pages of their
+    /// own, when their bitmaps were on a huge page. Those stayed for good when it was asked which arenas are
+    /// counted.
     pub(super) fn group_given_back(&self, region: &Region, tables: Tables, group: usize) {
         let arenas_of = group * GROUP_ARENAS..((group + 1) * GROUP_ARENAS).min(tables.pages / PAGES);
         let forgotten = self.source().with(|arenas| {
@@ -236,7 +252,8 @@ impl<S: Source> Space<S> {
             let mut next = arenas_of.start;
             while let Some(first) = (next..arenas_of.end).find(unused) {
                 next = (first..arenas_of.end).find(|arena| !unused(arena)).unwrap_or(arenas_of.end);
-                // SAFETY: nobody uses these arenas, nor can begin to while the arenas are locked; the group has all of its metadata.
+                // SAFETY: nobody uses these arenas, nor can begin to while the arenas are locked; the group has
+                // all of its metadata.
                 forgotten += unsafe { tables.give_back(self.source().os(), first * PAGES..next * PAGES) };
             }
             forgotten

@@ -6,11 +6,15 @@
 //!   vacant                      no            yes           no           yes
 //! ```
 //!
-//! A heap that shrinks to a tenth, at random, keeps nearly all of its heap pages: of 32 blocks one is live. No heap page goes back, so the arenas see nothing that they could give back or break. But an OS page of eight blocks has none
-//! with a probability of 0.43, and because the allocator keeps nothing inside of free blocks, such a page can be [given back](super::vacate) alone.
+//! A heap that shrinks to a tenth, at random, keeps nearly all of its heap pages: of 32 blocks one is live. No
+//! heap page goes back, so the arenas see nothing that they could give back or break. But an OS page of eight
+//! blocks has none with a probability of 0.43, and because the allocator keeps nothing inside of free blocks,
+//! such a page can be [given back](super::vacate) alone.
 //!
-//! Nothing is locked and nobody waits: the owners of the heaps go on meanwhile, and what is found may be wrong a moment later. It says where to look again. A page is *quiet* when its count of live blocks, without those that others freed, and its place in the lists are what they
-//! were at the look before, half a decay time ago: what a program uses is left alone. States of a page's [`Mark`](super::mark::Mark), for this:
+//! Nothing is locked and nobody waits: the owners of the heaps go on meanwhile, and what is found may be wrong
+//! a moment later. It says where to look again. A page is *quiet* when its count of live blocks, without those
+//! that others freed, and its place in the lists are what they were at the look before, half a decay time ago:
+//! what a program uses is left alone. States of a page's [`Mark`](super::mark::Mark), for this:
 //!
 //! | looked | gone | |
 //! |---|---|---|
@@ -27,7 +31,8 @@ use crate::arena::{ARENA_BYTES, HEAP_PAGE_BYTES, HEAP_PAGES, Vacancy};
 use core::sync::atomic::Ordering;
 use hugeheap_os::Facts;
 
-/// Arenas looked at in one call. 150 of them, of pages used in part, took 10 ms, so a call takes as long as a pass with sixteen steps may: what is asked of the maintenance thread meanwhile waits.
+/// Arenas looked at in one call. 150 of them, of pages used in part, took 10 ms, so a call takes as long as a
+/// pass with sixteen steps may: what is asked of the maintenance thread meanwhile waits.
 const LOOK: usize = 256;
 
 /// The words of a page's bitmap, as they were read.
@@ -88,7 +93,9 @@ impl Page {
 }
 
 impl<S: Source> Space<S> {
-    /// Looks at the arenas after the one at an address (0: at all of them), and tells of each that has vacant OS pages or had some that were given back, until it is told that this is enough. `quiet`: pages that changed since the look before do not count.
+    /// Looks at the arenas after the one at an address (0: at all of them), and tells of each that has vacant
+    /// OS pages or had some that were given back, until it is told that this is enough. `quiet`: pages that
+    /// changed since the look before do not count.
     pub(crate) fn look_for_vacancy(
         &self,
         after: usize,
@@ -191,7 +198,8 @@ impl<S: Source> Space<S> {
         (vacancy, changed)
     }
 
-    /// Whether OS pages in which something lives count that can be made [alike](super::merging). From when they do, those of all pages do: of some what was vacant may be gone, and nothing else was looked for.
+    /// Whether OS pages in which something lives count that can be made [alike](super::merging). From when they
+    /// do, those of all pages do: of some what was vacant may be gone, and nothing else was looked for.
     pub(crate) fn set_merges(&self, merges: bool) {
         if !self.registry.merges.swap(merges, Ordering::Relaxed) && merges {
             let arenas = self.arenas_with_pages().filter(|&(start, _)| self.has_metadata(start));

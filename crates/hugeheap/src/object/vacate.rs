@@ -12,12 +12,17 @@
 //!   put the page into the owner's inbox, open the arena       collects it like any other page
 //! ```
 //!
-//! Only the owner changes a page's bitmap, with plain stores and without a look at anything that others could set. So another thread can never be told "this page has no live block" and hold on to that. What it can have
+//! Only the owner changes a page's bitmap, with plain stores and without a look at anything that others could
+//! set. So another thread can never be told "this page has no live block" and hold on to that. What it can have
 //! is a page of which the owner's fast paths take no more blocks than those that the owner remembers:
 //!
-//! * *No page of a closed arena comes to hand.* Who brings one to hand is [busy](super::busy), and then looks whether the arena is closed. The other side closes it, passes the barrier, and looks whether the owner is busy. One of them sees
-//!   the other. Of a page that is at hand already more can be taken: its owner has to be [held](super::vacate_at_hand).
-//! * *No block of a pending page is freed by a fast path*, but for one that the owner may be in the middle of: the tag is another one. And a page of a closed arena stays pending: who would collect it sees to that in the same way.
+//! * *No page of a closed arena comes to hand.* Who brings one to hand is [busy](super::busy), and then looks
+//!   whether the arena is closed. The other side closes it, passes the barrier, and looks whether the owner is
+//!   busy. One of them sees the other. Of a page that is at hand already more can be taken: its owner has to be
+//!   [held](super::vacate_at_hand).
+//! * *No block of a pending page is freed by a fast path*, but for one that the owner may be in the middle of:
+//!   the tag is another one. And a page of a closed arena stays pending: who would collect it sees to that in
+//!   the same way.
 //!
 //! What is left is that one free, and blocks that are remembered and taken meanwhile. Their steps are, in this order,
 //!
@@ -25,11 +30,16 @@
 //!   free   bit set ─▶ remembered ─▶ counted               take   counted ─▶ not remembered any more ─▶ bit cleared
 //! ```
 //!
-//! so a block whose bit is set without being remembered is one for good, or the count says one block more than the bitmap. Bitmap and count are read before and after what is remembered, and both times have to agree with each other and be the same.
-//! What is remembered is read place by place; the owner notes when it moves some of it, and nothing is known of the page then.
-//! What other threads freed and nobody collected is free for good as well: its bit is set when it is collected. Then no block can be taken whose bit is set and which is not remembered, as long as the arena is closed and the page is claimed. The owner's stores are seen in their order on x86-64; elsewhere the barrier is passed between the readings.
+//! so a block whose bit is set without being remembered is one for good, or the count says one block more than
+//! the bitmap. Bitmap and count are read before and after what is remembered, and both times have to agree with
+//! each other and be the same. What is remembered is read place by place; the owner notes when it moves some of
+//! it, and nothing is known of the page then. What other threads freed and nobody collected is free for good as
+//! well: its bit is set when it is collected. Then no block can be taken whose bit is set and which is not
+//! remembered, as long as the arena is closed and the page is claimed. The owner's stores are seen in their
+//! order on x86-64; elsewhere the barrier is passed between the readings.
 //!
-//! The owner has no instruction more on its fast paths. A block that is free and in an OS page that was dropped reads as zero, and brings its page back when it is written.
+//! The owner has no instruction more on its fast paths. A block that is free and in an OS page that was dropped
+//! reads as zero, and brings its page back when it is written.
 
 use super::busy::Patience;
 use super::class::{CLASSES, GRANULE_SHIFT, SHAPES};
@@ -192,7 +202,8 @@ impl<S: Source> Space<S> {
         Ok(())
     }
 
-    /// The blocks of a pending page that are free and that nobody can take, how many of them others freed, and the page's class. `None`: nobody knows. See the module's text.
+    /// The blocks of a pending page that are free and that nobody can take, how many of them others freed, and
+    /// the page's class. `None`: nobody knows. See the module's text.
     fn free_for_good(&self, page: Page) -> OsResult<Option<(usize, Words, u32)>> {
         let tag = page.tag();
         let (number, class) = (tag::heap(tag), tag::class(tag));
@@ -231,7 +242,8 @@ impl<S: Source> Space<S> {
 
     /// Whether what was looked for may lie in an arena that was closed meanwhile. Waits until it is open.
     ///
-    /// With what was seen at the end only, an arena that was opened just before that was none, and a program got no memory while it had free blocks.
+    /// With what was seen at the end only, an arena that was opened just before that was none, and a program
+    /// got no memory while it had free blocks.
     #[cold]
     pub(super) fn may_have_missed(&self, look: Look) -> bool {
         let mut patience = Patience::default();
@@ -243,7 +255,8 @@ impl<S: Source> Space<S> {
         closed || self.registry.openings.load(Ordering::SeqCst) != look.openings
     }
 
-    /// In a forked child: nobody goes on with what a missing thread was giving back. Its pages are claimed: they are put into the inboxes of their heaps.
+    /// In a forked child: nobody goes on with what a missing thread was giving back. Its pages are claimed:
+    /// they are put into the inboxes of their heaps.
     pub(super) fn finish_vacating(&self) {
         let start = self.registry.closed.swap(NONE, Ordering::Relaxed);
         if start == NONE {
@@ -275,7 +288,9 @@ pub(super) fn drop_os_pages(
     Ok(())
 }
 
-/// The bitmap of a page that is pending, and what the owner's fast paths may take of its class, if they are in the middle of nothing there: neither of a free nor of an allocation. See the module's text. Nothing is known so of a page at hand.
+/// The bitmap of a page that is pending, and what the owner's fast paths may take of its class, if they are in
+/// the middle of nothing there: neither of a free nor of an allocation. See the module's text. Nothing is known
+/// so of a page at hand.
 pub(super) fn at_rest<S: Source>(
     core: NonNull<Core<S>>,
     page: Page,
@@ -329,8 +344,9 @@ pub(super) struct Reach {
 impl Reach {
     /// `None`: what is remembered was moved meanwhile.
     pub(super) fn of<S: Source>(core: NonNull<Core<S>>, class: usize, os: &S::Os) -> OsResult<Option<Self>> {
-        // SAFETY: cores are never unmapped. The owner writes these fields meanwhile, with plain stores of whole words: each is read once, volatile, as what it was or is, and what is made of them is thrown away unless
-        // bitmap and count say that the owner was in the middle of nothing.
+        // SAFETY: cores are never unmapped. The owner writes these fields meanwhile, with plain stores of whole
+        // words: each is read once, volatile, as what it was or is, and what is made of them is thrown away
+        // unless bitmap and count say that the owner was in the middle of nothing.
         unsafe {
             let own = &raw const (*core.as_ptr()).own;
             let bin = &raw const (*own).bins[class];
@@ -350,7 +366,8 @@ impl Reach {
         self.page == start || self.window.wrapping_sub(start) < HEAP_PAGE_BYTES
     }
 
-    /// The number of the window of a page that is open; `None`: it is not at hand. `Some(None)`: it is, and none of its windows is open.
+    /// The number of the window of a page that is open; `None`: it is not at hand. `Some(None)`: it is, and
+    /// none of its windows is open.
     pub(super) fn open_window_of(&self, page: Page) -> Option<Option<usize>> {
         let offset = self.window.wrapping_sub(page.address());
         let open = (offset < HEAP_PAGE_BYTES).then_some(offset >> (GRANULE_SHIFT + 6));

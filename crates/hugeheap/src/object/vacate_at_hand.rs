@@ -6,14 +6,21 @@
 //!   while the heap is held    stays          goes          goes          goes
 //! ```
 //!
-//! A thread that has few blocks has a heap page for each size class that it ever needed, and all of them are at hand. 256 threads of a pool, with 64 blocks of 33 classes each, had 157 MB of huge pages for 4 MB of blocks, as long as they lived.
+//! A thread that has few blocks has a heap page for each size class that it ever needed, and all of them are at
+//! hand. 256 threads of a pool, with 64 blocks of 33 classes each, had 157 MB of huge pages for 4 MB of blocks,
+//! as long as they lived.
 //!
-//! Of a page that was [claimed](super::vacate) the owner's fast paths take what is remembered. Of one that is at hand they take what lies in the open window, too, and then open the next one. But for that the owner is [busy](super::busy), and not while somebody holds its heap. So it is claimed like any
-//! other, and while its heap is held also the open window is left out: all of that counts as live, as it does in the page's mark. In it blocks come and go without being counted, and are freed there without a look at the tag.
+//! Of a page that was [claimed](super::vacate) the owner's fast paths take what is remembered. Of one that is
+//! at hand they take what lies in the open window, too, and then open the next one. But for that the owner is
+//! [busy](super::busy), and not while somebody holds its heap. So it is claimed like any other, and while its
+//! heap is held also the open window is left out: all of that counts as live, as it does in the page's mark. In
+//! it blocks come and go without being counted, and are freed there without a look at the tag.
 //!
-//! Without the claim, with the heap held only, the bitmap could be the same twice though a block was taken and freed again in between: while what is remembered was read that block was not.
+//! Without the claim, with the heap held only, the bitmap could be the same twice though a block was taken and
+//! freed again in between: while what is remembered was read that block was not.
 //!
-//! The heap of a thread that is missing in a forked child may be busy for good, or count a block that does not live: nothing goes there.
+//! The heap of a thread that is missing in a forked child may be busy for good, or count a block that does not
+//! live: nothing goes there.
 
 use super::class::{CLASSES, SHAPES};
 use super::heap::Core;
@@ -25,7 +32,8 @@ use super::vacate::{Reach, agreed, drop_os_pages};
 use core::ptr::NonNull;
 use hugeheap_os::{AddressRange, Result as OsResult};
 
-/// Pages of which OS pages go while a heap is held once: some three calls for each, 1 to 2 µs each where the huge page is broken already. Its owner waits if it comes for another window meanwhile.
+/// Pages of which OS pages go while a heap is held once: some three calls for each, 1 to 2 µs each where the
+/// huge page is broken already. Its owner waits if it comes for another window meanwhile.
 const AT_A_TIME: usize = 8;
 
 impl<S: Source> Space<S> {
@@ -34,12 +42,14 @@ impl<S: Source> Space<S> {
         let tag = page.tag();
         let (number, class) = (tag::heap(tag), tag::class(tag));
         let Some(core) = self.registry.core::<S>(number).filter(|_| class < CLASSES) else { return false };
-        // SAFETY: cores are never unmapped. The owner changes the field with plain stores of whole words: it is read once, as what it was or is.
+        // SAFETY: cores are never unmapped. The owner changes the field with plain stores of whole words: it is
+        // read once, as what it was or is.
         let at_hand = unsafe { (&raw const (*core.as_ptr()).own.bins[class].page).read_volatile() };
         at_hand == page.address()
     }
 
-    /// Drops the OS pages of those pending pages that are at hand that no live block lies in, nor one that the owner's fast paths may take.
+    /// Drops the OS pages of those pending pages that are at hand that no live block lies in, nor one that the
+    /// owner's fast paths may take.
     pub(super) fn drop_vacant_at_hand(
         &self,
         pages: impl Iterator<Item = Page>,
@@ -87,7 +97,8 @@ impl<S: Source> Space<S> {
     }
 }
 
-/// The bitmap of a page at hand of a heap that is held, with all of its open window live, and what else the owner's fast paths may take of its class; if they are in the middle of nothing there. See the module's text.
+/// The bitmap of a page at hand of a heap that is held, with all of its open window live, and what else the
+/// owner's fast paths may take of its class; if they are in the middle of nothing there. See the module's text.
 fn at_rest_at_hand<S: Source>(
     core: NonNull<Core<S>>,
     page: Page,

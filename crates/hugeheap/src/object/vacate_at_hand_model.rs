@@ -7,8 +7,10 @@
 //!   blocks   a cell each: written by who has the block, and by who drops its OS page
 //! ```
 //!
-//! Loom fails where both write at the same time: a block that its owner uses goes. The order of the steps is repeated from `free`, `recent`, `windows`, `busy` and `vacate_at_hand`. What the owner stores is seen in its order (release). The barrier is a fence on both sides: the owner has
-//! one before it looks at what the other thread may have written, where the kernel's comes at any time.
+//! Loom fails where both write at the same time: a block that its owner uses goes. The order of the steps is
+//! repeated from `free`, `recent`, `windows`, `busy` and `vacate_at_hand`. What the owner stores is seen in its
+//! order (release). The barrier is a fence on both sides: the owner has one before it looks at what the other
+//! thread may have written, where the kernel's comes at any time.
 //! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
 use loom::cell::UnsafeCell;

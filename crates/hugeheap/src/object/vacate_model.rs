@@ -6,9 +6,11 @@
 //!   blocks   a cell each: written by who has the block, and by who drops its OS page or makes it like others
 //! ```
 //!
-//! Loom fails where both write at the same time: a block that its owner uses goes. The order of the steps is repeated from `free`, `recent`, `refill` and `vacate`. What the owner stores is seen in its order (release), as on x86-64, or where the barrier
-//! is passed between the readings. The barrier itself is a fence on both sides: the owner has one before it looks at what the other thread may have written, where the kernel's comes at any time.
-//! (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
+//! Loom fails where both write at the same time: a block that its owner uses goes. The order of the steps is
+//! repeated from `free`, `recent`, `refill` and `vacate`. What the owner stores is seen in its order (release),
+//! as on x86-64, or where the barrier is passed between the readings. The barrier itself is a fence on both
+//! sides: the owner has one before it looks at what the other thread may have written, where the kernel's comes
+//! at any time. (`RUSTFLAGS="--cfg loom" cargo test --release -p hugeheap --lib model`)
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -120,7 +122,8 @@ impl Page {
         fence(Ordering::SeqCst);
         let vacant = self.vacant_for_good();
         for block in [A, B].into_iter().filter(|block| vacant & block != 0) {
-            // Its OS page goes, or stays and gets later, after other pages were looked at, what lives in them (`merging`).
+            // Its OS page goes, or stays and gets later, after other pages were looked at, what lives in them
+            // (`merging`).
             self.write(block);
             self.write(block);
         }

@@ -1,4 +1,5 @@
-//! Recomputes everything that is kept of a heap's pages from the bitmaps. For tests and for debugging; walks all pages and allocates.
+//! Recomputes everything that is kept of a heap's pages from the bitmaps. For tests and for debugging; walks
+//! all pages and allocates.
 //!
 //! | kept | recomputed from |
 //! |---|---|

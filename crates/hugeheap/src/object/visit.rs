@@ -7,15 +7,18 @@
 //!                                                     due: heap number ─▶ who can rule out that the owner uses it now visits it
 //! ```
 //!
-//! What other threads free in a heap its owner collects when it next needs blocks. An owner that waits needs none, and kept all of it: eight threads of a pool
-//! that had made a list of 40 MB each, one after the other, held 427 MB for lists that were all gone. Nobody else may touch the heap, because its owner uses it without a lock.
+//! What other threads free in a heap its owner collects when it next needs blocks. An owner that waits needs
+//! none, and kept all of it: eight threads of a pool that had made a list of 40 MB each, one after the other,
+//! held 427 MB for lists that were all gone. Nobody else may touch the heap, because its owner uses it without
+//! a lock.
 //!
-//! An interpreter knows more: where all threads that use its heaps need its lock to do so, who holds that lock can [visit](Space::visit) any of them. What
-//! does not need the interpreter's lock is the end of a thread, which gives its heap away, and a fork: both wait for a visit. Where nobody has such a lock, and for interpreters that run nothing for a while,
-//! see [`idle`](super::idle).
+//! An interpreter knows more: where all threads that use its heaps need its lock to do so, who holds that lock
+//! can [visit](Space::visit) any of them. What does not need the interpreter's lock is the end of a thread,
+//! which gives its heap away, and a fork: both wait for a visit. Where nobody has such a lock, and for
+//! interpreters that run nothing for a while, see [`idle`](super::idle).
 //!
-//! A page is announced when the first of its blocks is freed, and collected too early it is announced again. So a visit comes after [`VISIT_AFTER`] pages, most of which are
-//! free as a whole by then.
+//! A page is announced when the first of its blocks is freed, and collected too early it is announced again. So
+//! a visit comes after [`VISIT_AFTER`] pages, most of which are free as a whole by then.
 
 use super::heap::{Heap, Shared};
 use super::registry::{LEAVING, OWNED, THREAD};
@@ -78,7 +81,9 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Nothing lives any more in the first window of a page that is pending. Most that is freed in pending pages is counted by nobody: so it is for these windows, one in sixteen, that the arenas learn of it when the owner does not come.
+    /// Nothing lives any more in the first window of a page that is pending. Most that is freed in pending
+    /// pages is counted by nobody: so it is for these windows, one in sixteen, that the arenas learn of it when
+    /// the owner does not come.
     #[cold]
     #[inline(never)]
     pub(super) fn count_vacant(&self, tag: u32) {
@@ -102,8 +107,8 @@ impl<S: Source> Space<S> {
         }
     }
 
-    /// Collects for a thread that has heap `number` and does not come: what others freed there goes to the arenas where whole pages are free. Nothing happens when the heap is
-    /// not a thread's.
+    /// Collects for a thread that has heap `number` and does not come: what others freed there goes to the
+    /// arenas where whole pages are free. Nothing happens when the heap is not a thread's.
     ///
     /// # Safety
     /// If the heap is a thread's, that thread does not use it before this returns, but for giving it away when it ends.

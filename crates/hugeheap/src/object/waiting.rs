@@ -5,16 +5,20 @@
 //!                                                                                                 give-back, asked for ────────────────────────────────────▶
 //! ```
 //!
-//! A quarantine lasts until 32 more blocks of the class are freed. In a heap that waits nobody may free any more, and so the last blocks freed there kept their pages for good: 1.4 MiB for each such heap with blocks of all sizes. To end
-//! it with each visit was to have no quarantine there: a block was handed out at once to who adopted the heap. So it lasts half a decay time at least after the last free.
+//! A quarantine lasts until 32 more blocks of the class are freed. In a heap that waits nobody may free any
+//! more, and so the last blocks freed there kept their pages for good: 1.4 MiB for each such heap with blocks
+//! of all sizes. To end it with each visit was to have no quarantine there: a block was handed out at once to
+//! who adopted the heap. So it lasts half a decay time at least after the last free.
 //!
-//! Who ends it has the heap as a visitor has (`VISITED`), so nobody adopts it meanwhile. A fork waits for that: it would leave the heap lost in the child.
+//! Who ends it has the heap as a visitor has (`VISITED`), so nobody adopts it meanwhile. A fork waits for that:
+//! it would leave the heap lost in the child.
 
 use super::registry::WAITING;
 use super::space::{Source, Space};
 use core::sync::atomic::Ordering;
 
-/// Heap pages that are told to be used in part when a quarantine has its first block: a mebibyte. What it may keep is not known there, a page for each block at most.
+/// Heap pages that are told to be used in part when a quarantine has its first block: a mebibyte. What it may
+/// keep is not known there, a page for each block at most.
 const TOLD: u64 = 64;
 
 impl<S: Source> Space<S> {
@@ -23,7 +27,8 @@ impl<S: Source> Space<S> {
         self.source().with(|arenas| arenas.became_partial(TOLD));
     }
 
-    /// Ends the quarantines of heaps that wait. `quiet`: only where nobody freed since the last time. Says whether something is left for the next time.
+    /// Ends the quarantines of heaps that wait. `quiet`: only where nobody freed since the last time. Says
+    /// whether something is left for the next time.
     pub(crate) fn end_waiting_quarantines(&'static self, quiet: bool) -> bool {
         self.registry
             .numbers()

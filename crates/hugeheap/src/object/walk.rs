@@ -1,4 +1,5 @@
-//! A walk over everything that is cut into blocks: regions, arenas, heap pages, blocks; and the statistics of classes made from it.
+//! A walk over everything that is cut into blocks: regions, arenas, heap pages, blocks; and the statistics of
+//! classes made from it.
 //!
 //! ```text
 //!   Region ─▶ Arena ─▶ Page ─▶ blocks      from low addresses to high ones; an arena only if a heap has a page in it
@@ -6,12 +7,12 @@
 //!      └ the parts of it that the arenas have mapped
 //! ```
 //!
-//! Reads tags and bitmaps; allocates nothing, changes nothing, touches no block. The arenas' lock is held only to ask for a range or for the
-//! length of a run.
+//! Reads tags and bitmaps; allocates nothing, changes nothing, touches no block. The arenas' lock is held only
+//! to ask for a range or for the length of a run.
 //!
-//! Other threads go on meanwhile. Of each page the walk sees one moment: its tag is the same before and after its bitmap was read. Two
-//! pages may be of two moments. Blocks that a thread has freed in another's page count as free as soon as the page is announced as pending; those in
-//! quarantine are free.
+//! Other threads go on meanwhile. Of each page the walk sees one moment: its tag is the same before and after
+//! its bitmap was read. Two pages may be of two moments. Blocks that a thread has freed in another's page count
+//! as free as soon as the page is announced as pending; those in quarantine are free.
 //!
 //! Page runs without a tag and large blocks belong to no heap; the arenas' snapshot counts them.
 
@@ -54,7 +55,8 @@ pub struct WalkedPage {
 /// What a heap page is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Cut into blocks of that many bytes. Those of a span may be longer than the page: they are told of where they begin.
+    /// Cut into blocks of that many bytes. Those of a span may be longer than the page: they are told of where
+    /// they begin.
     Blocks(usize),
     /// Kept without blocks.
     Spare,
@@ -172,7 +174,8 @@ impl<S: Source> Space<S> {
     }
 }
 
-/// The live blocks of a page. The bitmap of other threads is read only where the tag says that it has bits: it is not resident elsewhere.
+/// The live blocks of a page. The bitmap of other threads is read only where the tag says that it has bits: it
+/// is not resident elsewhere.
 fn live_words(page: Page, class: Class, pending: bool) -> [u64; WINDOWS] {
     let (shape, mut live) = (&SHAPES[class], [0; WINDOWS]);
     for window in (0..WINDOWS).filter(|&window| shape.starts[window] != 0) {

@@ -1,22 +1,30 @@
 //! Opening and leaving windows.
 //!
-//! The open window is one of the page at hand, and the page's mark has no bit for it: nobody else has to find it. The bit is back when the bin leaves the
-//! window with free blocks, when a block of it is the first one to be freed in a full page, or when all words of the page are looked at for want of another one: other frees only count. With a bit for each free, a free of a block took
-//! four instructions and a branch more, and a look at all words is needed once for all the blocks that were freed meanwhile.
+//! The open window is one of the page at hand, and the page's mark has no bit for it: nobody else has to find
+//! it. The bit is back when the bin leaves the window with free blocks, when a block of it is the first one to
+//! be freed in a full page, or when all words of the page are looked at for want of another one: other frees
+//! only count. With a bit for each free, a free of a block took four instructions and a branch more, and a look
+//! at all words is needed once for all the blocks that were freed meanwhile.
 
-use super::bin::{NO_NUMBER, Window};
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own};
 use super::instructions::{in_register, without_bit};
 use super::mark::Mark;
 use super::space::{Bitmap, Page, Source};
+use super::window::Window;
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+/// No window has this number.
+const NO_NUMBER: usize = usize::MAX;
+
 impl<S: Source> Heap<S> {
-    /// Takes a block from a window near at hand, one of those that the page's mark has noted. All that it calls comes last, also its next attempt, and what would have to wait, or to look at all windows, is left to
-    /// [`refill_from_page`](Self::refill_from_page): so nothing has to be kept meanwhile. With a loop, or a call in between, a fifth of its instructions saved registers, and blocks of 144 bytes come here for every seventh.
+    /// Takes a block from a window near at hand, one of those that the page's mark has noted. All that it calls
+    /// comes last, also its next attempt, and what would have to wait, or to look at all windows, is left to
+    /// [`refill_from_page`](Self::refill_from_page): so nothing has to be kept meanwhile. With a loop, or a
+    /// call in between, a fifth of its instructions saved registers, and blocks of 144 bytes come here for
+    /// every seventh.
     #[inline(never)]
     pub(super) fn refill_from_window(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
@@ -45,7 +53,8 @@ impl<S: Source> Own<S> {
         (page < self.granules() / (64 * WINDOWS)).then_some(page)
     }
 
-    /// The number of the next noted window of the bin's page, if that lies where blocks are remembered; else [`NO_NUMBER`]. It may have no free block all the same.
+    /// The number of the next noted window of the bin's page, if that lies where blocks are remembered; else
+    /// [`NO_NUMBER`]. It may have no free block all the same.
     #[inline(always)]
     fn window_noted(&self, class: Class) -> usize {
         let Some(page) = self.page_near(class) else { return NO_NUMBER };
@@ -56,7 +65,8 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Windows that may have a free block, of the page at hand where that lies where blocks are remembered; 0 when it is full. No window of it is open with a free block.
+    /// Windows that may have a free block, of the page at hand where that lies where blocks are remembered; 0
+    /// when it is full. No window of it is open with a free block.
     #[inline(always)]
     pub(super) fn windows_near(&self, page: usize, class: Class) -> u16 {
         // SAFETY: the page lies in the first region, and has a mark and a bitmap.

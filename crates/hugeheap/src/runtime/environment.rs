@@ -135,7 +135,8 @@ pub fn settings_from_environment() -> Result<(Settings, Level), SettingError> {
     Ok((settings, level))
 }
 
-/// Whether `HUGEHEAP_DISABLE` says that nothing is to be done: a switch of the libraries for CPython. Empty is as not set.
+/// Whether `HUGEHEAP_DISABLE` says that nothing is to be done: a switch of the libraries for CPython. Empty is
+/// as not set.
 ///
 /// # Errors
 /// It was not understood.
@@ -151,8 +152,9 @@ pub fn children_inherit() -> Result<bool, SettingError> {
     Ok(switch(c"HUGEHEAP_CHILDREN", Setting::Children)?.unwrap_or(true))
 }
 
-/// Tells in one line each what is not understood of the settings without which a program is on hugeheap all the same: where the record goes, and the log. The log is that of
-/// garbage-collected heaps, of which a process may have none; then nobody else would look at what was asked for.
+/// Tells in one line each what is not understood of the settings without which a program is on hugeheap all the
+/// same: where the record goes, and the log. The log is that of garbage-collected heaps, of which a process may
+/// have none; then nobody else would look at what was asked for.
 pub fn tell_what_is_passed_over() {
     tell_telemetry();
     if let Some(value) = variable(c"HUGEHEAP_LOG") {
@@ -167,7 +169,8 @@ pub(super) fn tell_telemetry() {
     }
 }
 
-/// Whether the value names no directory. One that cannot be written is no mistake of the value's: who looks for records there sees that there are none.
+/// Whether the value names no directory. One that cannot be written is no mistake of the value's: who looks for
+/// records there sees that there are none.
 fn telemetry_is_wrong() -> bool {
     let Some(name) = variable(c"HUGEHEAP_TELEMETRY").filter(|name| !name.is_empty()) else { return false };
     if name.to_bytes().len() > DIRECTORY_NAME_MAX {
@@ -222,7 +225,8 @@ fn parse_decay(text: &str) -> Option<u64> {
     (0.001..=86_400.0).contains(&seconds).then_some((seconds * 1e9) as u64)
 }
 
-/// A number of bytes as people write it: `1048576`, `512M`, `1.5GiB`. Suffixes are powers of 1024, in either case. The same for settings of the environment and for options of the commands.
+/// A number of bytes as people write it: `1048576`, `512M`, `1.5GiB`. Suffixes are powers of 1024, in either
+/// case. The same for settings of the environment and for options of the commands.
 ///
 /// # Errors
 /// Says what was not understood.

@@ -1,7 +1,8 @@
 //! The C library's error number, kept over what a program did not ask for.
 //!
-//! A free may come upon maintenance that is due, and a thread or a call that the system refuses is not the program's matter: it frees a block, and then looks why a call of its own had failed. In a container at its limit of threads
-//! each free that found something due left `EAGAIN` there.
+//! A free may come upon maintenance that is due, and a thread or a call that the system refuses is not the
+//! program's matter: it frees a block, and then looks why a call of its own had failed. In a container at its
+//! limit of threads each free that found something due left `EAGAIN` there.
 
 /// The error number of this thread, put back when this is dropped.
 pub(super) struct Kept(libc::c_int);

@@ -6,11 +6,13 @@
 //!           ─▶ maintenance goes on, now or soon
 //! ```
 //!
-//! The parent may never allocate again, so what it keeps and what was to be done must not wait for its next event: until then a server that had built its tables and
-//! forked its workers within the decay time was charged for all that the building had needed. Who cannot have a thread right after the fork says so with
+//! The parent may never allocate again, so what it keeps and what was to be done must not wait for its next
+//! event: until then a server that had built its tables and forked its workers within the decay time was
+//! charged for all that the building had needed. Who cannot have a thread right after the fork says so with
 //! [`Runtime::ask_after_forks`], and continues it.
 //!
-//! In the child maintenance begins with its first event: threads cannot be started here, and what it has not changed it shares. Its [leader](super::leader) is the thread that forked, which is noted before.
+//! In the child maintenance begins with its first event: threads cannot be started here, and what it has not
+//! changed it shares. Its [leader](super::leader) is the thread that forked, which is noted before.
 //!
 //! The order of the locks, on all paths:
 //!
@@ -18,18 +20,23 @@
 //!   forks ─▶ (thread: phase Held) ─▶ visits ─▶ heap ─▶ new heaps (`making`) ─▶ new regions (`adding`) ─▶ publisher ─▶ copies
 //! ```
 //!
-//! There are two spaces with locks for heaps and regions, that of blocks and that of the garbage collector. Nobody has locks of both but a fork, which takes them in that
-//! order. (A child found the collector's lock for regions held, and hung at the first page that its heap had no metadata for.)
+//! There are two spaces with locks for heaps and regions, that of blocks and that of the garbage collector.
+//! Nobody has locks of both but a fork, which takes them in that order. (A child found the collector's lock for
+//! regions held, and hung at the first page that its heap had no metadata for.)
 //!
-//! Whoever holds one takes only those to its right. The thread's phase is no lock, and only a fork waits for it, with nothing but its own lock in hand; so a thread may be started
-//! wherever no lock but that of visits is held, and an event of the arenas, which starts it, happens under no other. Before, a thread that
-//! added a region held `adding` and had such an event, which took the lock of the thread's handle; a fork held that and waited for `adding`.
+//! Whoever holds one takes only those to its right. The thread's phase is no lock, and only a fork waits for
+//! it, with nothing but its own lock in hand; so a thread may be started wherever no lock but that of visits is
+//! held, and an event of the arenas, which starts it, happens under no other. Before, a thread that added a
+//! region held `adding` and had such an event, which took the lock of the thread's handle; a fork held that and
+//! waited for `adding`.
 //!
-//! A program's own handlers may allocate while all this is held: those that were registered before ours run after `before`, and before the other two. The thread that forks [passes](crate::lock) what it holds
-//! itself. It publishes nothing meanwhile: in the child the record is its parent's.
+//! A program's own handlers may allocate while all this is held: those that were registered before ours run
+//! after `before`, and before the other two. The thread that forks [passes](crate::lock) what it holds itself.
+//! It publishes nothing meanwhile: in the child the record is its parent's.
 //!
-//! The child's handler makes system calls only, and allocates nothing. Each lock that it takes or finds held was taken by `before`, in the thread that is the child's only one: a lock
-//! that another thread may have held at the moment of the fork would be held there for good.
+//! The child's handler makes system calls only, and allocates nothing. Each lock that it takes or finds held
+//! was taken by `before`, in the thread that is the child's only one: a lock that another thread may have held
+//! at the moment of the fork would be held there for good.
 
 use super::{Runtime, runtime};
 use crate::arena::ForkCopies;
@@ -47,8 +54,8 @@ static FORKING: Lock<()> = Lock::new(());
 /// Copies between the handlers. Its own lock is leaked over the fork like the heap's.
 static COPIES: Lock<ForkCopies> = Lock::new(ForkCopies::NONE);
 
-/// Whether the handlers are registered: nobody did ([`NOBODY`](Self::NOBODY)), a thread of a process is at it (their numbers), or they are
-/// ([`DONE`](Self::DONE)).
+/// Whether the handlers are registered: nobody did ([`NOBODY`](Self::NOBODY)), a thread of a process is at it
+/// (their numbers), or they are ([`DONE`](Self::DONE)).
 struct Registration(AtomicU64);
 
 static REGISTRATION: Registration = Registration(AtomicU64::new(Registration::NOBODY));
@@ -57,8 +64,9 @@ impl Registration {
     const NOBODY: u64 = 0;
     const DONE: u64 = u64::MAX;
 
-    /// Calls `register` unless that was done; when it returns it is, whoever did it. Two see it otherwise: a request of the C library from within `register`, which cannot wait for
-    /// itself; and a child that was forked within it, by another thread, which has no handlers and registers its own.
+    /// Calls `register` unless that was done; when it returns it is, whoever did it. Two see it otherwise: a
+    /// request of the C library from within `register`, which cannot wait for itself; and a child that was
+    /// forked within it, by another thread, which has no handlers and registers its own.
     fn ensure(&self, register: impl FnOnce()) {
         let (process, thread) = numbers();
         let me = u64::from(process) << 32 | u64::from(thread);
@@ -87,8 +95,8 @@ pub(super) fn numbers() -> (u32, u32) {
     unsafe { (libc::getpid() as u32, libc::gettid() as u32) }
 }
 
-/// Registers the handlers, or waits until they are: who begins to use the heap while another thread was only about to register them would fork without, when that
-/// thread holds the heap's lock perhaps.
+/// Registers the handlers, or waits until they are: who begins to use the heap while another thread was only
+/// about to register them would fork without, when that thread holds the heap's lock perhaps.
 pub(super) fn register() {
     REGISTRATION.ensure(|| {
         // SAFETY: the handlers are functions of this library, which is never unloaded once it is in use.
@@ -116,7 +124,8 @@ extern "C" fn before() {
     heap.keep_over_fork();
 }
 
-/// Ends the maintenance thread of a process whose leader ends, in the leader; that no other is started is the caller's. Not while another thread forks.
+/// Ends the maintenance thread of a process whose leader ends, in the leader; that no other is started is the
+/// caller's. Not while another thread forks.
 pub(super) fn end_maintenance_thread() {
     let _forks = FORKING.lock();
     runtime().thread.stop_and_hold();
@@ -150,8 +159,9 @@ extern "C" fn in_parent() {
 }
 
 impl Runtime {
-    /// From now on `ask` is called in the parent of each fork after which maintenance has something to do, and sees to it that
-    /// [`resume_maintenance`](Self::resume_maintenance) is called soon. Without it a thread is started at once.
+    /// From now on `ask` is called in the parent of each fork after which maintenance has something to do, and
+    /// sees to it that [`resume_maintenance`](Self::resume_maintenance) is called soon. Without it a thread is
+    /// started at once.
     pub fn ask_after_forks(&self, ask: fn()) {
         ASK.store(ask as *mut (), Ordering::Release);
     }
@@ -193,7 +203,8 @@ extern "C" fn in_child() {
         runtime.performing.store(0, Ordering::Relaxed);
         runtime.publisher.unlock_after_fork();
         runtime.publisher.reopen_in_child();
-        // At once: a child that ends by `_exit` before its first event should be seen all the same. No system call that allocates.
+        // At once: a child that ends by `_exit` before its first event should be seen all the same. No system
+        // call that allocates.
         runtime.publisher.publish(runtime.heap.leaked_mut(), 0, true);
         COPIES.unlock_leaked();
         gc::space_at_hand().unlock_after_fork();
@@ -218,13 +229,15 @@ mod tests {
     /// Longer than any host needs.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// How long the lock that a test is about is held after the fork began. A fork that does not wait for it is over by then.
+    /// How long the lock that a test is about is held after the fork began. A fork that does not wait for it is
+    /// over by then.
     const HELD: Duration = Duration::from_millis(300);
 
     /// One at a time: a fork that waits for what another test holds does not come while its own is held.
     static ALONE: Mutex<()> = Mutex::new(());
 
-    /// Forks while another thread is within `hold`, and says whether the child came to its end with `work`. A child that hangs is killed.
+    /// Forks while another thread is within `hold`, and says whether the child came to its end with `work`. A
+    /// child that hangs is killed.
     fn forked_within(hold: impl FnOnce(&dyn Fn()) + Send, work: impl FnOnce()) -> bool {
         // Another test's failure is its own.
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

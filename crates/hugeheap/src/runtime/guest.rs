@@ -7,18 +7,23 @@
 //!                                            guest heap, and not the one whose lists are half changed
 //! ```
 //!
-//! Terms: a heap is *busy* while its owner changes its lists; a *guest* is a heap that a thread has in its slot for the time of one call.
+//! Terms: a heap is *busy* while its owner changes its lists; a *guest* is a heap that a thread has in its slot
+//! for the time of one call.
 //!
-//! Where a program's `malloc` is hugeheap, the C library allocates the thread's tables (the vector of its thread-local storage) with it. An event of the arenas comes from inside
-//! a heap as often as not: half of its spare pages are just being given back, or new ones were taken and are not counted yet. A nested request would take pages that
-//! the outer one hands out, too. Nobody can be told to come back later: the event may have been the program's last.
+//! Where a program's `malloc` is hugeheap, the C library allocates the thread's tables (the vector of its
+//! thread-local storage) with it. An event of the arenas comes from inside a heap as often as not: half of its
+//! spare pages are just being given back, or new ones were taken and are not counted yet. A nested request
+//! would take pages that the outer one hands out, too. Nobody can be told to come back later: the event may
+//! have been the program's last.
 //!
-//! Invariant: the slot is as before when the call returns. What was allocated meanwhile is the guest's; the guest is left, and waits for whoever needs a heap.
+//! Invariant: the slot is as before when the call returns. What was allocated meanwhile is the guest's; the
+//! guest is left, and waits for whoever needs a heap.
 
 use crate::object::{set_thread_heap, space, thread_heap_at_hand};
 use core::sync::atomic::Ordering;
 
-/// Makes a call that may allocate from this process's heap, wherever the thread is. `None`, and no call, when there is no memory for a guest.
+/// Makes a call that may allocate from this process's heap, wherever the thread is. `None`, and no call, when
+/// there is no memory for a guest.
 pub(super) fn call<R>(call: impl FnOnce() -> R) -> Option<R> {
     // SAFETY: looked at here, and not used while the guest is in its place.
     let Some(own) =

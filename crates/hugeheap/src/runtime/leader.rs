@@ -6,18 +6,25 @@
 //!                                                                          then: ended. Maintenance is made by who allocates and frees
 //! ```
 //!
-//! Terms: the *leader* is the thread whose number is the process's: the one that `main` runs on, and in a forked child the one that forked. It may end before others
-//! do, by `pthread_exit`, or by coming to its end in a child that was forked from a thread. A process is alive as long as any thread is, and the last one to end calls `exit`.
+//! Terms: the *leader* is the thread whose number is the process's: the one that `main` runs on, and in a
+//! forked child the one that forked. It may end before others do, by `pthread_exit`, or by coming to its end in
+//! a child that was forked from a thread. A process is alive as long as any thread is, and the last one to end
+//! calls `exit`.
 //!
-//! Who does not know of the maintenance thread expects that the process ends with its last thread. It lived on for as long as memory was kept, for good where an arena was looked at again and again; and as
-//! the last thread it wrote what was in the program's buffers, with a table of descriptors that was empty: it was lost.
-//! Where the leader has ended nobody can tell whether other threads of the program live, without looking again and again. So there is no maintenance thread from then on. In a child that another
-//! thread forks that one is the leader, and has one again.
+//! Who does not know of the maintenance thread expects that the process ends with its last thread. It lived on
+//! for as long as memory was kept, for good where an arena was looked at again and again; and as the last
+//! thread it wrote what was in the program's buffers, with a table of descriptors that was empty: it was lost.
+//! Where the leader has ended nobody can tell whether other threads of the program live, without looking again
+//! and again. So there is no maintenance thread from then on. In a child that another thread forks that one is
+//! the leader, and has one again.
 //!
-//! Invariant: whoever is told of the end of a leader is told in the leader, by a destructor of the C library, while the process is not yet without it. An untold leader may end unnoticed for a second, in which
-//! the maintenance thread may become the last: so it [keeps the program's descriptors](super::thread) while the leader is untold.
+//! Invariant: whoever is told of the end of a leader is told in the leader, by a destructor of the C library,
+//! while the process is not yet without it. An untold leader may end unnoticed for a second, in which the
+//! maintenance thread may become the last: so it [keeps the program's descriptors](super::thread) while the
+//! leader is untold.
 //!
-//! `exit` ends all threads and calls no such destructor in the thread that calls it; nor does `exec`. A child without handlers (`_Fork`, `vfork`) is another process than the one that was told.
+//! `exit` ends all threads and calls no such destructor in the thread that calls it; nor does `exec`. A child
+//! without handlers (`_Fork`, `vfork`) is another process than the one that was told.
 
 use super::forking::numbers;
 use super::{Linux, runtime};
@@ -71,7 +78,8 @@ impl Leader {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// From now on there is no maintenance thread. Before its phase is looked at: see [`ensure`](super::thread::MaintenanceThread::ensure).
+    /// From now on there is no maintenance thread. Before its phase is looked at: see
+    /// [`ensure`](super::thread::MaintenanceThread::ensure).
     fn note_end(&self) {
         self.ended.store(true, Ordering::SeqCst);
     }

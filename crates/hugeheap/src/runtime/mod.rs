@@ -7,13 +7,16 @@
 //! ```
 //!
 //! Rules that everything here keeps:
-//! * Nothing here allocates from the process's heap: the runtime may sit below the allocator of the process. The C library does, when it starts a thread
-//!   (the tables of its thread-local storage) and when it notes the fork handlers: so no lock is held there, and the thread's own heap is not in use ([`guest`]).
-//! * The lock is held for bit operations and for the system calls that obtain memory, never for those that give it back. (But for those that give metadata back where others could begin to use it:
-//!   one huge page of it, or what belongs to 16 arenas, at a time.)
-//! * The maintenance thread is started by the first event that leaves something to do, blocks all signals, ends when nothing is left, does
-//!   not exist during a fork, and not without the process's [leader]. So an idle process has the threads it started itself, and CPython's warning about
-//!   forks of multi-threaded processes (3.12) is not provoked.
+//! * Nothing here allocates from the process's heap: the runtime may sit below the allocator of the process.
+//!   The C library does, when it starts a thread (the tables of its thread-local storage) and when it notes the
+//!   fork handlers: so no lock is held there, and the thread's own heap is not in use ([`guest`]).
+//! * The lock is held for bit operations and for the system calls that obtain memory, never for those that give
+//!   it back. (But for those that give metadata back where others could begin to use it: one huge page of it,
+//!   or what belongs to 16 arenas, at a time.)
+//! * The maintenance thread is started by the first event that leaves something to do, blocks all signals, ends
+//!   when nothing is left, does not exist during a fork, and not without the process's [leader]. So an idle
+//!   process has the threads it started itself, and CPython's warning about forks of multi-threaded processes
+//!   (3.12) is not provoked.
 
 mod environment;
 mod errno;
@@ -57,12 +60,14 @@ pub struct Runtime {
     foreign_frees: AtomicU64,
     /// Plans of maintenance that are being performed. Changed under the heap's lock.
     performing: AtomicU32,
-    /// When the next pass on a thread of the program's is due, in nanoseconds of the system's clock; 0: with the next event that leaves something to do. Changed under the heap's lock.
+    /// When the next pass on a thread of the program's is due, in nanoseconds of the system's clock; 0: with
+    /// the next event that leaves something to do. Changed under the heap's lock.
     inline_at: AtomicU64,
 }
 
-/// How long [`Runtime::give_back`] and a fork wait for what others are giving back, in steps of a tenth of a millisecond: a second in all.
-/// A plan has 16 arenas at most, and takes some milliseconds; who is kept longer has threads that give back all the time.
+/// How long [`Runtime::give_back`] and a fork wait for what others are giving back, in steps of a tenth of a
+/// millisecond: a second in all. A plan has 16 arenas at most, and takes some milliseconds; who is kept longer
+/// has threads that give back all the time.
 const WAITS: u32 = 10_000;
 
 static RUNTIME: Runtime = Runtime {
@@ -82,7 +87,8 @@ pub const fn runtime() -> &'static Runtime {
 }
 
 impl Runtime {
-    /// Applies the settings and, the first time, registers the fork handlers and opens the published record if the environment asks for one.
+    /// Applies the settings and, the first time, registers the fork handlers and opens the published record if
+    /// the environment asks for one.
     pub fn start(&'static self, settings: Settings) {
         // Before the heap's lock is taken for the first time, and before anybody is told that this has started.
         forking::register();
@@ -160,9 +166,11 @@ impl Runtime {
         self.thread.look_again();
     }
 
-    /// Before a limit of so many bytes holds for the address space of this process: gives back what of it is reserved and not used, but for a part to grow into. See [`arena`](crate::arena).
+    /// Before a limit of so many bytes holds for the address space of this process: gives back what of it is
+    /// reserved and not used, but for a part to grow into. See [`arena`](crate::arena).
     ///
-    /// For whoever sees that the program limits itself. Between a `fork` that called no handlers and `exec` the lock may be held for good: it is not waited for without end.
+    /// For whoever sees that the program limits itself. Between a `fork` that called no handlers and `exec` the
+    /// lock may be held for good: it is not waited for without end.
     pub fn limit_address_space(&'static self, bytes: u64) {
         scarce::note_limit();
         for _ in 0..WAITS {
@@ -284,8 +292,8 @@ impl Runtime {
         snapshot
     }
 
-    /// Gives back now what the retention rule would keep, on the caller's thread, and waits for what others are giving back. Returns the bytes
-    /// given back meanwhile.
+    /// Gives back now what the retention rule would keep, on the caller's thread, and waits for what others are
+    /// giving back. Returns the bytes given back meanwhile.
     pub fn give_back(&self) -> u64 {
         let _kept = errno::Kept::new();
         let mut heap = self.heap.lock();
@@ -321,8 +329,8 @@ impl Runtime {
         given
     }
 
-    /// The arenas, while nobody is giving back, for a fork: in the child nobody would ever complete it, and the arenas in that plan were neither used nor given back
-    /// any more.
+    /// The arenas, while nobody is giving back, for a fork: in the child nobody would ever complete it, and the
+    /// arenas in that plan were neither used nor given back any more.
     fn lock_at_rest(&self) -> Guard<'_, Arenas<Linux>> {
         for _ in 0..WAITS {
             let heap = self.heap.lock_first();
@@ -365,13 +373,16 @@ impl Runtime {
         }
     }
 
-    /// Where there is no thread: one short pass on the caller's thread, without the lock over system calls. Apart: plans are kibibytes, which no other event needs of its stack.
+    /// Where there is no thread: one short pass on the caller's thread, without the lock over system calls.
+    /// Apart: plans are kibibytes, which no other event needs of its stack.
     ///
-    /// Not with each event, but when the last pass said, as the thread would: while a gigabyte is kept for reuse something is due all the time.
+    /// Not with each event, but when the last pass said, as the thread would: while a gigabyte is kept for
+    /// reuse something is due all the time.
     #[inline(never)]
     fn maintain_inline(&self) {
         let mut heap = self.heap.lock();
-        // What follows a pass may be an event itself. Where each led to the next pass, a heap of gigabytes that was given back had a stack of hundreds.
+        // What follows a pass may be an event itself. Where each led to the next pass, a heap of gigabytes that
+        // was given back had a stack of hundreds.
         if self.performing.load(Ordering::Relaxed) > 0 {
             return;
         }
@@ -398,7 +409,8 @@ impl Runtime {
         let heaps = object::space();
         // Heaps that wait need no barrier.
         let mut waits = due.after == 0 && heaps.end_waiting_quarantines(due.quiet);
-        // Without it nobody can be collected for, nor any OS page be given back, and huge pages would be broken for that.
+        // Without it nobody can be collected for, nor any OS page be given back, and huge pages would be broken
+        // for that.
         if Linux::new().barrier().is_err() {
             self.heap.lock().cannot_vacate();
             return None;
@@ -436,7 +448,8 @@ impl Runtime {
         (heap, wait)
     }
 
-    /// Measures coverage if live memory is at a peak that was not measured: asked before it falls. Only while somebody listens.
+    /// Measures coverage if live memory is at a peak that was not measured: asked before it falls. Only while
+    /// somebody listens.
     pub(crate) fn measure_peak(&self) {
         if self.measure_above.load(Ordering::Relaxed) == u64::MAX {
             return;

@@ -6,10 +6,12 @@
 //!      └──────────▶ Off ◀───────────┘
 //! ```
 //!
-//! When it is written: when maintenance comes to rest after passes; after an event when the number of arenas changed, when live memory moved by
-//! [`STEP`] out of the range that was published lately, within which it takes [`FEW`] events or [`FAR`], or when it is the [`EVENTS`]th since. Not by time: the last events before a process falls idle would stay unseen, or need a
-//! thread. Between two of those an event costs some ten instructions. Which state the arenas are in needs a walk over their
-//! records; it is made once per as many writes as there are [`WALKED`] arenas, so that it costs a write the same however large the heap is.
+//! When it is written: when maintenance comes to rest after passes; after an event when the number of arenas
+//! changed, when live memory moved by [`STEP`] out of the range that was published lately, within which it
+//! takes [`FEW`] events or [`FAR`], or when it is the [`EVENTS`]th since. Not by time: the last events before a
+//! process falls idle would stay unseen, or need a thread. Between two of those an event costs some ten
+//! instructions. Which state the arenas are in needs a walk over their records; it is made once per as many
+//! writes as there are [`WALKED`] arenas, so that it costs a write the same however large the heap is.
 //!
 //! Everything here is called with the heap's lock held: plain loads and stores of atomics, no lock of its own.
 
@@ -24,8 +26,9 @@ const STEP: u64 = 1 << 20;
 /// Bytes by which it may differ in the range that was published lately, after fewer than [`FEW`] events.
 const FAR: u64 = 16 * STEP;
 
-/// Events for which a write is worth it where live memory goes up and down: a write takes 0.8 µs with the process's number, which the system is asked for. A program that took and freed two blocks of 1 MiB by
-/// turns, of which it wrote one byte each, needed 1.6 s for what takes 0.3 unpublished.
+/// Events for which a write is worth it where live memory goes up and down: a write takes 0.8 µs with the
+/// process's number, which the system is asked for. A program that took and freed two blocks of 1 MiB by turns,
+/// of which it wrote one byte each, needed 1.6 s for what takes 0.3 unpublished.
 const FEW: u32 = 32;
 
 /// Events that may pass unpublished: less than five nanoseconds of a write for each.
@@ -154,7 +157,8 @@ impl NumbersPage {
             self.owner.store(pid, Ordering::Relaxed);
             self.state.store(if page.is_null() { OFF } else { OPEN }, Ordering::Relaxed);
         }
-        // SAFETY: it stays mapped until `leave`, which only this function and a forked child's handler call, under the same lock.
+        // SAFETY: it stays mapped until `leave`, which only this function and a forked child's handler call,
+        // under the same lock.
         unsafe { page.as_ref() }
     }
 
@@ -169,14 +173,14 @@ impl NumbersPage {
     }
 }
 
-/// Maps a page of shared memory that has a name and no descriptor; null when the system refuses: a limit on address space, on open files
-/// or on the size of files, or no memory. System calls only.
+/// Maps a page of shared memory that has a name and no descriptor; null when the system refuses: a limit on
+/// address space, on open files or on the size of files, or no memory. System calls only.
 fn map_page() -> *mut Page {
     if !super::publisher::may_make_files() {
         return core::ptr::null_mut();
     }
-    // SAFETY: plain system calls on a descriptor of this function's own; the file is filled before it is mapped, and sealed so that nobody
-    // who can open it takes the memory away under the writer.
+    // SAFETY: plain system calls on a descriptor of this function's own; the file is filled before it is
+    // mapped, and sealed so that nobody who can open it takes the memory away under the writer.
     unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let mut file = libc::memfd_create(NAME.as_ptr(), flags | MFD_NOEXEC_SEAL);

@@ -1,8 +1,9 @@
 //! Publishing the runtime's numbers in a shared file, while somebody listens.
 //!
-//! Somebody listens when `HUGEHEAP_TELEMETRY` names a directory at start. How the file is called: [`record_file`](super::record_file); a
-//! forked child makes its own and leaves its parent's alone. Every event writes the counters (some 50 ns); the classification of arenas, which needs a
-//! walk over their metadata, is renewed at most every [`WALK_PAUSE`].
+//! Somebody listens when `HUGEHEAP_TELEMETRY` names a directory at start. How the file is called:
+//! [`record_file`](super::record_file); a forked child makes its own and leaves its parent's alone. Every event
+//! writes the counters (some 50 ns); the classification of arenas, which needs a walk over their metadata, is
+//! renewed at most every [`WALK_PAUSE`].
 
 use super::numbers::{Due, NumbersPage};
 use super::record_file::{self, DIRECTORY, FILE_BYTES};
@@ -20,7 +21,8 @@ const SIZE_TRIES: u32 = 100;
 /// Pause between walks over the arenas, in nanoseconds. A walk over a heap of 2 GiB takes 5 µs.
 const WALK_PAUSE: u64 = 10_000_000;
 
-/// Which process this is, as the system said last, and the parent that it had when it was asked first: what is published says no more of the parent, and a system call is half of a write.
+/// Which process this is, as the system said last, and the parent that it had when it was asked first: what is
+/// published says no more of the parent, and a system call is half of a write.
 #[derive(Clone, Copy)]
 struct Process {
     pid: u32,
@@ -94,8 +96,9 @@ impl Publisher {
         self.record.store(record_file::map(&state.directory), Ordering::Release);
     }
 
-    /// Before a fork: nobody opens a record, or says what this process is, at its moment. Who does that holds the lock here without the heap's, and opening may take long:
-    /// in a child that was forked meanwhile it was held for good, and the child's first record waited for it inside `fork`.
+    /// Before a fork: nobody opens a record, or says what this process is, at its moment. Who does that holds
+    /// the lock here without the heap's, and opening may take long: in a child that was forked meanwhile it was
+    /// held for good, and the child's first record waited for it inside `fork`.
     pub(super) fn lock_for_fork(&self) {
         self.state.lock_first().keep_over_fork();
     }
@@ -196,8 +199,8 @@ fn fill(snapshot: &mut Snapshot, state: &mut State) {
     COLLECTORS.fill(snapshot);
 }
 
-/// Whether this process may make a file of this size. Beyond its limit (`ulimit -f`) the kernel does not only refuse: it sends `SIGXFSZ`,
-/// which ended programs before their first line.
+/// Whether this process may make a file of this size. Beyond its limit (`ulimit -f`) the kernel does not only
+/// refuse: it sends `SIGXFSZ`, which ended programs before their first line.
 pub(super) fn may_make_files() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit writes the structure that it gets.
@@ -223,7 +226,8 @@ pub(super) fn take_space(file: libc::c_int) -> bool {
 mod tests {
     use super::*;
 
-    /// A child may be forked without handlers: it has its own number and parent then. As long as the process is the same the parent is not asked for again.
+    /// A child may be forked without handlers: it has its own number and parent then. As long as the process is
+    /// the same the parent is not asked for again.
     #[test]
     fn another_process_is_asked_for_its_parent_and_the_same_one_is_not() {
         let pid = std::process::id();

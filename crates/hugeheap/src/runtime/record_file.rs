@@ -1,7 +1,7 @@
 //! The file of this runtime's record: which name it gets, and making it.
 //!
-//! A process can contain several runtimes: the preload library, the C library, a Rust program on the crate. The first that asks gets
-//! `PID.hugeheap`, the others `PID-2.hugeheap` and so on.
+//! A process can contain several runtimes: the preload library, the C library, a Rust program on the crate. The
+//! first that asks gets `PID.hugeheap`, the others `PID-2.hugeheap` and so on.
 //!
 //! ```text
 //!   name ──open(O_EXCL)──▶ made ──▶ stale files of the names behind it are removed ──▶ sized, mapped
@@ -10,10 +10,11 @@
 //!     └──────────┴─ it does not: stale ──▶ unlinked
 //! ```
 //!
-//! Stale is the file of a former process of that number, or of the program that this process was before an `exec`. Nothing is ever
-//! truncated: whoever still maps a file keeps it, and writes where nobody reads. (Truncating it took the memory from under the other
-//! runtime: a write in that moment was a `SIGBUS`.) Where /proc is missing every file counts as stale. So does the file that another thread's
-//! runtime has made and not mapped yet; the window is a few system calls, and what is lost is that record, not the program.
+//! Stale is the file of a former process of that number, or of the program that this process was before an
+//! `exec`. Nothing is ever truncated: whoever still maps a file keeps it, and writes where nobody reads.
+//! (Truncating it took the memory from under the other runtime: a write in that moment was a `SIGBUS`.) Where
+//! /proc is missing every file counts as stale. So does the file that another thread's runtime has made and not
+//! mapped yet; the window is a few system calls, and what is lost is that record, not the program.
 //!
 //! System calls only: a forked child makes its record between `fork` and the first line of its program.
 
@@ -28,7 +29,8 @@ pub(super) const FILE_BYTES: usize = 4096;
 /// Room for the longest name of a directory, with the zero byte behind it.
 pub(super) const DIRECTORY: usize = DIRECTORY_NAME_MAX + 1;
 
-/// Runtimes of a process that get a file: each beyond the first is a library with a copy of hugeheap in it. More go unobserved.
+/// Runtimes of a process that get a file: each beyond the first is a library with a copy of hugeheap in it.
+/// More go unobserved.
 const RUNTIMES: u32 = 16;
 
 /// Room for `/4294967295-16.hugeheap` behind the directory.
@@ -124,7 +126,8 @@ impl Path {
 
     fn create(&self) -> Result<libc::c_int, libc::c_int> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        // SAFETY: the path ends in a zero byte: it has room for the longest name and one more. errno is the thread's own.
+        // SAFETY: the path ends in a zero byte: it has room for the longest name and one more. errno is the
+        // thread's own.
         unsafe {
             let file = libc::open(self.bytes.as_ptr().cast(), flags, 0o600);
             if file >= 0 { Ok(file) } else { Err(*libc::__errno_location()) }

@@ -11,24 +11,30 @@
 //!          ──grow───────────────────────▶ makes arenas ahead
 //! ```
 //!
-//! Who makes the change to Starting or Held has the thread's handle to himself until he makes the next; nobody waits for him but a fork. There was a lock, held over `pthread_create`: in
-//! a process whose `malloc` is hugeheap that allocated, the arenas had an event, and the event waited for the lock of its own thread, with all signals blocked.
-//! An event that finds Starting or Held has nothing to do: a thread that starts begins with a pass, and after a fork the parent looks again.
+//! Who makes the change to Starting or Held has the thread's handle to himself until he makes the next; nobody
+//! waits for him but a fork. There was a lock, held over `pthread_create`: in a process whose `malloc` is
+//! hugeheap that allocated, the arenas had an event, and the event waited for the lock of its own thread, with
+//! all signals blocked. An event that finds Starting or Held has nothing to do: a thread that starts begins
+//! with a pass, and after a fork the parent looks again.
 //!
-//! Invariant: Running becomes Ended under the heap's lock, by the thread, which has just seen there that nothing is due. So an event that leaves
-//! something to do is either seen by the thread or finds it ended.
+//! Invariant: Running becomes Ended under the heap's lock, by the thread, which has just seen there that
+//! nothing is due. So an event that leaves something to do is either seen by the thread or finds it ended.
 //!
-//! The C library is called through [`guest`](super::guest), because it may allocate and free here, in the middle of whatever the event came from.
+//! The C library is called through [`guest`](super::guest), because it may allocate and free here, in the
+//! middle of whatever the event came from.
 //!
-//! It sleeps for as long as its last pass said. What makes that wrong has to say so with `look_again`: other settings, and a fall of
-//! demand while recurring memory is kept. Otherwise, with a decay time of an hour that was lowered to a second, memory stayed for an hour.
+//! It sleeps for as long as its last pass said. What makes that wrong has to say so with `look_again`: other
+//! settings, and a fall of demand while recurring memory is kept. Otherwise, with a decay time of an hour that
+//! was lowered to a second, memory stayed for an hour.
 //!
-//! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only. It has descriptors of its own, none to begin with: a program that does not know of
-//! it closes numbers that it may be using, and gets them again
-//! ([`separate_descriptors`](hugeheap_os::linux::separate_descriptors)). But not while the process's [leader](super::leader) may end without its being told: as the last thread it would have to write
-//! what the program has in its buffers.
+//! It runs on a small stack with all signals blocked: a program's handlers run on its own threads only. It has
+//! descriptors of its own, none to begin with: a program that does not know of it closes numbers that it may be
+//! using, and gets them again ([`separate_descriptors`](hugeheap_os::linux::separate_descriptors)). But not
+//! while the process's [leader](super::leader) may end without its being told: as the last thread it would have
+//! to write what the program has in its buffers.
 //!
-//! It does not outlive the leader: who ends that stops it, for good, and one that has to look for itself ends when it sees that.
+//! It does not outlive the leader: who ends that stops it, for good, and one that has to look for itself ends
+//! when it sees that.
 
 use super::leader::Leader;
 use super::{Linux, Runtime, guest};
@@ -44,7 +50,8 @@ const STACK: usize = 128 << 10;
 /// Longest sleep, in nanoseconds: an hour, so that arithmetic with time stays in range.
 const LONGEST_SLEEP: u64 = 3600 * 1_000_000_000;
 
-/// How often an untold leader is looked at: once a second. It takes 10 µs, and is how much longer than its own threads a process may live.
+/// How often an untold leader is looked at: once a second. It takes 10 µs, and is how much longer than its own
+/// threads a process may live.
 const LEADER_LOOK: Duration = Duration::from_secs(1);
 
 /// Phases: see the module's text.
@@ -54,8 +61,9 @@ const RUNNING: u32 = 2;
 const ENDED: u32 = 3;
 const HELD: u32 = 4;
 
-/// How long a fork waits for a thread that is being started, in steps of a tenth of a millisecond: a second. It takes a tenth of one; who takes longer waits in its
-/// allocator for a lock that the forking thread has taken for the fork.
+/// How long a fork waits for a thread that is being started, in steps of a tenth of a millisecond: a second. It
+/// takes a tenth of one; who takes longer waits in its allocator for a lock that the forking thread has taken
+/// for the fork.
 const START_WAITS: u32 = 10_000;
 
 /// The thread is asked to end.
@@ -74,7 +82,8 @@ pub(super) struct MaintenanceThread {
     thread: UnsafeCell<MaybeUninit<libc::pthread_t>>,
     /// What the thread is asked: `STOP`, `LOOK` and `GROW`. A futex word.
     asked: AtomicU32,
-    /// Until when it sleeps, in nanoseconds of the system's clock; 0: it does not. Written under the heap's lock, or by who wakes it.
+    /// Until when it sleeps, in nanoseconds of the system's clock; 0: it does not. Written under the heap's
+    /// lock, or by who wakes it.
     wakes_at: AtomicU64,
     /// The kernel's number of the thread, written by itself when it begins.
     number: AtomicI32,
@@ -109,7 +118,8 @@ impl MaintenanceThread {
         self.unwanted.load(Ordering::Relaxed) || self.leader.has_ended()
     }
 
-    /// Starts the thread unless it runs or somebody else starts it. False when there is to be none: the system refuses one, or it is unwanted.
+    /// Starts the thread unless it runs or somebody else starts it. False when there is to be none: the system
+    /// refuses one, or it is unwanted.
     pub(super) fn ensure(&self, runtime: &'static Runtime) -> bool {
         if self.is_unwanted() {
             return false;
@@ -118,7 +128,8 @@ impl MaintenanceThread {
         if !matches!(before, NONE | ENDED) || !self.change(before, STARTING) {
             return true;
         }
-        // Who notes the leader's end looks at the phase afterwards: either it is seen here, or Starting is seen there and waited for.
+        // Who notes the leader's end looks at the phase afterwards: either it is seen here, or Starting is seen
+        // there and waited for.
         if self.is_unwanted() {
             self.change(STARTING, before);
             return false;
@@ -148,9 +159,11 @@ impl MaintenanceThread {
         self.phase.compare_exchange(from, to, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
-    /// Ends the thread and waits until it is gone, also from the kernel's count of threads; no new one starts until [`resume`](Self::resume).
+    /// Ends the thread and waits until it is gone, also from the kernel's count of threads; no new one starts
+    /// until [`resume`](Self::resume).
     ///
-    /// For one fork, or end of a leader, at a time. A thread that is still being started after [`START_WAITS`] is left to that: the parent has it then, and the child does not.
+    /// For one fork, or end of a leader, at a time. A thread that is still being started after [`START_WAITS`]
+    /// is left to that: the parent has it then, and the child does not.
     pub(super) fn stop_and_hold(&self) {
         let mut waits = START_WAITS;
         while waits > 0 {
@@ -179,7 +192,8 @@ impl MaintenanceThread {
         self.phase.store(NONE, Ordering::Release);
     }
 
-    /// Sees to it that a pass is made now, if the thread runs. Without it there is nothing to wake: one that starts begins with a pass.
+    /// Sees to it that a pass is made now, if the thread runs. Without it there is nothing to wake: one that
+    /// starts begins with a pass.
     pub(super) fn look_again(&self) {
         self.wakes_at.store(0, Ordering::Relaxed);
         self.ask(LOOK);
@@ -269,7 +283,8 @@ impl MaintenanceThread {
         }
     }
 
-    /// Sleeps until a pass is due, in so much time, or asked for, and makes arenas ahead meanwhile. False: the thread has to end.
+    /// Sleeps until a pass is due, in so much time, or asked for, and makes arenas ahead meanwhile. False: the
+    /// thread has to end.
     fn sleep_for(&self, time: Duration, runtime: &Runtime, watch: &mut Watch) -> bool {
         let os = Linux::new();
         let begin = hugeheap_os::Facts::now(&os);
@@ -297,7 +312,8 @@ impl MaintenanceThread {
 
     /// Creates the thread. In the phase Starting.
     fn spawn(&self, runtime: &'static Runtime) -> bool {
-        // SAFETY: plain C library calls on objects of this frame; `thread` is this caller's in its phase; the thread gets a reference that lives forever.
+        // SAFETY: plain C library calls on objects of this frame; `thread` is this caller's in its phase; the
+        // thread gets a reference that lives forever.
         unsafe {
             let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
             if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
@@ -319,7 +335,8 @@ impl MaintenanceThread {
 
     /// Joins a thread that ran. By who ended the phase Running or Ended.
     fn join(&self) {
-        // SAFETY: `thread` was written by pthread_create before those phases and not joined since, and is this caller's now.
+        // SAFETY: `thread` was written by pthread_create before those phases and not joined since, and is this
+        // caller's now.
         unsafe {
             libc::pthread_join((*self.thread.get()).assume_init(), core::ptr::null_mut());
         }
@@ -339,7 +356,8 @@ impl Watch {
         Self { separated: false, looked: Duration::ZERO }
     }
 
-    /// Leaves the program's descriptors, once, as soon as this cannot become the last thread. Where the kernel refuses, it shares them, as before.
+    /// Leaves the program's descriptors, once, as soon as this cannot become the last thread. Where the kernel
+    /// refuses, it shares them, as before.
     fn separate(&mut self, thread: &MaintenanceThread) {
         if !self.separated && thread.leader.is_told() {
             hugeheap_os::linux::separate_descriptors();
@@ -392,7 +410,8 @@ fn pass(runtime: &Runtime) -> Wait {
         Wait::For(time) => heap.now().saturating_add(time),
     };
     runtime.thread.wakes_at.store(wakes_at, Ordering::Relaxed);
-    // Counting the states of all arenas walks over them with the lock held: when it rests, not between passes that follow at once.
+    // Counting the states of all arenas walks over them with the lock held: when it rests, not between passes
+    // that follow at once.
     runtime.publish(&mut heap, wait != Wait::For(0));
     wait
 }
@@ -419,8 +438,8 @@ fn wake(word: &AtomicU32) {
     }
 }
 
-/// `pthread_join` returns when the thread has left its stack, a moment before the kernel takes it off the count of threads that
-/// CPython looks at after a fork. Waits for that, about a millisecond at most.
+/// `pthread_join` returns when the thread has left its stack, a moment before the kernel takes it off the count
+/// of threads that CPython looks at after a fork. Waits for that, about a millisecond at most.
 fn wait_until_gone(number: i32) {
     for _ in 0..100 {
         // SAFETY: signal 0 only asks whether the thread exists.

@@ -1,4 +1,5 @@
-//! What the garbage-collected heaps of the process are and did: sums that they bring up to date, and snapshots are filled from.
+//! What the garbage-collected heaps of the process are and did: sums that they bring up to date, and snapshots
+//! are filled from.
 //!
 //! Here and not beside the heaps, because who publishes the numbers knows no heaps, and they use what it is a part of.
 
@@ -6,7 +7,8 @@ use super::Snapshot;
 use super::snapshot::{FIRST_PAUSE, PAUSE_LENGTHS};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A pause of so many nanoseconds is a long one: about a millisecond, the beginning of a bucket of the heaps' histograms.
+/// A pause of so many nanoseconds is a long one: about a millisecond, the beginning of a bucket of the heaps'
+/// histograms.
 pub(crate) const LONG_PAUSE: u64 = 1 << 20;
 
 /// What one heap is and did.

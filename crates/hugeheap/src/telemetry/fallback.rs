@@ -37,9 +37,11 @@ pub enum Fallback {
     MappingLimit = 14,
     /// The first touch of an advised arena found no free huge page.
     NoHugePage = 15,
-    /// The system refuses the barrier (`membarrier`) without which vacant OS pages of heap pages in use cannot be given back: they stay until their heap pages are free.
+    /// The system refuses the barrier (`membarrier`) without which vacant OS pages of heap pages in use cannot
+    /// be given back: they stay until their heap pages are free.
     NoBarrier = 16,
-    /// The system refuses to take kept memory when it is short (`MADV_FREE`: before Linux 4.5, or memory locked by `mlockall`): less is kept under a memory limit.
+    /// The system refuses to take kept memory when it is short (`MADV_FREE`: before Linux 4.5, or memory locked
+    /// by `mlockall`): less is kept under a memory limit.
     OfferRefused = 17,
     /// OS pages were to be made alike (`HUGEHEAP_MERGE=1`), and the host does not merge equal pages.
     NoMerging = 18,

@@ -1,7 +1,7 @@
 //! One snapshot of a process that contains several runtimes.
 //!
-//! The preload library, the C library and a Rust program on the crate each bring a runtime, with arenas and numbers of its own. Who asks
-//! about the process means all of them.
+//! The preload library, the C library and a Rust program on the crate each bring a runtime, with arenas and
+//! numbers of its own. Who asks about the process means all of them.
 //!
 //! | fields | merged |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | forks, the cgroup's charge | the largest: each runtime sees the same forks and the same cgroup |
 //! | state, level, policies, version | of the runtime that is hooked, else of the first |
 //!
-//! A field that is added to the schema and not here does not compile: the snapshot is taken apart without `..`, and a name that is not
-//! used is a warning, which is an error where the project is checked.
+//! A field that is added to the schema and not here does not compile: the snapshot is taken apart without `..`,
+//! and a name that is not used is a warning, which is an error where the project is checked.
 
 use super::{HookState, Snapshot};
 

@@ -1,8 +1,8 @@
 //! The page of numbers of a running process: its layout, and reading it from outside.
 //!
-//! Every runtime maps one OS page of shared memory that has a name and no file: `/memfd:hugeheap-numbers` in its process's
-//! `/proc/PID/maps`. It needs no directory, holds no descriptor, and vanishes with its process. A process that contains several runtimes
-//! has several pages; [`of_process`] reads them all.
+//! Every runtime maps one OS page of shared memory that has a name and no file: `/memfd:hugeheap-numbers` in
+//! its process's `/proc/PID/maps`. It needs no directory, holds no descriptor, and vanishes with its process. A
+//! process that contains several runtimes has several pages; [`of_process`] reads them all.
 //!
 //! ```text
 //!   0        8        16                                                     16 + size
@@ -10,11 +10,12 @@
 //!                       └───────────────── under the sequence lock ────────────┘
 //! ```
 //!
-//! The sequence is odd while the writer changes what follows. Reading is copying: the sequence, all of it, the sequence again. A
-//! process that was forked without the handlers, or has not come to them yet, still maps its parent's page: the number of the process in
-//! the snapshot tells, and such a page counts as none.
+//! The sequence is odd while the writer changes what follows. Reading is copying: the sequence, all of it, the
+//! sequence again. A process that was forked without the handlers, or has not come to them yet, still maps its
+//! parent's page: the number of the process in the snapshot tells, and such a page counts as none.
 //!
-//! Versions: fields are only ever added at the end of the snapshot. A reader takes what both know; what an older writer lacks is 0.
+//! Versions: fields are only ever added at the end of the snapshot. A reader takes what both know; what an
+//! older writer lacks is 0.
 
 use super::publish::ReadError;
 use super::sequence::SequenceLock;
@@ -124,7 +125,8 @@ impl Page {
 
     /// Replaces the numbers. Only one writer at a time. Never waits.
     pub fn write(&self, numbers: &Numbers) {
-        // SAFETY: Numbers is `repr(C)`, aligned to 8 and made of numbers without padding: two u32, then u64s, then a Snapshot.
+        // SAFETY: Numbers is `repr(C)`, aligned to 8 and made of numbers without padding: two u32, then u64s,
+        // then a Snapshot.
         let words: &[u64; WORDS] = unsafe { &*core::ptr::from_ref(numbers).cast() };
         self.numbers.write(words);
         self.magic.store(MAGIC, Ordering::Release);
@@ -204,7 +206,8 @@ impl core::fmt::Display for NumbersError {
 
 impl std::error::Error for NumbersError {}
 
-/// The numbers of process `id` (this one, too), of all its runtimes, without stopping it. `None`: it is not on hugeheap, or shows none.
+/// The numbers of process `id` (this one, too), of all its runtimes, without stopping it. `None`: it is not on
+/// hugeheap, or shows none.
 ///
 /// A page whose meaning is not known, of a library of another version, is left out where there is one that is.
 ///

@@ -68,7 +68,8 @@ impl Record {
 
     /// Replaces the snapshot. Only one writer at a time. Never waits.
     pub fn write(&self, snapshot: &Snapshot) {
-        // SAFETY: Snapshot is `repr(C)`, aligned to 8, made of numbers without padding (eight u32, 32 bytes, then u64s).
+        // SAFETY: Snapshot is `repr(C)`, aligned to 8, made of numbers without padding (eight u32, 32 bytes,
+        // then u64s).
         let words: &[u64; WORDS] = unsafe { &*core::ptr::from_ref(snapshot).cast() };
         self.snapshot.write(words);
         self.magic.store(MAGIC, Ordering::Release);

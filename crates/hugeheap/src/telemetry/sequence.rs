@@ -1,10 +1,10 @@
 //! A sequence lock: one writer that never waits, readers that retry.
 //!
-//! The sequence is odd while the words change and even when they belong together. A writer that was killed in the middle
-//! leaves it odd; readers give up after their tries. The orderings follow Boehm, "Can seqlocks get along with
-//! programming language memory models?" (MSPC 2012): the words are atomics, a release fence separates the odd
-//! sequence from the words, an acquire fence the words from the second look at the sequence. Model-checked with loom
-//! (`RUSTFLAGS="--cfg loom" cargo test -p hugeheap --lib sequence`).
+//! The sequence is odd while the words change and even when they belong together. A writer that was killed in
+//! the middle leaves it odd; readers give up after their tries. The orderings follow Boehm, "Can seqlocks get
+//! along with programming language memory models?" (MSPC 2012): the words are atomics, a release fence
+//! separates the odd sequence from the words, an acquire fence the words from the second look at the sequence.
+//! Model-checked with loom (`RUSTFLAGS="--cfg loom" cargo test -p hugeheap --lib sequence`).
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,7 +1,7 @@
 //! The schema of what a heap tells about itself.
 //!
-//! Layout: C, little is computed, everything is a number, so that the same bytes serve as a Rust struct, a C struct, the
-//! content of the shared file and the source of JSON. Bytes are bytes, arenas are counts, times are
+//! Layout: C, little is computed, everything is a number, so that the same bytes serve as a Rust struct, a C
+//! struct, the content of the shared file and the source of JSON. Bytes are bytes, arenas are counts, times are
 //! nanoseconds. Fields are only ever added at the end; [`SCHEMA`] rises when a meaning changes.
 
 use super::Fallback;
@@ -65,7 +65,8 @@ pub enum HookState {
     Idle = 0,
     /// Installed.
     Hooked = 1,
-    /// The process is not CPython, or Python is loaded later: it had no symbol `PyObject_SetArenaAllocator` when it started.
+    /// The process is not CPython, or Python is loaded later: it had no symbol `PyObject_SetArenaAllocator`
+    /// when it started.
     NotPython = 2,
     /// A free-threaded CPython: its objects come from its own mimalloc, not from arenas.
     FreeThreaded = 3,
@@ -276,15 +277,17 @@ pub struct Snapshot {
     pub gc_pause_total: u64,
     /// The longest in nanoseconds.
     pub gc_longest_pause: u64,
-    /// Pauses by length: the first below 2¹¹ ns, each other from 2ⁿ⁺¹⁰ to 2ⁿ⁺¹¹ ns with its index for n, the last without an end. See
-    /// [`pause_lengths`](Self::pause_lengths).
+    /// Pauses by length: the first below 2¹¹ ns, each other from 2ⁿ⁺¹⁰ to 2ⁿ⁺¹¹ ns with its index for n, the
+    /// last without an end. See [`pause_lengths`](Self::pause_lengths).
     pub gc_pause_lengths: [u64; PAUSE_LENGTHS],
 
-    /// Bytes of OS pages without a live block that were given back of heap pages in use since the start, of [`Snapshot::given_back`].
+    /// Bytes of OS pages without a live block that were given back of heap pages in use since the start, of
+    /// [`Snapshot::given_back`].
     pub vacated: u64,
     /// Bytes of OS pages that were made alike since the start, for the kernel to merge them.
     pub alike: u64,
-    /// Bytes of this process in OS pages that the kernel had merged with equal ones, at the last measurement. 0: merging was not asked for, nothing was measured, or the kernel does not tell.
+    /// Bytes of this process in OS pages that the kernel had merged with equal ones, at the last measurement.
+    /// 0: merging was not asked for, nothing was measured, or the kernel does not tell.
     pub merged: u64,
 }
 
@@ -368,16 +371,16 @@ impl Snapshot {
         self.fallbacks[reason as usize]
     }
 
-    /// The lengths of pauses: how many there were below each number of nanoseconds, and not below the one before it. The last has no end:
-    /// `None`.
+    /// The lengths of pauses: how many there were below each number of nanoseconds, and not below the one
+    /// before it. The last has no end: `None`.
     pub fn pause_lengths(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         self.gc_pause_lengths.iter().enumerate().map(|(index, &count)| {
             ((index + 1 < PAUSE_LENGTHS).then(|| 1 << (index + FIRST_PAUSE + 1)), count)
         })
     }
 
-    /// Nanoseconds that `share` of the pauses do not reach: the upper end of a power of two, and not more than the longest. `None` where there
-    /// were none.
+    /// Nanoseconds that `share` of the pauses do not reach: the upper end of a power of two, and not more than
+    /// the longest. `None` where there were none.
     pub fn pause_quantile(&self, share: f64) -> Option<u64> {
         let all: u64 = self.gc_pause_lengths.iter().sum();
         let wanted = ((all as f64 * share).ceil() as u64).max(1);

@@ -5,9 +5,10 @@
 //!                         └─▶ model            which runs and blocks are live, and what was written to them
 //! ```
 //!
-//! Any bytes are a program: the property tests and the fuzz target make them. What is compared after each operation: addresses (aligned, ours,
-//! apart), the counters, the exact answer to wrong frees, contents, and the kernel's own objections. Now and then: every list and
-//! counter of the heap ([`Arenas::verify`]), the kernel's residency, its own books.
+//! Any bytes are a program: the property tests and the fuzz target make them. What is compared after each
+//! operation: addresses (aligned, ours, apart), the counters, the exact answer to wrong frees, contents, and
+//! the kernel's own objections. Now and then: every list and counter of the heap ([`Arenas::verify`]), the
+//! kernel's residency, its own books.
 
 mod check;
 mod world;
@@ -321,8 +322,8 @@ impl Machine {
         }
     }
 
-    /// What the program does with its memory. A limit may be reached (the kernel would kill the process, the model goes on);
-    /// anything else is a fault of the heap.
+    /// What the program does with its memory. A limit may be reached (the kernel would kill the process, the
+    /// model goes on); anything else is a fault of the heap.
     fn touch(&self, range: AddressRange) {
         match self.kernel.touch(range) {
             Ok(()) => {}

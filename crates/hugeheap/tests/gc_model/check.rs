@@ -16,7 +16,8 @@ pub(super) const NURSERY: usize = 64 << 10;
 type Gone = (usize, usize);
 
 impl<O: Os + Send + Sync + 'static> Machine<O> {
-    /// What the program does with its memory. A limit may be reached (the kernel would kill the process, the model goes on).
+    /// What the program does with its memory. A limit may be reached (the kernel would kill the process, the
+    /// model goes on).
     pub(super) fn touch(&self, object: usize, bytes: usize) {
         let Some(kernel) = &self.kernel else { return };
         match kernel.touch(AddressRange::new(object, bytes)) {
@@ -150,8 +151,8 @@ impl<O: Os + Send + Sync + 'static> Machine<O> {
     }
 }
 
-/// Compares what can be reached from an object with the model. `seen`: addresses of nodes that were compared. Nothing is allocated meanwhile,
-/// so addresses stay right.
+/// Compares what can be reached from an object with the model. `seen`: addresses of nodes that were compared.
+/// Nothing is allocated meanwhile, so addresses stay right.
 fn compare<O: Os + Send + Sync + 'static>(
     heap: &Heap<World<O>>,
     graph: &Graph,

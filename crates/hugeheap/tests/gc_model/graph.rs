@@ -134,7 +134,8 @@ pub(super) struct Node {
     pub(super) length: usize,
     /// By offset of the slot.
     pub(super) references: HashMap<usize, usize>,
-    /// Offsets of weak slots, keys and values that may be empty by now: what they refer to was finalized, or their key is dead.
+    /// Offsets of weak slots, keys and values that may be empty by now: what they refer to was finalized, or
+    /// their key is dead.
     pub(super) unsure: HashSet<usize>,
     /// How often it is registered to be finalized.
     pub(super) finalized: u32,
@@ -216,7 +217,8 @@ impl Node {
         }
     }
 
-    /// One of the slots that are written by themselves, if the node has any: an ephemeron is written as a whole, by its key.
+    /// One of the slots that are written by themselves, if the node has any: an ephemeron is written as a
+    /// whole, by its key.
     pub(super) fn pick_slot(&self, which: u8) -> Option<usize> {
         let which = usize::from(which);
         let item = which * 37 % self.length.max(1);

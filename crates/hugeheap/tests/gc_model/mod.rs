@@ -5,12 +5,14 @@
 //!                         └─▶ Graph    what can be reached, and what was written
 //! ```
 //!
-//! Any bytes are a program: the property tests and the fuzz target make them. The program's roots are global handles, pinned ones too, slots
-//! outside of objects that a callback names, and words that may be addresses; local variables are in scopes and in frames.
+//! Any bytes are a program: the property tests and the fuzz target make them. The program's roots are global
+//! handles, pinned ones too, slots outside of objects that a callback names, and words that may be addresses;
+//! local variables are in scopes and in frames.
 //!
-//! What is compared: from each root, the whole graph, object by object; that what the model cannot reach is freed, and that an allocation is
-//! refused only for a reason. A weak slot may become empty once the model cannot reach its object, and must not before; what is handed out to
-//! be finalized must not be reachable, nor be led to by another object that waits for it, unless they lie on a cycle.
+//! What is compared: from each root, the whole graph, object by object; that what the model cannot reach is
+//! freed, and that an allocation is refused only for a reason. A weak slot may become empty once the model
+//! cannot reach its object, and must not before; what is handed out to be finalized must not be reachable, nor
+//! be led to by another object that waits for it, unless they lie on a cycle.
 
 mod check;
 mod graph;

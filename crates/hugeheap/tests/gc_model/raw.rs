@@ -1,4 +1,5 @@
-//! Operations without scopes: windows in local variables, frames, slots outside of objects, words that may be addresses, protected pages.
+//! Operations without scopes: windows in local variables, frames, slots outside of objects, words that may be
+//! addresses, protected pages.
 
 use super::graph::{Kind, Node};
 use super::{Machine, ROOTS};
@@ -26,7 +27,8 @@ impl Words {
         let words = Rc::clone(&self.words);
         Box::new(move |visitor| {
             for word in words.iter() {
-                // SAFETY: a word of this process that lives as long as the callback; nobody else has a reference to what is in it.
+                // SAFETY: a word of this process that lives as long as the callback; nobody else has a
+                // reference to what is in it.
                 unsafe { visitor.slot(word.as_ptr()) };
             }
         })

@@ -54,8 +54,9 @@ impl<O: Os + Clone + Send + Sync + 'static> World<O> {
     }
 }
 
-/// The settings of a machine's heap: every check, and each with every other. What looks through the whole heap in each collection is off now
-/// and then, because more operations fit into the same time then; the machine itself looks, too.
+/// The settings of a machine's heap: every check, and each with every other. What looks through the whole heap
+/// in each collection is off now and then, because more operations fit into the same time then; the machine
+/// itself looks, too.
 pub(super) fn settings([a, b, c, ..]: Start) -> Settings {
     let checks = Checks {
         verify: c % 8 < 4,

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// Contents of page runs and large blocks are written once per so many bytes: an OS page is the smallest unit that is dropped or moved.
+/// Contents of page runs and large blocks are written once per so many bytes: an OS page is the smallest unit
+/// that is dropped or moved.
 const GRAIN: usize = 4096;
 
 /// Passes until the arenas must have settled, with nothing failing.
@@ -61,8 +62,8 @@ impl Machine {
         assert!(found.iter().all(|&byte| byte == 0), "zero was promised at {address:#x}");
     }
 
-    /// What the program does with its memory. A limit may be reached (the kernel would kill the process, the model goes on);
-    /// anything else is a fault of the heap.
+    /// What the program does with its memory. A limit may be reached (the kernel would kill the process, the
+    /// model goes on); anything else is a fault of the heap.
     fn touch(&self, range: AddressRange) {
         match self.world.kernel.touch(range) {
             Ok(()) => {}
@@ -121,8 +122,8 @@ impl Machine {
         assert_eq!(sum.live_bytes() + sum.run_bytes, walked.values().sum::<usize>());
     }
 
-    /// The answer to a free of something that is not live, by a heap that can know: the owner of the page knows best which blocks
-    /// of an open window are live.
+    /// The answer to a free of something that is not live, by a heap that can know: the owner of the page knows
+    /// best which blocks of an open window are live.
     fn refusal(&mut self, address: usize, number: usize) -> Mistake {
         let owner = self.space.owner(address).map(|number| number as usize - 1);
         let number = owner.filter(|&owner| self.heaps[owner].is_some()).unwrap_or(number);
@@ -147,7 +148,8 @@ impl Machine {
         let foreign = NonNull::from(&own).as_ptr() as usize & !15;
         assert_eq!(self.refusal(foreign, number), Mistake::Foreign);
         if let Some((address, live)) = self.pick(picked) {
-            // A page run has its own length or no size, by whose it is; a large block, which may be small when it is aligned, has none.
+            // A page run has its own length or no size, by whose it is; a large block, which may be small when
+            // it is aligned, has none.
             let block = live.usable <= MAX_BLOCK && self.space.owner(address).is_some();
             for offset in [1, 8, 16, live.usable / 2, live.usable - 1, picked % live.usable] {
                 // A large block's last arena goes on behind its bytes; that is the arenas' matter.
@@ -198,7 +200,8 @@ impl Machine {
         while let Some(waiting) = self.heaps.iter().position(Option::is_none) {
             self.heaps[waiting] = Some(self.space.acquire().expect("one waits"));
         }
-        // Heap number `n` is at `n − 1` only if those that wait were taken in their order; from here on it does not matter.
+        // Heap number `n` is at `n − 1` only if those that wait were taken in their order; from here on it does
+        // not matter.
         while let Some((address, _)) = self.pick(0) {
             self.forget(address);
             let heap = self.heap(address / HEAP_PAGE_BYTES).expect("all are here");

@@ -1,14 +1,15 @@
-//! A machine that runs operations on heaps of blocks over the simulated kernel, beside a plain model of what they should do.
+//! A machine that runs operations on heaps of blocks over the simulated kernel, beside a plain model of what
+//! they should do.
 //!
 //! ```text
 //!   4 bytes ──▶ operation ──▶ 1 to 3 Heaps on one Space     addresses, sizes, refusals
 //!                         └─▶ model                         what is live, and what was written to it
 //! ```
 //!
-//! Any bytes are a program: the property tests and the fuzz target make them. Every block may be freed by every heap, and by none; a heap
-//! may be left and found again. What is compared: addresses (aligned, apart), usable sizes, the answers to wrong frees, contents, zeroed memory,
-//! and the kernel's own objections. Now and then: everything that heaps and arenas keep (`verify`), and what a walk meets and
-//! the statistics count.
+//! Any bytes are a program: the property tests and the fuzz target make them. Every block may be freed by every
+//! heap, and by none; a heap may be left and found again. What is compared: addresses (aligned, apart), usable
+//! sizes, the answers to wrong frees, contents, zeroed memory, and the kernel's own objections. Now and then:
+//! everything that heaps and arenas keep (`verify`), and what a walk meets and the statistics count.
 
 mod check;
 mod grow;
@@ -280,7 +281,8 @@ impl Machine {
         }
     }
 
-    /// Frees a block, and takes and frees one of its size several times, as an interpreter does for each number in a loop.
+    /// Frees a block, and takes and frees one of its size several times, as an interpreter does for each number
+    /// in a loop.
     fn pairs(&mut self, picked: usize, number: usize, times: u8) {
         let Some((_, live)) = self.pick(picked) else { return };
         self.free(picked, number, Way::Near);

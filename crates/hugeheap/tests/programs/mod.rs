@@ -1,4 +1,5 @@
-//! Programs for the machines that run operations beside a plain model: made at random, and printed in one line when one fails.
+//! Programs for the machines that run operations beside a plain model: made at random, and printed in one line
+//! when one fails.
 
 use proptest::prelude::*;
 
@@ -46,7 +47,8 @@ pub(crate) fn programs(
         .prop_map(|(start, codes, faulty)| Program { start, codes, faulty })
 }
 
-/// `usual` cases, so that the time is known, or as many as `PROPTEST_CASES` says. No files of old failures: those become tests of their own.
+/// `usual` cases, so that the time is known, or as many as `PROPTEST_CASES` says. No files of old failures:
+/// those become tests of their own.
 pub(crate) fn cases(usual: u32) -> ProptestConfig {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     let default = ProptestConfig::default();

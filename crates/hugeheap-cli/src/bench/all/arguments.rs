@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 /// Every experiment, one after the other, and one page of all of them.
 ///
-/// Each writes its tables and its JSON to DIR as soon as it has ended; one that cannot be measured here is named, and the others go on.
+/// Each writes its tables and its JSON to DIR as soon as it has ended; one that cannot be measured here is
+/// named, and the others go on.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -5,8 +5,9 @@
 //!   then:      report DIR/*.json -o DIR/report.html
 //! ```
 //!
-//! Each is started with the words that could be typed, by this program itself: what `all` measures is what each measures alone. Free
-//! memory is touched by the first only. A signal ends the one that is measured, which keeps its complete rounds; the page is made all the same.
+//! Each is started with the words that could be typed, by this program itself: what `all` measures is what each
+//! measures alone. Free memory is touched by the first only. A signal ends the one that is measured, which
+//! keeps its complete rounds; the page is made all the same.
 
 pub(crate) mod arguments;
 
@@ -111,8 +112,8 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Listed>, Refusal> {
     Ok(EXPERIMENTS.iter().filter(is_chosen).collect())
 }
 
-/// Seconds that those take that have not ended: what they took elsewhere, times how much longer the others took here. One that could not be
-/// measured says nothing about that.
+/// Seconds that those take that have not ended: what they took elsewhere, times how much longer the others took
+/// here. One that could not be measured says nothing about that.
 fn left(chosen: &[&Listed], ended: &[Ended], quick: bool) -> f64 {
     let takes = |listed: &&Listed| listed.takes[usize::from(!quick)];
     let measured = || chosen.iter().zip(ended).filter(|(_, ended)| ended.goals.is_some());

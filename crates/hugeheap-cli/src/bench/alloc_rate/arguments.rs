@@ -4,10 +4,12 @@ use crate::cli::{ReportArguments, bytes};
 use clap::Args;
 use std::path::PathBuf;
 
-/// How fast objects are allocated that nobody keeps: GB/s, nanoseconds and instructions per object, and which nursery is best.
+/// How fast objects are allocated that nobody keeps: GB/s, nanoseconds and instructions per object, and which
+/// nursery is best.
 ///
-/// A loop allocates objects and keeps the last two, with and without writing a field: on the garbage-collected heap, and the same
-/// loop in the languages found on this machine. Then the loop of the heap alone: other sizes of objects, and other sizes of the nursery.
+/// A loop allocates objects and keeps the last two, with and without writing a field: on the garbage-collected
+/// heap, and the same loop in the languages found on this machine. Then the loop of the heap alone: other sizes
+/// of objects, and other sizes of the nursery.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -16,7 +18,8 @@ Examples:
   hugeheap bench alloc-rate --against boehm,ocaml --sizes 16,64
   hugeheap bench alloc-rate --rpython ./targetallocatealot-c --check")]
 pub(crate) struct AllocRateArguments {
-    /// Programs to measure beside: boehm, ocaml, java, pypy, pypy-no-jit, cpython, all or none. Default: all that are found.
+    /// Programs to measure beside: boehm, ocaml, java, pypy, pypy-no-jit, cpython, all or none. Default: all
+    /// that are found.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) against: Vec<String>,
     /// The reference's program as RPython built it: called with the number of objects and 0 or 1 (field written).

@@ -77,7 +77,8 @@ pub(crate) fn can(subject: &Subject, kind: Kind) -> bool {
     kind == Kind::Field || matches!(subject.name, "hugeheap" | "boehm" | "java" | RPYTHON)
 }
 
-/// How many times fewer objects a program allocates, so that no run takes longer than some seconds: RPython is given as fast as we are.
+/// How many times fewer objects a program allocates, so that no run takes longer than some seconds: RPython is
+/// given as fast as we are.
 pub(crate) fn fewer(subject: &Subject) -> u64 {
     match subject.name {
         "boehm" => 16,
@@ -102,7 +103,8 @@ pub(crate) fn run(job: &Job, subject: &Subject) -> Result<Told, String> {
     Ok(Told { seconds, objects: job.count, bytes: 16, heap: None })
 }
 
-/// The seconds in what the reference's program prints: a line `0.433825 s`, or `(0.433825, s)` of versions that print tuples.
+/// The seconds in what the reference's program prints: a line `0.433825 s`, or `(0.433825, s)` of versions that
+/// print tuples.
 fn rpython_seconds(text: &str) -> Option<f64> {
     text.lines().find_map(|line| {
         let plain: String = line.chars().filter(|letter| !"(),'".contains(*letter)).collect();

@@ -41,7 +41,8 @@ const LEAST_VOLUME: u64 = 16 << 20;
 const MOST_VOLUME: u64 = 1 << 40;
 const DEFAULT_SIZES: [usize; 4] = [16, 32, 64, 128];
 const MOST_NURSERY: u64 = 1 << 30;
-/// Objects of the two runs whose difference is counted. Their own collections are in it: a nursery of 1 MiB takes 65,536 of them.
+/// Objects of the two runs whose difference is counted. Their own collections are in it: a nursery of 1 MiB
+/// takes 65,536 of them.
 const COUNTS: [u64; 2] = [1_000_000, 3_000_000];
 /// As the reference's program.
 const BYTES: usize = 16;

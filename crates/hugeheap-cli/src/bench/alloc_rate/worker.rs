@@ -1,8 +1,8 @@
 //! The loops on the garbage-collected heap.
 //!
-//! The window is a local variable, so that cursor and limit are registers, and the size of an object is known when the loop is compiled,
-//! as in a runtime that knows its types. Two objects are kept alive at any time, so that the loop cannot be removed: the reference
-//! program does the same.
+//! The window is a local variable, so that cursor and limit are registers, and the size of an object is known
+//! when the loop is compiled, as in a runtime that knows its types. Two objects are kept alive at any time, so
+//! that the loop cannot be removed: the reference program does the same.
 
 use clap::{Args, ValueEnum};
 use hugeheap::gc::{Heap, Layout, ProcessHeap, Settings, TypeId, space};
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Objects that a `ring` keeps alive: each object lives until this many others were allocated. Enough to be a price in a small nursery,
-/// and small enough to die in a large one.
+/// Objects that a `ring` keeps alive: each object lives until this many others were allocated. Enough to be a
+/// price in a small nursery, and small enough to die in a large one.
 pub(crate) const RING: usize = 4096;
 
 /// What the loop does with an object.
@@ -69,14 +69,16 @@ const UNHURRIED: Duration = Duration::from_secs(60);
 /// One line when there is no memory, or no loop for the size.
 pub(crate) fn work(words: &Words) -> Result<Told, String> {
     let nursery = (words.nursery > 0).then_some(words.nursery);
-    // Of a nursery whose size is asked for all is used, however long a collection of it takes: the size is what is measured.
+    // Of a nursery whose size is asked for all is used, however long a collection of it takes: the size is what
+    // is measured.
     let step = nursery.map(|_| UNHURRIED);
     let settings = Settings { nursery, step, ..Settings::default() };
     let mut heap = Heap::new(space(), settings).map_err(|error| error.to_string())?;
     let ty = heap.register(Layout::fixed(words.bytes)).map_err(|error| error.to_string())?;
     let ring = Box::leak(Box::new([0_usize; RING])).as_mut_ptr();
     if words.kind == Kind::Ring {
-        // SAFETY: the ring lives as long as the process; it holds 0 or objects of this heap, which no one moves but the heap.
+        // SAFETY: the ring lives as long as the process; it holds 0 or objects of this heap, which no one moves
+        // but the heap.
         unsafe {
             heap.add_roots(Box::new(move |visitor| {
                 for index in 0..RING {
@@ -138,8 +140,8 @@ fn allocate<const BYTES: usize, const FIELD: bool, const KEEP: bool>(
     let header = ty.header();
     let mut window = heap.take_window();
     let (mut last, mut before) = (0, 0);
-    // SAFETY: the window is the heap's; the type has BYTES bytes and no slot; the one object that is used after a call that may collect is in its
-    // frame, and the ring is a root.
+    // SAFETY: the window is the heap's; the type has BYTES bytes and no slot; the one object that is used after
+    // a call that may collect is in its frame, and the ring is a root.
     unsafe {
         for number in 0..count {
             let object = match window.take(BYTES) {

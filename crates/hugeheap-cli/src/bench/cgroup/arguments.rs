@@ -5,8 +5,9 @@ use clap::Args;
 
 /// A memory limit squeezed step by step: who is killed first.
 ///
-/// The same program on OS pages, on transparent huge pages as under mode always, and on hugeheap, each in a cgroup of its own whose limit
-/// falls by steps. Before each step it proves that its data is intact and makes and frees a burst of new memory.
+/// The same program on OS pages, on transparent huge pages as under mode always, and on hugeheap, each in a
+/// cgroup of its own whose limit falls by steps. Before each step it proves that its data is intact and makes
+/// and frees a burst of new memory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -126,8 +126,8 @@ pub(crate) fn measure(
     }
 }
 
-/// Sets the limit; whether the kernel could. Where it cannot reclaim that much, version 2 kills, and version 1 refuses after
-/// one try.
+/// Sets the limit; whether the kernel could. Where it cannot reclaim that much, version 2 kills, and version 1
+/// refuses after one try.
 fn squeeze(group: &Group, limit: u64) -> Result<bool, String> {
     for _ in 0..TRIES {
         match group.limit(limit) {

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 /// What a forked child stops sharing with its parent when it frees, collects, compacts.
 ///
-/// A process builds a heap and forks; the child does one thing, and the kernel says how much memory it has for itself afterwards: the
-/// garbage-collected heap, CPython with and without gc.freeze, CPython on hugeheap's objects, and Ruby.
+/// A process builds a heap and forks; the child does one thing, and the kernel says how much memory it has for
+/// itself afterwards: the garbage-collected heap, CPython with and without gc.freeze, CPython on hugeheap's
+/// objects, and Ruby.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +24,8 @@ pub(crate) struct CowArguments {
     /// The CPython to measure. Default: the first in PATH.
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
-    /// About how large the parent's heap is: bytes, or with a suffix K, M, G, T. At least 4M. Default: 256M, with --quick 64M.
+    /// About how large the parent's heap is: bytes, or with a suffix K, M, G, T. At least 4M. Default: 256M,
+    /// with --quick 64M.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) size: Option<u64>,
     #[command(flatten)]

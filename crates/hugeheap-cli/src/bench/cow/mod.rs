@@ -4,8 +4,9 @@
 //!   parent builds a heap ──fork──▶ child: memory of its own before, one thing, memory of its own after ──▶ the difference
 //! ```
 //!
-//! Whether a page is shared the kernel says: `Private_Dirty` of `/proc/PID/smaps_rollup`, looked up by the child. Each thing is done by a child
-//! of its own. A parent that prepared for forking has collected before (CPython: and called `gc.freeze`).
+//! Whether a page is shared the kernel says: `Private_Dirty` of `/proc/PID/smaps_rollup`, looked up by the
+//! child. Each thing is done by a child of its own. A parent that prepared for forking has collected before
+//! (CPython: and called `gc.freeze`).
 
 pub(crate) mod arguments;
 pub(crate) mod worker;

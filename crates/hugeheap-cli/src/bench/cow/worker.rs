@@ -131,8 +131,8 @@ mod tests {
         for action in [Action::Nothing, Action::Collects, Action::CollectsPrepared] {
             assert!(of(action).is_some(), "{action:?}");
         }
-        // What was copied is the child's own. There is no upper limit here: pages that other tests of this process write to
-        // after the fork are the child's alone, too.
+        // What was copied is the child's own. There is no upper limit here: pages that other tests of this
+        // process write to after the fork are the child's alone, too.
         assert!(of(Action::Compacts).unwrap() > 1 << 20, "{told:?}");
         assert!(of(Action::Frees).is_none());
     }

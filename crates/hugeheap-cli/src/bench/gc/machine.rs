@@ -5,7 +5,8 @@
 //!      └────── stack  ──▶ a root callback names its slots
 //! ```
 //!
-//! Addresses are valid until the next allocation. What has to survive it is on the stack, or in the frame of the allocation.
+//! Addresses are valid until the next allocation. What has to survive it is on the stack, or in the frame of
+//! the allocation.
 
 use super::waits::{Before, Watch};
 use core::ptr::null_mut;
@@ -41,8 +42,9 @@ impl Place {
     }
 }
 
-/// The top of the shadow stack where it is in a register, as compiled code has it: the collector is told it when it may run, and not with every push. For
-/// calls that lead to calls, each with a top above the one before.
+/// The top of the shadow stack where it is in a register, as compiled code has it: the collector is told it
+/// when it may run, and not with every push. For calls that lead to calls, each with a top above the one
+/// before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Top(*mut usize);
 
@@ -71,8 +73,9 @@ impl Top {
     }
 }
 
-/// Where the next object goes, where that is in a register: it moves with every object, and through memory each would wait until the one before it had
-/// been written there. For what allocates between [`Machine::cursor`] and [`Machine::put_back`].
+/// Where the next object goes, where that is in a register: it moves with every object, and through memory each
+/// would wait until the one before it had been written there. For what allocates between [`Machine::cursor`]
+/// and [`Machine::put_back`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor(usize);
 
@@ -100,7 +103,8 @@ impl Machine {
     pub(crate) fn new(settings: Settings) -> Result<Self, String> {
         let mut heap = Heap::new(space(), settings).map_err(|error| error.to_string())?;
         let stack = Box::into_raw(Box::new(Stack { top: null_mut(), end: null_mut(), slots: [0; SLOTS] }));
-        // SAFETY: the stack lives as long as the process (it is never freed) and holds references of this heap up to its top.
+        // SAFETY: the stack lives as long as the process (it is never freed) and holds references of this heap
+        // up to its top.
         unsafe {
             let slots = (&raw mut (*stack).slots).cast::<usize>();
             ((*stack).top, (*stack).end) = (slots, slots.add(SLOTS));
@@ -152,11 +156,13 @@ impl Machine {
         }
     }
 
-    /// The same where the top of the stack and the cursor are in registers. Returns `needed`, what is needed afterwards and not on the stack: as an argument and a
-    /// result it stays in registers, too, unless there is a collection.
+    /// The same where the top of the stack and the cursor are in registers. Returns `needed`, what is needed
+    /// afterwards and not on the stack: as an argument and a result it stays in registers, too, unless there is
+    /// a collection.
     ///
     /// # Safety
-    /// As [`allocate`](Self::allocate); above the top nothing is needed, and the cursor is the one that was returned last.
+    /// As [`allocate`](Self::allocate); above the top nothing is needed, and the cursor is the one that was
+    /// returned last.
     #[inline(always)]
     pub(crate) unsafe fn allocate_at<const BYTES: usize, const N: usize>(
         &mut self,
@@ -218,7 +224,8 @@ impl Machine {
         cursor: Cursor,
         mut needed: [usize; N],
     ) -> (usize, [usize; N]) {
-        // SAFETY: the stack is never freed, and nobody else uses it meanwhile. By the contract everything up to the top is needed.
+        // SAFETY: the stack is never freed, and nobody else uses it meanwhile. By the contract everything up to
+        // the top is needed.
         unsafe {
             self.put_back(cursor);
             let before = core::mem::replace(&mut (*self.stack).top, top.0);
@@ -233,7 +240,8 @@ impl Machine {
     #[inline(never)]
     #[cold]
     unsafe fn slow(&mut self, ty: TypeId, length: usize, frame: &mut [usize]) -> usize {
-        // Of sixteen thousand calls for trees six hundred collect: a look at two clocks before each was a thirtieth of the time.
+        // Of sixteen thousand calls for trees six hundred collect: a look at two clocks before each was a
+        // thirtieth of the time.
         let may = self.heap.may_collect(ty, length);
         let before = if may { self.before() } else { None };
         // SAFETY: by the contract; the window is this heap's.
@@ -323,7 +331,8 @@ impl Machine {
     /// A whole collection.
     pub(crate) fn collect(&mut self) {
         let before = self.before();
-        // SAFETY: everything that is needed is on the stack, and all slots of all objects are written between allocations.
+        // SAFETY: everything that is needed is on the stack, and all slots of all objects are written between
+        // allocations.
         unsafe { self.heap.collect(&mut self.window, &mut []) };
         self.after(before);
     }

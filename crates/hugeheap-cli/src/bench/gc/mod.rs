@@ -9,11 +9,12 @@
 //!                mod: plan, runs in turn, JSON     goals     text
 //! ```
 //!
-//! Two things have to be equal before times are compared: the check at the end of the work, and that every object was allocated. The second is
-//! seen from the bytes that each collector counted.
+//! Two things have to be equal before times are compared: the check at the end of the work, and that every
+//! object was allocated. The second is seen from the bytes that each collector counted.
 //!
-//! MMTk is not among the programs. It is a Rust library that wants a binding for each runtime (how its threads stop, where its roots are,
-//! how its objects look), and what such a binding for a benchmark would measure is the binding.
+//! MMTk is not among the programs. It is a Rust library that wants a binding for each runtime (how its threads
+//! stop, where its roots are, how its objects look), and what such a binding for a benchmark would measure is
+//! the binding.
 
 pub(crate) mod arguments;
 mod goals;
@@ -55,8 +56,8 @@ const DEPTH: u32 = 18;
 const QUICK_DEPTH: u32 = 14;
 /// The trees of `gcbench` are less deep by this, so that its published size, 16, goes with 18.
 const LESS_DEEP: u32 = 2;
-/// The cache of `lru` is this part of the others' live set: each look-up is several cache misses, and with all of it a run on three programs
-/// took 106 s.
+/// The cache of `lru` is this part of the others' live set: each look-up is several cache misses, and with all
+/// of it a run on three programs took 106 s.
 const LRU_PART: u64 = 4;
 const SIZE: u64 = 1 << 30;
 const QUICK_SIZE: u64 = 128 << 20;
@@ -69,11 +70,12 @@ const TUNED: &str = "hugeheap-tuned";
 /// Milliseconds of a step of [`TUNED`]: its pauses may take twice that, as Boehm's of trees do.
 const TUNED_STEP: &str = "5";
 const PEERS: [&str; 4] = [TUNED, "boehm", "boehm-tuned", "ocaml"];
-/// Milliseconds before and after a workload in which only the clock is read: what happens to an idle program once a second is seen in
-/// most of five runs.
+/// Milliseconds before and after a workload in which only the clock is read: what happens to an idle program
+/// once a second is seen in most of five runs.
 const IDLE: u32 = 1000;
 const QUICK_IDLE: u32 = 50;
-/// Bytes that a collector may not have counted yet: Boehm's counts a list of objects when it is used up, of each size up to 4 KiB.
+/// Bytes that a collector may not have counted yet: Boehm's counts a list of objects when it is used up, of
+/// each size up to 4 KiB.
 const UNCOUNTED: u64 = 64 << 10;
 const BOEHM: &str = include_str!("programs/boehm.c");
 const OCAML: &str = include_str!("programs/program.ml");
@@ -194,8 +196,8 @@ fn allocated_all(task: Task, told: &Told) -> Result<(), String> {
     ))
 }
 
-/// Runs a program once, in a cgroup of its own where one can be made. `idle`: for hugeheap's own, milliseconds in which it only reads the
-/// clock afterwards.
+/// Runs a program once, in a cgroup of its own where one can be made. `idle`: for hugeheap's own, milliseconds
+/// in which it only reads the clock afterwards.
 fn run_once(subject: &Subject, task: Task, idle: Option<u32>) -> Result<Told, String> {
     let group = Group::create().ok();
     let charge = group.as_ref().map_or_else(|| "-".into(), Group::usage_file);
@@ -283,7 +285,8 @@ impl Task {
     /// Bytes of memory at the peak.
     fn peak(&self) -> u64 {
         if self.workload.is_trees() {
-            // As many nodes as the largest tree has, or the one that stays and another. Beside such small heaps the nursery counts.
+            // As many nodes as the largest tree has, or the one that stays and another. Beside such small heaps
+            // the nursery counts.
             (NODE << (self.size + 2)) * PEAK + MOST_NURSERY as u64
         } else {
             self.size.saturating_mul(PEAK)
@@ -374,7 +377,8 @@ mod tests {
     use super::*;
     use waits::{Host, Waits};
 
-    /// Two workloads of trees, the churn and the evacuation, on four programs: hugeheap is five times as fast as the peers.
+    /// Two workloads of trees, the churn and the evacuation, on four programs: hugeheap is five times as fast
+    /// as the peers.
     pub(super) fn sample() -> (Plan, Results) {
         let mut histogram = vec![0; 36];
         histogram[18] = 100;

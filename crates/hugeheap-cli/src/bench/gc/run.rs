@@ -1,7 +1,8 @@
-//! The workloads on the garbage-collected heap. The same as `programs/boehm.c` and `programs/program.ml`, line for line where languages allow.
+//! The workloads on the garbage-collected heap. The same as `programs/boehm.c` and `programs/program.ml`, line
+//! for line where languages allow.
 //!
-//! Throughout: an address is used until the next allocation and no longer; what has to survive is on the stack or in the frame. That is
-//! the contract of every unsafe function here, and what each block relies on.
+//! Throughout: an address is used until the next allocation and no longer; what has to survive is on the stack
+//! or in the frame. That is the contract of every unsafe function here, and what each block relies on.
 
 use super::machine::{Cursor, Kind, Known, Machine, Top, put, word};
 use super::workload::{Random, Workload};
@@ -76,8 +77,9 @@ macro_rules! level {
 level! {
     /// A tree made from below. Above `top` there is a slot for each level.
     ///
-    /// Four levels of the recursion are one function, as C's compiler makes it of the same program; Rust's does not by itself. With a call for each node
-    /// it was 35 instructions a node, and is 20; C's, on the same heap, is 25.
+    /// Four levels of the recursion are one function, as C's compiler makes it of the same program; Rust's does
+    /// not by itself. With a call for each node it was 35 instructions a node, and is 20; C's, on the same
+    /// heap, is 25.
     tree, second_level
 }
 level!(
@@ -142,7 +144,8 @@ unsafe fn whole_tree<const BYTES: usize>(
     }
 }
 
-/// Nodes of a tree. The right subtree is no call, which C's compiler sees by itself: 7 instructions a node there, and 10 with both calls here.
+/// Nodes of a tree. The right subtree is no call, which C's compiler sees by itself: 7 instructions a node
+/// there, and 10 with both calls here.
 unsafe fn count(mut node: usize) -> u64 {
     let mut nodes = 1;
     // SAFETY: see the module's text; nothing is allocated here.
@@ -180,7 +183,8 @@ unsafe fn binary_trees(machine: &mut Machine, node: Known<NODE>, depth: u32) -> 
 
 /// Makes the children of the last node below the top, and theirs. Above it there is a slot for each level.
 ///
-/// The look at the depth is its caller's, as C's compiler has it before it saves registers: half of all calls are for nodes without children.
+/// The look at the depth is its caller's, as C's compiler has it before it saves registers: half of all calls
+/// are for nodes without children.
 #[inline(always)]
 unsafe fn populate(
     machine: &mut Machine,

@@ -6,14 +6,17 @@
 //!                                                 └ time on a processor
 //! ```
 //!
-//! A pause is measured with the wall clock, because that is what a user waits. On a host with other guests, or with other programs, it contains what
-//! these took. Two figures tell how much: the gaps that a program sees which does nothing but read the clock, and the time that a processor worked
-//! for the thread within a pause. A pause of 40 ms with 2 ms on a processor is not the collector's.
+//! A pause is measured with the wall clock, because that is what a user waits. On a host with other guests, or
+//! with other programs, it contains what these took. Two figures tell how much: the gaps that a program sees
+//! which does nothing but read the clock, and the time that a processor worked for the thread within a pause. A
+//! pause of 40 ms with 2 ms on a processor is not the collector's.
 //!
-//! The first meter runs before memory is [touched](crate::bench::touch), not between that and the workload: in its second the host took away a part of what had
-//! been touched, and hugeheap's trees took 0.56 s instead of 0.46, while the peers, which have no meter, lost nothing.
+//! The first meter runs before memory is [touched](crate::bench::touch), not between that and the workload: in
+//! its second the host took away a part of what had been touched, and hugeheap's trees took 0.56 s instead of 0.46,
+//! while the peers, which have no meter, lost nothing.
 //!
-//! A guest whose kernel is not told what the host steals counts it as its own: then only the gaps and `/proc/stat` tell.
+//! A guest whose kernel is not told what the host steals counts it as its own: then only the gaps and
+//! `/proc/stat` tell.
 
 use hugeheap::gc::{BUCKETS, Phase, ProcessHeap};
 use hugeheap_os::Facts;
@@ -100,7 +103,8 @@ impl Pauses {
         }
     }
 
-    /// Seconds that `share` of the pauses do not exceed: the upper end of a power of two, and not more than the longest.
+    /// Seconds that `share` of the pauses do not exceed: the upper end of a power of two, and not more than the
+    /// longest.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let wanted = (self.count as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -103,7 +103,8 @@ pub(crate) fn work(words: &Words) -> Result<Told, String> {
     let start = charge(&words.charge);
     let step = words.step.map(|step| Duration::from_millis(step.into()));
     let mut machine = Machine::new(Settings { step, nursery: words.nursery, ..Settings::default() })?;
-    // Between pinned objects every 64th allocation is a slow one, and hardly any collects: looking at each would be most of the work.
+    // Between pinned objects every 64th allocation is a slow one, and hardly any collects: looking at each
+    // would be most of the work.
     machine.watch = (workload != Workload::Pinned).then(|| Box::new(Watch::new()));
     let stolen_before = stolen();
     let begin = Instant::now();

@@ -59,9 +59,10 @@ impl Workload {
         }
     }
 
-    /// Bytes that an object has at least in any language, without a header: its references and numbers. The mean where there are several
-    /// kinds; arrays, which are few, are not counted. A program that allocates less does other work: OCaml's compiler once made one
-    /// constant of all leaves of `binary-trees`, and the checks were the same.
+    /// Bytes that an object has at least in any language, without a header: its references and numbers. The
+    /// mean where there are several kinds; arrays, which are few, are not counted. A program that allocates
+    /// less does other work: OCaml's compiler once made one constant of all leaves of `binary-trees`, and the
+    /// checks were the same.
     pub(crate) const fn least_bytes(self) -> u64 {
         match self {
             // Two references.
@@ -81,7 +82,8 @@ impl Workload {
         Self::ALL.into_iter().find(|workload| workload.name() == text)
     }
 
-    /// Whether what it shows is how long it waits for its collector: of programs that run for seconds with much that lives.
+    /// Whether what it shows is how long it waits for its collector: of programs that run for seconds with much
+    /// that lives.
     pub(crate) const fn is_about_pauses(self) -> bool {
         matches!(self, Self::Churn | Self::Lru | Self::WideArrays)
     }

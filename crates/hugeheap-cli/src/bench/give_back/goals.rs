@@ -11,7 +11,8 @@ use crate::output::{bytes, change};
 const TIME: f64 = 1.0;
 /// Of what the workload added, still charged after the wait.
 const HELD: f64 = 0.05;
-/// System time of a cycle after the first, against stock, which gives everything back and takes it again: "almost nothing".
+/// System time of a cycle after the first, against stock, which gives everything back and takes it again:
+/// "almost nothing".
 const STEADY: f64 = 0.10;
 
 /// All goals the measured workloads and variants can tell about.

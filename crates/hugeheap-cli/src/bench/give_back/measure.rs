@@ -1,8 +1,10 @@
-//! The measurement itself: what a first look at a variant is, and what a timed run (see [`series`](crate::bench::series)).
+//! The measurement itself: what a first look at a variant is, and what a timed run (see
+//! [`series`](crate::bench::series)).
 //!
-//! The first look is a run watched from outside (see [`sample`]), in a cgroup of its own. It waits before
-//! its first object, so that the interpreter's own memory is seen, and after its last free, so that decay is. The timed runs do not wait:
-//! the reference's program did not either, and three equal seconds of sleep on both sides would hide a difference.
+//! The first look is a run watched from outside (see [`sample`]), in a cgroup of its own. It waits before its
+//! first object, so that the interpreter's own memory is seen, and after its last free, so that decay is. The
+//! timed runs do not wait: the reference's program did not either, and three equal seconds of sleep on both
+//! sides would hide a difference.
 
 use super::workload::{PROGRAM, Workload};
 use crate::bench::observed::Observed;

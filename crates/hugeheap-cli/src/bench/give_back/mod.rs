@@ -1,7 +1,8 @@
 //! `hugeheap bench give-back`: memory given back, and needed again.
 //!
-//! The worst case for an allocator that gives memory back is a program that needs it again at once; the worst for one that keeps it is a
-//! program that never does. Both are measured here, and nothing in between: cycles of allocating and freeing, then a wait.
+//! The worst case for an allocator that gives memory back is a program that needs it again at once; the worst
+//! for one that keeps it is a program that never does. Both are measured here, and nothing in between: cycles
+//! of allocating and freeing, then a wait.
 //!
 //! ```text
 //!   bench::variant                            workload (workloads.py)   what runs, and the published figures
@@ -50,7 +51,8 @@ const QUICK_SIZE: u64 = 256 << 20;
 /// The least that is more than the interpreter itself.
 const LEAST_SIZE: u64 = 16 << 20;
 const LEAST_INSTANCES: u64 = 100_000;
-/// Bytes an instance takes with its attribute and its place in the list: 204 in CPython 3.6, 170 in 3.8, 105 in 3.11, 89 in 3.13.
+/// Bytes an instance takes with its attribute and its place in the list: 204 in CPython 3.6, 170 in 3.8, 105 in 3.11,
+/// 89 in 3.13.
 const INSTANCE: u64 = 204;
 
 /// Runs the experiment.

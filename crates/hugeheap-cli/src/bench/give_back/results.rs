@@ -1,4 +1,5 @@
-//! Questions to the results: times by phase, memory at moments. The tables, the JSON, the plots and the goals ask the same ones here.
+//! Questions to the results: times by phase, memory at moments. The tables, the JSON, the plots and the goals
+//! ask the same ones here.
 
 use super::measure::{Doing, Measurement, Phase, Plan, Results, Run, Watched};
 use crate::bench::sample::Sample;
@@ -133,8 +134,8 @@ impl Held {
         })
     }
 
-    /// The share of what the workload added that is still held after the wait. The interpreter's own memory is no part of
-    /// it: of a small peak it alone is more than a twentieth, on stock too.
+    /// The share of what the workload added that is still held after the wait. The interpreter's own memory is
+    /// no part of it: of a small peak it alone is more than a twentieth, on stock too.
     pub(crate) fn share(self) -> Option<f64> {
         let added = self.peak.checked_sub(self.start).filter(|&added| added > 0)?;
         Some(self.idle.saturating_sub(self.start) as f64 / added as f64)

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 /// Heap pages of 16 KiB: a real Ruby program on several allocators, other sizes of heap pages, bytes lost by rounding.
 ///
-/// RDoc reads Ruby's own library, run by run on each allocator that is found: memory over time, and its maximum. A heap of heap pages of
-/// 16 to 128 KiB: what can be given back. And what each allocator makes of a request for a heap page.
+/// RDoc reads Ruby's own library, run by run on each allocator that is found: memory over time, and its
+/// maximum. A heap of heap pages of 16 to 128 KiB: what can be given back. And what each allocator makes of a
+/// request for a heap page.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +22,8 @@ pub(crate) struct HeapPagesArguments {
     /// The Ruby to run. Default: the first in PATH.
     #[arg(long, value_name = "PATH")]
     pub(crate) ruby: Option<PathBuf>,
-    /// What of Ruby's library RDoc reads: all, or names in it, separated by commas. Default: all, with --quick rdoc,optparse.
+    /// What of Ruby's library RDoc reads: all, or names in it, separated by commas. Default: all, with --quick
+    /// rdoc,optparse.
     #[arg(long, value_name = "LIST")]
     pub(crate) part: Option<String>,
     /// Objects of 40 bytes in the heap of other page sizes. Default: 4 million, with --quick 1 million.

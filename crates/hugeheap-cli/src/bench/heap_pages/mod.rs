@@ -27,7 +27,8 @@ use ruby::{Allocator, Probe, Ruby};
 use serde_json::{Map, json};
 
 const SCHEMA: &str = "hugeheap.bench.heap-pages/1";
-/// A run takes some 20 seconds, and there are four allocators: with ten, all experiments together would take more than an hour.
+/// A run takes some 20 seconds, and there are four allocators: with ten, all experiments together would take
+/// more than an hour.
 const RUNS: u32 = 6;
 const QUICK_RUNS: u32 = 3;
 const PART: &str = "all";

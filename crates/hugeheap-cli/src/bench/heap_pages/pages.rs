@@ -4,8 +4,9 @@
 //!   fill with N objects ──▶ free some by generations ──▶ give empty heap pages back ──▶ fill up again
 //! ```
 //!
-//! Objects die in groups (those of a request die together), and a few of each group stay. The smaller a heap page, the more of them are
-//! empty then. The memory is real, on OS pages: a heap page is given back by `MADV_DONTNEED`, runs of neighbours in one call.
+//! Objects die in groups (those of a request die together), and a few of each group stay. The smaller a heap
+//! page, the more of them are empty then. The memory is real, on OS pages: a heap page is given back by
+//! `MADV_DONTNEED`, runs of neighbours in one call.
 
 use crate::bench::region::{Region, Standing};
 use hugeheap_os::{AddressRange, Backing};

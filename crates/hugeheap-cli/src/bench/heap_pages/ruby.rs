@@ -1,4 +1,5 @@
-//! Ruby on allocators: which there are, one run of the program on one of them, and what each makes of requests for heap pages.
+//! Ruby on allocators: which there are, one run of the program on one of them, and what each makes of requests
+//! for heap pages.
 
 use crate::bench::peers::PEERS;
 use crate::bench::process;

@@ -1,7 +1,7 @@
 //! The goals: what hugeheap claims, checked against what was just measured.
 //!
-//! They are about hugeheap's first policy of the list, at the highest level measured. At level `objects` they are narrower, and the same policy at
-//! level `arenas` is the second measure.
+//! They are about hugeheap's first policy of the list, at the highest level measured. At level `objects` they
+//! are narrower, and the same policy at level `arenas` is the second measure.
 
 use super::results::{STOCK, View, faults, time};
 use super::workload::STARTUP;

@@ -1,4 +1,5 @@
-//! The measurement itself: what a first look at a variant is, and what a timed run (see [`series`](crate::bench::series)).
+//! The measurement itself: what a first look at a variant is, and what a timed run (see
+//! [`series`](crate::bench::series)).
 
 use super::workload::{PROGRAM, Workload};
 use crate::bench::counters::{Counters, Counts};

@@ -78,8 +78,8 @@ impl<'a> View<'a> {
         ratio_of_medians(&self.values(workload, variant, figure), &self.values(workload, base, figure))
     }
 
-    /// Geometric mean of the time of `variant` to that of `base`, over those of the reference's seven workloads that were
-    /// measured on both, and how many they are.
+    /// Geometric mean of the time of `variant` to that of `base`, over those of the reference's seven workloads
+    /// that were measured on both, and how many they are.
     pub(crate) fn geometric_mean(self, variant: usize, base: usize) -> Option<(Estimate, usize)> {
         let pairs: Vec<_> = self
             .workloads()
@@ -112,8 +112,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Resident memory and charge some time after the objects were freed. `None` where nobody waited (`--quick`): what is kept right after the
-    /// last free is kept on purpose, for a decay time.
+    /// Resident memory and charge some time after the objects were freed. `None` where nobody waited
+    /// (`--quick`): what is kept right after the last free is kept on purpose, for a decay time.
     pub(crate) fn held(self, workload: usize, variant: usize) -> Option<(u64, Option<u64>)> {
         let looks = self.measurement(workload, variant).look.as_ref()?.looks;
         let look = looks.idle?;

@@ -1,7 +1,8 @@
 //! The workloads, and what the reference measured with them.
 //!
-//! The reference is the proposal to build CPython's arenas from 2 MiB pages of a hugetlb pool: i9-14900KS, Linux 6.18.3, a build of the main branch.
-//! Its figures are changes against the same build without huge pages, as fractions.
+//! The reference is the proposal to build CPython's arenas from 2 MiB pages of a hugetlb pool: i9-14900KS,
+//! Linux 6.18.3, a build of the main branch. Its figures are changes against the same build without huge pages,
+//! as fractions.
 
 /// One workload. Its program is in `workloads.py`.
 #[derive(Debug, PartialEq)]

@@ -5,8 +5,9 @@ use clap::Args;
 
 /// A heap made huge before a deadline: by collapse, against waiting for khugepaged.
 ///
-/// A program fills its heap on OS pages and goes on reading it. Then its heap is advised for huge pages and left to khugepaged, or collapsed
-/// as hugeheap collapse does. Coverage over time, and the longest time that the program stood still. Beside: huge from the start.
+/// A program fills its heap on OS pages and goes on reading it. Then its heap is advised for huge pages and
+/// left to khugepaged, or collapsed as hugeheap collapse does. Coverage over time, and the longest time that
+/// the program stood still. Beside: huge from the start.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,11 +1,13 @@
-//! One run: a program fills its heap, then reads it again and again until the deadline, while the heap becomes huge or does not.
+//! One run: a program fills its heap, then reads it again and again until the deadline, while the heap becomes
+//! huge or does not.
 //!
 //! ```text
 //!   reading thread      fill ──▶ read a huge page's worth, look now and then at the clock and the kernel … ──▶ deadline
 //!   another thread                └─ collapse (hugeheap_os::process), in the variant that does
 //! ```
 //!
-//! A stall is a read of a huge page's worth that took longer than usual; the longest is told. Looks at the kernel are not in it.
+//! A stall is a read of a huge page's worth that took longer than usual; the longest is told. Looks at the
+//! kernel are not in it.
 
 use crate::bench::region::Region;
 use crate::descriptors::told;

@@ -5,8 +5,9 @@ use clap::Args;
 
 /// One live byte per huge page: what RSS and the cgroup's charge say, and what giving back makes of it.
 ///
-/// Huge pages are filled, all but one OS page of each is dropped, and the kernel is made to release the rest: on OS pages, on transparent
-/// huge pages, and in hugeheap's object heap, which does so by itself. What stays is verified after each step.
+/// Huge pages are filled, all but one OS page of each is dropped, and the kernel is made to release the rest:
+/// on OS pages, on transparent huge pages, and in hugeheap's object heap, which does so by itself. What stays
+/// is verified after each step.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -81,8 +81,8 @@ pub(crate) struct Look {
 /// Looks, by step.
 pub(crate) type Run = Vec<Look>;
 
-/// Decay time of the heap: how long memory must be left alone before it is given back. Shorter than the default of a second, because nothing is
-/// allocated again here.
+/// Decay time of the heap: how long memory must be left alone before it is given back. Shorter than the default
+/// of a second, because nothing is allocated again here.
 const DECAY: Duration = Duration::from_millis(100);
 /// A heap that gave nothing back for so long has nothing more to give: ten decay times.
 const QUIET: Duration = Duration::from_secs(1);

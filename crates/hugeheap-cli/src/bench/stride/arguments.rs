@@ -5,8 +5,9 @@ use clap::Args;
 
 /// One access per OS page: what small pages cost where every access needs another one.
 ///
-/// Memory is touched for the first time, then read once per OS page, in order and scattered, in several passes: on OS pages, on
-/// transparent huge pages, and on pages of a hugetlb pool where there is one. First touch and passes are told apart.
+/// Memory is touched for the first time, then read once per OS page, in order and scattered, in several passes:
+/// on OS pages, on transparent huge pages, and on pages of a hugetlb pool where there is one. First touch and
+/// passes are told apart.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -51,7 +51,8 @@ impl Run {
 /// Which page comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The neighbour, as in the reference. The entries of eight pages share a cache line, so seven of eight walks are short.
+    /// The neighbour, as in the reference. The entries of eight pages share a cache line, so seven of eight
+    /// walks are short.
     InOrder,
     /// One far away: no neighbour's entry was read lately.
     Scattered,

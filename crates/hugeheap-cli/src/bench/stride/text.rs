@@ -108,7 +108,8 @@ pub(super) fn memory(plan: &Plan, trials: &[Trial<Run>]) -> Grid {
     grid
 }
 
-/// The trap: whoever times memory from its first touch on measures faults, and whoever does so for one side only, nothing.
+/// The trap: whoever times memory from its first touch on measures faults, and whoever does so for one side
+/// only, nothing.
 fn first_touch(trials: &[Trial<Run>]) -> String {
     let figures = || {
         let small = |figure: fn(&Run) -> f64| median(&trials.first()?.values(figure));

@@ -1,7 +1,7 @@
 //! What the kernel says of each mapping: /proc/PID/smaps.
 //!
-//! The kernel walks the page tables of a mapping when its lines are read, about 40 µs for each page of tables (2 MiB of memory in OS
-//! pages). It writes one mapping after the other, so reading can end between two.
+//! The kernel walks the page tables of a mapping when its lines are read, about 40 µs for each page of tables
+//! (2 MiB of memory in OS pages). It writes one mapping after the other, so reading can end between two.
 //!
 //! ```text
 //! 7f12c0000000-7f12c0400000 rw-p 00000000 00:00 0

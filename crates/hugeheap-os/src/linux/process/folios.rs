@@ -6,15 +6,17 @@
 //!   /proc/kpagecount    how many page-table entries, of all processes, point to it
 //! ```
 //!
-//! A huge page lies on a physical address of its size, so the 512 physical pages around one of its parts, aligned, are all of
-//! it. Those whose count is 0 are stranded. Smaller folios (mTHP) have their heads closer together, and are left out.
+//! A huge page lies on a physical address of its size, so the 512 physical pages around one of its parts,
+//! aligned, are all of it. Those whose count is 0 are stranded. Smaller folios (mTHP) have their heads closer
+//! together, and are left out.
 //!
-//! A heap on OS pages is scattered over all of memory, and a look at each of its pages would take microseconds. Only the first page of
-//! each aligned block is looked at, and blocks that hold no huge page are remembered for the time of one look ([`REMEMBERED`]):
-//! a host has few blocks (12,000 in 24 GiB), a process many pages.
+//! A heap on OS pages is scattered over all of memory, and a look at each of its pages would take microseconds.
+//! Only the first page of each aligned block is looked at, and blocks that hold no huge page are remembered for
+//! the time of one look ([`REMEMBERED`]): a host has few blocks (12,000 in 24 GiB), a process many pages.
 //!
-//! Kernels built with `CONFIG_NO_PAGE_MAPCOUNT` answer the average instead of each page's count: every page then has the same, at
-//! least 1. So equal counts on a page that is mapped here only in part say nothing, and count as not told.
+//! Kernels built with `CONFIG_NO_PAGE_MAPCOUNT` answer the average instead of each page's count: every page
+//! then has the same, at least 1. So equal counts on a page that is mapped here only in part say nothing, and
+//! count as not told.
 
 use super::super::host;
 use super::super::read::{File, PathBuffer, Root};
@@ -31,8 +33,8 @@ const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
 const THP: u64 = 1 << 22;
 
-/// How long a block is believed to hold no huge page. Longer than looking at one process usually takes; what a collapse makes
-/// meanwhile is whole and not looked for.
+/// How long a block is believed to hold no huge page. Longer than looking at one process usually takes; what a
+/// collapse makes meanwhile is whole and not looked for.
 const REMEMBERED: Duration = Duration::from_secs(1);
 
 const NUMBER: usize = size_of::<u64>();

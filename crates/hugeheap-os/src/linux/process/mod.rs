@@ -9,12 +9,13 @@
 //!   SharedMemory               what a process shows under a name, read without stopping it
 //! ```
 //!
-//! **Never the wrong process.** A number is given to a new process when the old one is gone. The descriptor (`pidfd`) is
-//! opened first and stands for the process and not for its number. After a file was opened by number, the descriptor is asked
-//! whether its process lives: if it does, the number was its own all the time, and so was the file. `process_madvise` takes the
-//! descriptor.
+//! **Never the wrong process.** A number is given to a new process when the old one is gone. The descriptor
+//! (`pidfd`) is opened first and stands for the process and not for its number. After a file was opened by
+//! number, the descriptor is asked whether its process lives: if it does, the number was its own all the time,
+//! and so was the file. `process_madvise` takes the descriptor.
 //!
-//! Under another root (`--root`) numbers may be those of another namespace. So there is no descriptor then, and nothing can be changed.
+//! Under another root (`--root`) numbers may be those of another namespace. So there is no descriptor then, and
+//! nothing can be changed.
 
 mod details;
 mod files;
@@ -66,8 +67,8 @@ impl LinuxProcess {
     /// Another process (or this one by its number).
     ///
     /// # Errors
-    /// `ESRCH`: there is no such process. `EACCES`, `EPERM`: its memory may not be looked at. `EINVAL`: the number of a thread that is not
-    /// a process. `ENOSYS`: a kernel before 5.3.
+    /// `ESRCH`: there is no such process. `EACCES`, `EPERM`: its memory may not be looked at. `EINVAL`: the
+    /// number of a thread that is not a process. `ENOSYS`: a kernel before 5.3.
     pub fn open(linux: Linux, id: u32) -> Result<Self> {
         let target = if !linux.root.as_bytes().is_empty() {
             Target::Looked
@@ -93,8 +94,8 @@ impl LinuxProcess {
         status_of(&linux.root, id)
     }
 
-    /// Details of the mappings of a process until `deadline` (on [`Facts::now`]), and whether all are there, without opening its
-    /// page tables.
+    /// Details of the mappings of a process until `deadline` (on [`Facts::now`]), and whether all are there,
+    /// without opening its page tables.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -187,8 +188,8 @@ impl LinuxProcess {
     }
 }
 
-/// What a process says about itself. One whose main thread has ended lives if another thread has memory: of one that ends as a whole the others are counted
-/// until all of its memory is free, seconds of a large one.
+/// What a process says about itself. One whose main thread has ended lives if another thread has memory: of one
+/// that ends as a whole the others are counted until all of its memory is free, seconds of a large one.
 fn status_of(root: &Root, id: u32) -> Result<ProcessStatus> {
     const TASKS: &str = "read(/proc/PID/task)";
     let mut status = files::status(&path_of(root, id, b"/status")?)?;

@@ -1,4 +1,5 @@
-//! Whose processes /proc shows: it may be that of another PID namespace, where a number means another process, or not be mounted.
+//! Whose processes /proc shows: it may be that of another PID namespace, where a number means another process,
+//! or not be mounted.
 
 use std::path::Path;
 

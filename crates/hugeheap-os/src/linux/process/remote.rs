@@ -1,8 +1,8 @@
 //! Advice for a process: `process_madvise` on its descriptor, `madvise` for this process itself.
 //!
-//! What the kernel wants for another process: the right to read its memory (the same user and dumpable, or `CAP_SYS_PTRACE`), and
-//! `CAP_SYS_NICE`. It checks both, and whether it knows the advice, before it looks at the ranges: so a call without ranges
-//! tells whether it would work.
+//! What the kernel wants for another process: the right to read its memory (the same user and dumpable, or
+//! `CAP_SYS_PTRACE`), and `CAP_SYS_NICE`. It checks both, and whether it knows the advice, before it looks at
+//! the ranges: so a call without ranges tells whether it would work.
 
 use super::super::vm;
 use super::os_page;
@@ -93,7 +93,8 @@ impl Target {
         match self {
             Self::Own => {
                 for (done, range) in ranges.iter().enumerate() {
-                    // SAFETY: the advice marks a page as not recently used and splits what backs it; contents do not change.
+                    // SAFETY: the advice marks a page as not recently used and splits what backs it; contents
+                    // do not change.
                     match unsafe { vm::advise(*range, vm::MADV_COLD, COLD) } {
                         Err(error) if done == 0 => return Err(error),
                         Err(_) => return Ok(done),

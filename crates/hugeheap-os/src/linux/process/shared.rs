@@ -29,12 +29,12 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Finds the shared mappings of process `id` whose name is `name`, in the order of their addresses, and opens them: one for each
-    /// library of the process that shows something under that name.
+    /// Finds the shared mappings of process `id` whose name is `name`, in the order of their addresses, and
+    /// opens them: one for each library of the process that shows something under that name.
     ///
     /// # Errors
-    /// `ESRCH`: there is no such process. `EACCES`, `EPERM`: it may not be looked at. `ETIME`: not all seen before `deadline` (on
-    /// [`Facts::now`](crate::Facts::now)).
+    /// `ESRCH`: there is no such process. `EACCES`, `EPERM`: it may not be looked at. `ETIME`: not all seen
+    /// before `deadline` (on [`Facts::now`](crate::Facts::now)).
     pub fn find(linux: Linux, id: u32, name: &str, deadline: Duration) -> Result<Vec<Self>> {
         let path = path_of(&linux.root, id, b"/maps")?;
         // A page is what the kernel writes at a time; longer names are cut, no other line is that long.
@@ -139,9 +139,9 @@ mod tests {
 
     const FOREVER: Duration = Duration::from_secs(1 << 40);
 
-    /// A page of shared memory of this process under a name, at an address that the kernel gives to nobody who doesn't ask for it: it
-    /// goes downwards from the stack. Where it chose the address, another test's thread had mapped something there between `munmap`
-    /// and the read that was to find nothing.
+    /// A page of shared memory of this process under a name, at an address that the kernel gives to nobody who
+    /// doesn't ask for it: it goes downwards from the stack. Where it chose the address, another test's thread
+    /// had mapped something there between `munmap` and the read that was to find nothing.
     fn named_page(name: &core::ffi::CStr, number: usize) -> *mut u8 {
         let address = core::ptr::without_provenance_mut((16 << 40) + number * 4096);
         // SAFETY: plain system calls; nothing is mapped over.

@@ -68,8 +68,9 @@ impl Tables {
         Ok(Self { file, os_page, scans, entries: Vec::new() })
     }
 
-    /// Takes the process for changes: a lock on this file, which nobody can have who may not look at the process's memory, and which leaves
-    /// nothing behind when its holder or the process ends. The kernel has one such file for all who open it below the same mount of /proc.
+    /// Takes the process for changes: a lock on this file, which nobody can have who may not look at the
+    /// process's memory, and which leaves nothing behind when its holder or the process ends. The kernel has
+    /// one such file for all who open it below the same mount of /proc.
     pub(super) fn take(&self) -> Result<()> {
         // SAFETY: a system call with numbers only, on a descriptor of ours.
         if unsafe { libc::flock(self.file.descriptor(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {

@@ -67,7 +67,8 @@ fn without_physical_pages_a_unit_in_part_resident_counts() {
     unsafe { OS.release(memory).unwrap() };
 }
 
-/// A child of two threads, of which the main one ends at a byte in the pipe that is returned. The other one waits for ever.
+/// A child of two threads, of which the main one ends at a byte in the pipe that is returned. The other one
+/// waits for ever.
 fn beheadable() -> (u32, std::os::fd::OwnedFd) {
     extern "C" fn wait(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
         loop {
@@ -76,7 +77,8 @@ fn beheadable() -> (u32, std::os::fd::OwnedFd) {
         }
     }
     let mut pipe = [0; 2];
-    // SAFETY: the child makes system calls, and a thread; the memory that it needs for it is taken with the C library's locks as `fork` leaves them.
+    // SAFETY: the child makes system calls, and a thread; the memory that it needs for it is taken with the C
+    // library's locks as `fork` leaves them.
     unsafe {
         assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
         let child = libc::fork();

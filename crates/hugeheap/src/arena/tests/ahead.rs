@@ -153,7 +153,8 @@ fn the_first_arena_that_takes_long_is_known_as_such_while_it_is_made() {
     assert_eq!((world.heap.ready(ARENA).is_made, world.heap.ready(ARENA).bytes), (false, ARENA));
 }
 
-/// A heap whose table had left 224 KiB of its last arena took these for what its next collection would find, and made arenas in its pauses.
+/// A heap whose table had left 224 KiB of its last arena took these for what its next collection would find,
+/// and made arenas in its pauses.
 #[test]
 fn what_is_left_of_a_large_block_is_not_ready_for_others() {
     let mut world = World::new(Policy::Thp, Config::default());

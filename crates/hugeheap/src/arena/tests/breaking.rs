@@ -75,7 +75,8 @@ fn near_the_limit_an_eighth_is_enough_and_there_is_no_waiting() {
     }
 }
 
-/// Passes were due after frees only. A program that grew to its limit by runs of which two fit an arena was killed with a third of that kept.
+/// Passes were due after frees only. A program that grew to its limit by runs of which two fit an arena was
+/// killed with a third of that kept.
 #[test]
 fn a_heap_that_only_grows_keeps_nothing_near_the_limit() {
     for slow in [false, true] {

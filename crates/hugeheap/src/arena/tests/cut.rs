@@ -109,7 +109,8 @@ fn what_was_given_back_goes_too() {
     world.check();
 }
 
-/// The program ended, for which the block had to have as many arenas as the one that was freed before the limit was set, and its memory to be given back since.
+/// The program ended, for which the block had to have as many arenas as the one that was freed before the limit
+/// was set, and its memory to be given back since.
 #[test]
 fn the_place_of_the_block_that_was_freed_last_was_looked_at_after_it_had_been_cut_away() {
     let mut world = in_region(10_000);
@@ -199,7 +200,8 @@ fn a_large_block_in_front_of_a_gap_does_not_keep_what_lies_before_it() {
     assert_eq!(world.kernel.charge(), 0);
 }
 
-/// Of a second region with as many arenas as there are numbers none was taken out of the list of those that can be used again.
+/// Of a second region with as many arenas as there are numbers none was taken out of the list of those that can
+/// be used again.
 #[test]
 fn arenas_of_a_second_region_of_the_greatest_length_are_forgotten() {
     let mut world = in_region(8);
@@ -251,7 +253,8 @@ fn under(limit: usize) -> World {
     World::with(Settings { policy: Policy::Thp, ..Settings::DEFAULT }, config)
 }
 
-/// With all small blocks freed, the longest block that others got was an eighth of the limit: what was reserved for them was nobody else's.
+/// With all small blocks freed, the longest block that others got was an eighth of the limit: what was reserved
+/// for them was nobody else's.
 #[test]
 fn what_small_arenas_left_is_others_when_they_need_it() {
     const LIMIT: usize = 1 << 30;

@@ -187,8 +187,8 @@ fn what_could_not_be_split_is_split_later_whatever_became_of_the_arena() {
     }
 }
 
-/// Breaks an arena of which the first `keep` pages are live, on a kernel that splits nothing. What is freed later is retained:
-/// see [`retain_all`].
+/// Breaks an arena of which the first `keep` pages are live, on a kernel that splits nothing. What is freed
+/// later is retained: see [`retain_all`].
 fn broken_and_not_split(keep: usize) -> (World, Vec<usize>) {
     let mut world = World::new(Policy::Base, Config::default());
     world.heap.set(Settings { policy: Policy::Thp, ..Settings::DEFAULT });

@@ -1,7 +1,7 @@
 //! A forked child of a process with arenas from a pool survives writing to everything.
 //!
-//! The child's heap is this one with the child's handle of the kernel: the records are shared real memory, so the test goes on as the
-//! child and looks at the parent through the kernel only.
+//! The child's heap is this one with the child's handle of the kernel: the records are shared real memory, so
+//! the test goes on as the child and looks at the parent through the kernel only.
 
 use super::*;
 use hugeheap_os::Facts;
@@ -331,7 +331,8 @@ fn a_child_without_room_for_any_copy_shares_and_knows() {
     world.check();
 }
 
-/// Copies count against the limit, and so does what is kept: children died of their parents' pages while there was room.
+/// Copies count against the limit, and so does what is kept: children died of their parents' pages while there
+/// was room.
 #[test]
 fn what_is_kept_goes_where_a_limit_on_data_leaves_no_room_for_copies() {
     let mut world = World::new(Policy::Hugetlb, Config::default().with_pool(30));

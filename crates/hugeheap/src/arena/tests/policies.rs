@@ -67,7 +67,8 @@ fn dense_is_never_advised_at_first_and_collapsed_when_dense_under_every_mode() {
     }
 }
 
-/// A collapse fills what was never touched: 100 MiB of buffers of 64 KiB, of which the program wrote 4 each, were resident as a whole a decay time later.
+/// A collapse fills what was never touched: 100 MiB of buffers of 64 KiB, of which the program wrote 4 each,
+/// were resident as a whole a decay time later.
 #[test]
 fn buffers_that_are_used_in_part_are_no_huge_pages_before_the_program_uses_the_rest() {
     let mut world = World::new(Policy::Dense, Config::default());
@@ -96,7 +97,8 @@ fn buffers_left_alone() -> (World, Vec<usize>) {
     (world, runs)
 }
 
-/// An arena that stays sparse kept the maintenance thread for 950 decay times, and with it a child that CPython 3.12 had forked from a thread.
+/// An arena that stays sparse kept the maintenance thread for 950 decay times, and with it a child that CPython 3.12
+/// had forked from a thread.
 #[test]
 fn an_arena_that_stays_sparse_is_asked_about_four_times() {
     let (mut world, _) = buffers_left_alone();

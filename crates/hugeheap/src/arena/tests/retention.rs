@@ -103,7 +103,8 @@ fn a_burst_while_recurring_memory_is_kept_needs_an_earlier_look() {
     );
 }
 
-/// The peak left the short window between a plan, which still kept what it needs, and the completion: nobody looked again, and the memory stayed for good.
+/// The peak left the short window between a plan, which still kept what it needs, and the completion: nobody
+/// looked again, and the memory stayed for good.
 #[test]
 fn what_is_forgotten_during_a_pass_is_seen_by_the_next() {
     let mut world = World::new(Policy::Thp, Config::default());

@@ -218,7 +218,8 @@ fn can_take_pages(world: &mut World, pages: u32) {
     world.check();
 }
 
-/// Under `ulimit -d` a request for 1 GB was refused and left nothing of the limit: 5,455 blocks of 48 bytes later nothing was to be had any more.
+/// Under `ulimit -d` a request for 1 GB was refused and left nothing of the limit: 5,455 blocks of 48 bytes
+/// later nothing was to be had any more.
 #[test]
 fn a_refused_large_block_left_nothing_of_the_limit_on_data() {
     for policy in [Policy::Auto, Policy::Thp, Policy::Base] {
@@ -296,7 +297,8 @@ fn arenas_given_back_before_there_was_a_limit_on_data_lose_their_access_when_one
     world.check();
 }
 
-/// The records of a region's arenas can be written, used or not. Of four times the memory of a large host they took most of the limit, or all of it.
+/// The records of a region's arenas can be written, used or not. Of four times the memory of a large host they
+/// took most of the limit, or all of it.
 #[test]
 fn records_take_a_small_part_of_a_limit_on_data_however_large_the_host_is() {
     for memory in [8 << 10, 256 << 10, 1024 << 10] {

@@ -1,4 +1,5 @@
-//! Heap pages of which a part is vacant, with a tenant that only pretends: when it is asked to look, and what is broken for what it tells.
+//! Heap pages of which a part is vacant, with a tenant that only pretends: when it is asked to look, and what
+//! is broken for what it tells.
 
 use super::*;
 use crate::arena::tenant::{GivenUp, Vacancy};
@@ -20,7 +21,8 @@ struct Pretended {
     vacant: Cell<usize>,
     /// Vacant bytes of pages at hand, of each arena.
     at_hand: Cell<usize>,
-    /// Bytes of each heap page that are told to be spared when its OS pages are made alike, and the arenas of which they were.
+    /// Bytes of each heap page that are told to be spared when its OS pages are made alike, and the arenas of
+    /// which they were.
     spared: Cell<usize>,
     alike: RefCell<Vec<usize>>,
     /// How long a look takes, and for how long others have the processor meanwhile.
@@ -215,7 +217,8 @@ fn arenas_of_which_little_lives_are_broken_after_the_decay_time_and_the_charge_f
     assert_eq!(heap.world.kernel.charge(), live * OS_PAGE as u64, "the charge and not only what is mapped");
     assert_eq!(snapshot.given_back, 40 * ARENA - live * OS_PAGE as u64);
     heap.check_contents();
-    // Sixteen arenas at a time, and twice, because the heap had grown before the first time; and then nothing more is looked at.
+    // Sixteen arenas at a time, and twice, because the heap had grown before the first time; and then nothing
+    // more is looked at.
     assert_eq!(heap.tenant.looks.get(), 6);
     heap.run(100.0);
     assert_eq!(heap.tenant.looks.get(), 6);
@@ -240,7 +243,8 @@ fn an_arena_of_which_more_than_a_quarter_lives_stays_a_huge_page_unless_memory_i
     assert!(breaks > 0 && charge < 19 * MIB, "{breaks}, {charge}: until it is not short any more");
 }
 
-/// A program that pauses has pages at hand in the arena that it fills next: that keeps its huge page. Where threads with few blocks have nothing but such pages it goes.
+/// A program that pauses has pages at hand in the arena that it fills next: that keeps its huge page. Where
+/// threads with few blocks have nothing but such pages it goes.
 #[test]
 fn pages_at_hand_are_worth_a_huge_page_where_an_eighth_is_vacant_in_them_alone() {
     for (at_hand, broken) in [(ARENA_BYTES / 8 - OS_PAGE, 0), (ARENA_BYTES / 8, 10)] {
@@ -316,7 +320,8 @@ fn a_heap_that_has_become_small_is_not_looked_at_later_than_a_large_one() {
 
 #[test]
 fn a_small_heap_or_one_that_frees_nothing_is_not_looked_at() {
-    // Three arenas are below what is worth it; of ten, fifteen pages; and runs that are freed one by one are not a tenant's.
+    // Three arenas are below what is worth it; of ten, fifteen pages; and runs that are freed one by one are
+    // not a tenant's.
     for (arenas, freed) in [(3, 20), (10, 15)] {
         let mut world = World::new(Policy::Thp, Config::default());
         world.heap.looks.tenant = true;
@@ -418,7 +423,8 @@ fn a_heap_that_grows_keeps_its_huge_pages() {
     assert_eq!(heap.world.heap.snapshot().breaks, 10);
 }
 
-/// The maintenance thread sleeps until retention changes, which may be long, or not at all: what happens meanwhile has to wake it.
+/// The maintenance thread sleeps until retention changes, which may be long, or not at all: what happens
+/// meanwhile has to wake it.
 #[test]
 fn a_thread_that_sleeps_longer_is_woken_for_a_look() {
     let mut heap = Heap::new(Config::default(), 10);
@@ -433,7 +439,8 @@ fn a_thread_that_sleeps_longer_is_woken_for_a_look() {
     assert!(!heap.oversleeps(0), "it does not sleep");
 }
 
-/// A round of looks tells of sixteen arenas at a time. Who keeps more while it is under way may have been looked at before.
+/// A round of looks tells of sixteen arenas at a time. Who keeps more while it is under way may have been
+/// looked at before.
 #[test]
 fn what_is_kept_during_a_round_of_looks_is_looked_at_in_another() {
     for (keeps, again) in [(false, false), (true, true)] {
@@ -455,7 +462,8 @@ fn what_is_kept_during_a_round_of_looks_is_looked_at_in_another() {
     }
 }
 
-/// A pass comes at an eighth of a decay time at the earliest, and the thread's clock is read after it was told how long it may sleep. So the look was always found to come too late, and every event woke the thread.
+/// A pass comes at an eighth of a decay time at the earliest, and the thread's clock is read after it was told
+/// how long it may sleep. So the look was always found to come too late, and every event woke the thread.
 #[test]
 fn an_event_wakes_nobody_for_a_look_that_comes_with_the_next_pass() {
     let mut heap = Heap::new(Config::default(), 10);

@@ -78,7 +78,8 @@ fn write_by_turns(scope: &mut Scope<'_, World>, tables: [Local<'_>; 2], lives: L
     }
 }
 
-/// Each card that was written had its table looked through once more, unless the one before was of the same table: two that were written by turns 98 times, 78 MB.
+/// Each card that was written had its table looked through once more, unless the one before was of the same
+/// table: two that were written by turns 98 times, 78 MB.
 #[test]
 fn tables_that_are_written_by_turns_while_marking_goes_on_were_looked_through_for_each_card() {
     with_tables(|scope, tables, lives| {
@@ -102,7 +103,8 @@ fn tables_that_are_written_by_turns_while_marking_goes_on_were_looked_through_fo
     });
 }
 
-/// Each minor collection added the table to what had to be looked through, from its beginning, and a step is less than a table: the end was never reached.
+/// Each minor collection added the table to what had to be looked through, from its beginning, and a step is
+/// less than a table: the end was never reached.
 #[test]
 fn clearing_did_not_end_while_a_table_was_written() {
     with_tables(|scope, tables, lives| {

@@ -150,7 +150,8 @@ fn sparse_arenas_become_free_in_steps_while_references_move_about() {
 fn what_left_refers_to_what_leaves_later() {
     let mut test = stepping(false);
     test.run(|scope, types| {
-        // Pairs in a table, one in ten of which stays in a list: each refers to the one before, which is in another arena more often than not.
+        // Pairs in a table, one in ten of which stays in a list: each refers to the one before, which is in
+        // another arena more often than not.
         let count = (4 << 20) / PAIR;
         let table = scope.allocate_old(types.array, count).expect("memory");
         let head = scope.allocate_old(types.pair, 0).expect("memory");

@@ -58,7 +58,8 @@ fn the_maximum_is_kept_and_the_heap_goes_on() {
     test.end();
 }
 
-/// Where the maximum was reached each survivor took the lock of the arenas, twice, to ask for no page: 1,800 of the 4,000 instructions that it cost.
+/// Where the maximum was reached each survivor took the lock of the arenas, twice, to ask for no page: 1,800 of
+/// the 4,000 instructions that it cost.
 #[test]
 fn each_survivor_of_a_full_heap_asked_the_arenas_for_no_page_at_all() {
     let mut test = Test::new(Settings { maximum: Some(1 << 20), ..Settings::default() });
@@ -153,8 +154,8 @@ fn a_whole_collection_of_a_full_heap_leaves_nothing_dead() {
 /// Bytes of an object beside which a heap of a mebibyte has few.
 const LARGE: usize = (1 << 20) - 3 * HEAP_PAGE_BYTES;
 
-/// Leaves a dead list in a full heap, whose objects are old and young by turns: each old one keeps the young one behind it, which has no room, and that one the next old
-/// one. The last keeps nearly all memory.
+/// Leaves a dead list in a full heap, whose objects are old and young by turns: each old one keeps the young
+/// one behind it, which has no room, and that one the next old one. The last keeps nearly all memory.
 fn leave_dead_list(scope: &mut Scope<'_, World>, types: Types3) {
     scope.scope(|scope| {
         let large = scope.allocate_old(types.text, LARGE).expect("memory");

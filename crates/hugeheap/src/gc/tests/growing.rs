@@ -77,7 +77,8 @@ fn a_smaller_nursery_is_the_beginning_of_the_one_before() {
     test.end();
 }
 
-/// It was another block each time: what it had stayed resident beside it, and all of the new one was found in the pause.
+/// It was another block each time: what it had stayed resident beside it, and all of the new one was found in
+/// the pause.
 #[test]
 fn a_larger_nursery_begins_where_the_one_before_did() {
     let mut test = heap(5 * STEP);
@@ -129,7 +130,8 @@ fn a_nursery_with_a_block_behind_it_grows_in_another_place() {
     test.end();
 }
 
-/// Each collection read the files that say what is left, for an extension that what lies behind the nursery did not allow.
+/// Each collection read the files that say what is left, for an extension that what lies behind the nursery did
+/// not allow.
 #[test]
 fn a_nursery_that_something_is_behind_asks_for_no_memory_in_vain() {
     let mut test = heap(STEP);
@@ -189,7 +191,8 @@ fn a_whole_collection_makes_a_nursery_small_again() {
 #[test]
 fn a_nursery_stays_as_it_is_where_a_larger_one_does_not_fit_into_a_pause() {
     let space = space();
-    // The time of a pause for one and a half huge pages of survivors: of the smallest nursery all can survive, not of twice as much.
+    // The time of a pause for one and a half huge pages of survivors: of the smallest nursery all can survive,
+    // not of twice as much.
     space.source().kernel.set_cost(Call::HugeFault, 4 * STEP / 3);
     let mut test = Test::as_set(space, Settings { nursery: None, ..Settings::default() });
     let least = test.heap.nursery_bytes();
@@ -211,7 +214,8 @@ fn a_nursery_does_not_grow_beyond_what_may_survive_within_a_pause() {
     test.end();
 }
 
-/// The thread makes arenas, so that pauses are short; the larger nursery was made in one, of as many times what an arena takes.
+/// The thread makes arenas, so that pauses are short; the larger nursery was made in one, of as many times what
+/// an arena takes.
 #[test]
 fn a_nursery_does_not_grow_where_its_memory_takes_longer_to_find_than_a_pause_may() {
     // One arena is added, for which a pause has all of its time.

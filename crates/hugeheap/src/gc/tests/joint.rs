@@ -1,4 +1,5 @@
-//! What stays in the nursery for want of room: alive if something reachable refers to it, and free with what it leads to if not.
+//! What stays in the nursery for want of room: alive if something reachable refers to it, and free with what it
+//! leads to if not.
 
 use super::*;
 use std::cell::RefCell;
@@ -144,8 +145,9 @@ fn number_in(scope: &mut Scope<'_, World>, table: Local<'_>, index: usize) -> Op
     number_at(scope, table, offset)
 }
 
-/// A root refers to a young object, that one to an old one, that to a young one, and only that to an old one; and an array with cards does. Beside them a young and an old object refer
-/// to each other, and so do a young one and an array with cards. With a stack of one entry, too.
+/// A root refers to a young object, that one to an old one, that to a young one, and only that to an old one;
+/// and an array with cards does. Beside them a young and an old object refer to each other, and so do a young
+/// one and an array with cards. With a stack of one entry, too.
 #[test]
 fn what_stays_is_alive_if_something_reachable_refers_to_it() {
     for most in [usize::MAX, 1] {
@@ -210,7 +212,8 @@ fn weak_slots_and_ephemerons_of_what_stays_forget_what_is_dead_only() {
             let young: Vec<_> = (0..10).map(|number| stays(scope, types, numbers, number)).collect();
             let young_weak = scope.allocate(many, ITEMS).expect("memory");
             let young_table = scope.allocate(table, ITEMS / 2).expect("memory");
-            // 0 is alive, and 1 by it; 2 is dead, with an old one. Of the others each ephemeron has one as its value, of which 6 is dead.
+            // 0 is alive, and 1 by it; 2 is dead, with an old one. Of the others each ephemeron has one as its
+            // value, of which 6 is dead.
             set(scope, young[0], 1, young[1]);
             set(scope, dead, 0, young[2]);
             set(scope, young[2], 1, dead);
@@ -272,7 +275,8 @@ fn what_stays_dead_is_handed_out_in_order_before_it_is_freed() {
             let dead = scope.allocate_old(types.array, 4).expect("memory");
             fill(scope, types);
             let young: Vec<_> = (0..4).map(|number| stays(scope, types, numbers, number)).collect();
-            // 0 leads to 1, and that one to 2, which is not to be finalized. The old one refers to 3, and 3 to it and to 0.
+            // 0 leads to 1, and that one to 2, which is not to be finalized. The old one refers to 3, and 3 to
+            // it and to 0.
             set(scope, young[0], 1, young[1]);
             set(scope, young[1], 1, young[2]);
             set(scope, dead, 0, young[3]);
@@ -374,8 +378,9 @@ unsafe extern "C" fn counted(_: *mut u8, _: &mut Visitor<'_>) {
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// A joint marking is one pause. It looks once into what lives, as any whole collection does, and into nothing that is dead: with 10,000 that live and 57,581 that are dead, a pause looks into 22,051, and with
-/// 1000 into 3050. What lives is looked into once more where it is sparse and packed.
+/// A joint marking is one pause. It looks once into what lives, as any whole collection does, and into nothing
+/// that is dead: with 10,000 that live and 57,581 that are dead, a pause looks into 22,051, and with 1000 into 3050.
+/// What lives is looked into once more where it is sparse and packed.
 #[test]
 fn emptying_a_full_heap_looks_into_what_lives_and_not_into_what_is_dead() {
     for live in [0, 1000, 10_000] {

@@ -43,7 +43,8 @@ fn a_large_object_was_handed_out_that_the_limit_had_no_room_for() {
     test.end();
 }
 
-/// What dead objects and others left is kept for a while, and would have been given back; the limit counts it until then.
+/// What dead objects and others left is kept for a while, and would have been given back; the limit counts it
+/// until then.
 #[test]
 fn what_is_kept_for_reuse_is_no_reason_to_refuse() {
     let mut test = Test::over(world(100 * MIB), Settings::default());

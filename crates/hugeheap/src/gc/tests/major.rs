@@ -83,7 +83,8 @@ fn pass(scope: &mut Scope<'_, World>, phase: Phase) {
 /// More than a step can mark, so that marking is in the middle for a while.
 const LONG: u64 = 60_000;
 
-/// A list of so many numbers whose last element refers to another list, of ten. Marking gets there last, and no handle refers to it.
+/// A list of so many numbers whose last element refers to another list, of ten. Marking gets there last, and no
+/// handle refers to it.
 fn list_with_hidden<'s>(scope: &mut Scope<'s, World>, types: Types3) -> Local<'s> {
     let head = pair(scope, types, 0);
     scope.scope(|scope| {
@@ -94,7 +95,8 @@ fn list_with_hidden<'s>(scope: &mut Scope<'s, World>, types: Types3) -> Local<'s
     head
 }
 
-/// In the middle of a marking that has looked into `target` and not into the last element: moves the only way to the hidden list into slots of it.
+/// In the middle of a marking that has looked into `target` and not into the last element: moves the only way
+/// to the hidden list into slots of it.
 fn hide(scope: &mut Scope<'_, World>, long: Local<'_>, target: Local<'_>, offsets: &[usize]) {
     scope.heap.begin_marking(&mut []);
     scope.collect_minor();
@@ -171,7 +173,8 @@ fn marking_sees_what_is_written_between_its_steps() {
     test.end();
 }
 
-/// The same with an array that has cards: what was written there is noted for a step, not marked by the minor collection.
+/// The same with an array that has cards: what was written there is noted for a step, not marked by the minor
+/// collection.
 #[test]
 fn marking_sees_what_is_written_into_a_large_array_between_its_steps() {
     // Alone in its card, beside another one, in the first card of the array, in one that shares its bit with another.

@@ -243,7 +243,8 @@ fn cards_are_there_for_all_of_an_object_that_is_longer_than_what_gets_its_metada
     test.end();
 }
 
-/// The first write into a marked array between two minor collections was two page faults in the pause for every 32 heap pages.
+/// The first write into a marked array between two minor collections was two page faults in the pause for every
+/// 32 heap pages.
 #[test]
 #[cfg(target_os = "linux")]
 fn noting_cards_of_a_marked_array_touched_their_memory_first() {
@@ -295,7 +296,8 @@ fn cards_become_dirty_at_once_where_there_is_no_memory_for_a_list_of_slots() {
     test.end();
 }
 
-/// A page that has to be looked into again, because of what stays in the nursery, may belong to somebody else by then: its object died.
+/// A page that has to be looked into again, because of what stays in the nursery, may belong to somebody else
+/// by then: its object died.
 #[test]
 fn the_cards_of_a_page_whose_object_died_are_left_to_the_heap_that_has_it_now() {
     let mut test = Test::over(space(), Settings::default());

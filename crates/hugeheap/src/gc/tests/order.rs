@@ -1,4 +1,5 @@
-//! Where survivors lie: in the order in which a program meets them that goes through what the first slot leads to first.
+//! Where survivors lie: in the order in which a program meets them that goes through what the first slot leads
+//! to first.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -38,7 +39,8 @@ fn walk(scope: &mut Scope<'_, World>, node: Local<'_>, slots: [usize; 2], met: &
     }
 }
 
-/// Of the cache lines in the order in which they are met, how many lie right behind the furthest one before; and how many lines there are.
+/// Of the cache lines in the order in which they are met, how many lie right behind the furthest one before;
+/// and how many lines there are.
 fn in_order(met: &[usize]) -> (usize, usize) {
     let (mut seen, mut furthest, mut in_order) = (BTreeSet::new(), met[0] / LINE, 0);
     for line in met.iter().map(|address| address / LINE) {

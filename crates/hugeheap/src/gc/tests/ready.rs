@@ -182,7 +182,8 @@ fn one_arena_that_took_long_is_enough_to_know_and_a_pause_has_what_is_left_of_it
     test.end();
 }
 
-/// One collection of half as much, where the next arena was nearly there, was followed by four until all of the nursery was used again.
+/// One collection of half as much, where the next arena was nearly there, was followed by four until all of the
+/// nursery was used again.
 #[test]
 fn an_arena_that_will_soon_be_there_limits_one_collection_and_one_that_takes_long_the_next_ones() {
     const MIB: usize = 1 << 20;
@@ -208,7 +209,8 @@ fn an_arena_that_will_soon_be_there_limits_one_collection_and_one_that_takes_lon
     test.end();
 }
 
-/// Of the first that takes long nobody knows before the thread has begun to make it: a collection of 4 MiB waited for it in a pause of 6 ms.
+/// Of the first that takes long nobody knows before the thread has begun to make it: a collection of 4 MiB
+/// waited for it in a pause of 6 ms.
 #[test]
 fn before_an_arena_is_begun_no_more_of_the_nursery_is_used_than_there_is_memory_for() {
     const PART: usize = 2 * ARENA_BYTES;

@@ -54,7 +54,8 @@ unsafe impl GlobalAlloc for Refusing {
 #[global_allocator]
 static REFUSING: Refusing = Refusing;
 
-/// Pages of arenas that were being evacuated, for which there was no memory to note them, were given back and taken again for ever; and where the list of those arenas could not grow the process was ended.
+/// Pages of arenas that were being evacuated, for which there was no memory to note them, were given back and
+/// taken again for ever; and where the list of those arenas could not grow the process was ended.
 #[test]
 fn an_evacuation_that_cannot_note_what_it_does_moves_less_and_ends() {
     let mut refused = 0;

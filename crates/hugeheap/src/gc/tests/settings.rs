@@ -8,7 +8,8 @@ fn made(settings: Settings) -> Result<Heap<World>, BadHeap> {
     Heap::new(space(), settings)
 }
 
-/// The size was rounded up to whole arenas, and wrapped: the heap had a nursery of an arena that it took for all addresses, and wrote behind it.
+/// The size was rounded up to whole arenas, and wrapped: the heap had a nursery of an arena that it took for
+/// all addresses, and wrote behind it.
 #[test]
 fn a_nursery_of_nearly_all_addresses_was_one_of_an_arena() {
     for bytes in

@@ -21,7 +21,8 @@ fn garbage(scope: &mut Scope<'_, World>, types: Types3, count: u64) {
     }
 }
 
-/// Allocations were refused with nearly all of a nursery free: only its beginning was looked at, as far as the part went that slow collections had left of it.
+/// Allocations were refused with nearly all of a nursery free: only its beginning was looked at, as far as the
+/// part went that slow collections had left of it.
 #[test]
 fn what_stays_at_the_beginning_leaves_the_rest_to_others() {
     let mut test = Test::new(Settings { nursery: Some(1 << 20), ..Settings::default() });
@@ -57,7 +58,8 @@ fn a_nursery_full_of_pins_is_no_lack_of_memory() {
     test.run(|scope, types| garbage(scope, types, 50_000));
     let more = test.heap.statistics().minor - collections;
     let nurseries = 50_000 * PAIR as u64 / test.heap.nursery_bytes() as u64;
-    // There were two for each: one because the old generation had got a nursery of objects, and one to find that no room had come of it.
+    // There were two for each: one because the old generation had got a nursery of objects, and one to find
+    // that no room had come of it.
     assert!(more.abs_diff(nurseries) <= 2, "{more} collections for {nurseries} nurseries of garbage");
     test.run(|scope, types| {
         for (number, pin) in pins.into_iter().enumerate() {

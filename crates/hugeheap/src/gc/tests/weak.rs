@@ -174,8 +174,9 @@ fn a_chain_of_ephemerons_is_followed_whatever_its_order() {
     }
 }
 
-/// Those whose key was reached in the end had an entry still, and only a collection that ended with one that waited forgot them. So a program whose keys always lived had more and more, up to 128 MiB; then
-/// there was no room for another one, and the keys of all young ephemerons lived.
+/// Those whose key was reached in the end had an entry still, and only a collection that ended with one that
+/// waited forgot them. So a program whose keys always lived had more and more, up to 128 MiB; then there was no
+/// room for another one, and the keys of all young ephemerons lived.
 #[test]
 fn ephemerons_whose_keys_were_reached_were_noted_for_ever_and_then_no_key_died_young() {
     const MOST: usize = 100;
@@ -359,7 +360,8 @@ fn slots_that_are_named_twice_are_refused() {
     test.end();
 }
 
-/// An ephemeron with a dead key that was written while others were cleared waited for it, into the next marking. By then the object may have ended.
+/// An ephemeron with a dead key that was written while others were cleared waited for it, into the next
+/// marking. By then the object may have ended.
 #[test]
 fn nobody_waits_for_a_key_when_marking_is_over() {
     let mut test = Test::checked();
@@ -386,8 +388,9 @@ fn nobody_waits_for_a_key_when_marking_is_over() {
     test.end();
 }
 
-/// What is not marked before finalizers are asked is not dead yet. A table that only an object to be finalized led to, and that minor collections looked into because it referred to a
-/// pinned object as well, lost its values.
+/// What is not marked before finalizers are asked is not dead yet. A table that only an object to be finalized
+/// led to, and that minor collections looked into because it referred to a pinned object as well, lost its
+/// values.
 #[test]
 fn what_is_to_be_finalized_leads_to_the_values_of_ephemerons_too() {
     let mut test = Test::checked();

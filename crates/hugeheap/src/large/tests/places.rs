@@ -102,8 +102,8 @@ fn a_block_that_moves_leaves_what_is_kept_for_others() {
     world.check();
 }
 
-/// What had been moved was filed as given back, so that it lost its write access for the copy of the rest, and was then copied back to where nothing can be written: a list that grew under `ulimit -d`
-/// ended the process.
+/// What had been moved was filed as given back, so that it lost its write access for the copy of the rest, and
+/// was then copied back to where nothing can be written: a list that grew under `ulimit -d` ended the process.
 #[test]
 fn a_block_that_a_limit_on_data_keeps_from_moving_stays_as_it_was() {
     let mut refused = 0;

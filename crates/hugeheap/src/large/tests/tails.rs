@@ -12,7 +12,8 @@ fn used(world: &mut World, arenas: usize) {
     world.heap.free_large(block).expect("it is live");
 }
 
-/// It stayed as long as the blocks lived: of blocks of 1.1 MiB that were made of what small objects had left, as much again.
+/// It stayed as long as the blocks lived: of blocks of 1.1 MiB that were made of what small objects had left,
+/// as much again.
 #[test]
 fn what_is_resident_behind_the_end_of_a_block_goes_when_nobody_needs_it() {
     for policy in [Policy::Thp, Policy::Dense, Policy::Auto, Policy::Base] {
@@ -94,7 +95,8 @@ fn a_guess_that_does_not_come_true_goes_and_makes_room_for_the_next() {
     world.check();
 }
 
-/// With a limit of 100 MiB a program that had up to 75 of them live, by turns in small objects and in blocks of 1.5 arenas, was killed: the other halves of the last arenas were resident.
+/// With a limit of 100 MiB a program that had up to 75 of them live, by turns in small objects and in blocks of 1.5
+/// arenas, was killed: the other halves of the last arenas were resident.
 #[test]
 fn where_a_limit_makes_memory_scarce_the_rest_of_a_tail_goes_at_once() {
     for bytes in [SHORT, 3 * ARENA_BYTES / 2, 2 * ARENA_BYTES + SHORT, 12 * ARENA_BYTES + SHORT] {

@@ -41,8 +41,8 @@ fn addresses_of_the_region_in_which_nothing_was_handed_out() {
     heap.give(block).expect("live");
 }
 
-/// The free collects what another thread freed, and with that the block's page may go back to the arenas: then these are asked, not the heap, whose the page
-/// was when the free began.
+/// The free collects what another thread freed, and with that the block's page may go back to the arenas: then
+/// these are asked, not the heap, whose the page was when the free began.
 #[test]
 fn a_block_freed_twice_whose_page_went_back_meanwhile() {
     for picked in [0, 1, 40, 98, 99] {

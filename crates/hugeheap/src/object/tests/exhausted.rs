@@ -113,7 +113,8 @@ fn an_arena_without_metadata_does_not_stand_before_those_that_have_it() {
     let space = space_with(Config::default(), 4 * GROUP);
     let mut heap = space.acquire().expect("memory");
     let first = heap.take(48);
-    // The group of the first arena is full of runs, but for a little; the next arena's metadata cannot be had. They are no heap's, which would have metadata.
+    // The group of the first arena is full of runs, but for a little; the next arena's metadata cannot be had.
+    // They are no heap's, which would have metadata.
     let region = space.regions()[0].start;
     let take = || space.source().with(|arenas| arenas.allocate(64)).expect("memory").get();
     let give = |run| assert_eq!(space.source().with(|arenas| arenas.free(run, 64)), Ok(()));

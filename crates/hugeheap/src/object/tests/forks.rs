@@ -1,6 +1,7 @@
 //! Forks: what a child makes of the heaps of threads that do not exist there.
 //!
-//! The functions that the fork handlers call are called here as they call them, without a child: what they see is the same.
+//! The functions that the fork handlers call are called here as they call them, without a child: what they see
+//! is the same.
 
 use super::super::heap::Place;
 use super::super::registry::{LOST, OWNED, VISITED, WAITING};
@@ -98,8 +99,9 @@ fn heaps_that_wait_or_belong_to_a_handle_stay_as_they_are() {
     assert_eq!(space.acquire().expect("memory").number(), 2);
 }
 
-/// Its owner was noted a moment after it was taken, and no more from a moment before it was left: in a child that was forked within one of the two nobody ever had the heap
-/// again, nor what was free in it, nor what was freed in it afterwards.
+/// Its owner was noted a moment after it was taken, and no more from a moment before it was left: in a child
+/// that was forked within one of the two nobody ever had the heap again, nor what was free in it, nor what was
+/// freed in it afterwards.
 #[test]
 fn a_heap_that_a_missing_thread_was_about_to_have_or_to_leave_waits_in_the_child() {
     let (space, mut own) = heap();
@@ -117,8 +119,9 @@ fn a_heap_that_a_missing_thread_was_about_to_have_or_to_leave_waits_in_the_child
     assert_eq!(live(space), 0, "what is freed there is collected");
 }
 
-/// A missing thread had counted the heap that it was about to leave, or not yet the one that it had just taken. The child looked for a heap that waits
-/// each time it needed one, and took heaps for free that were not, more of them with each generation.
+/// A missing thread had counted the heap that it was about to leave, or not yet the one that it had just taken.
+/// The child looked for a heap that waits each time it needed one, and took heaps for free that were not, more
+/// of them with each generation.
 #[test]
 fn a_child_knows_how_many_heaps_wait_whatever_missing_threads_were_doing() {
     let (space, _own) = heap();
@@ -186,8 +189,8 @@ fn free_without_push(space: &Space<World>, freeing: &mut Heap<World>, block: Non
     assert!(remote::announce(&page.mark().tag, tag, || own.announcing.store(at(block), Ordering::Relaxed)));
 }
 
-/// The owner's next free in such a page collected and found nothing, again and again: as long as the other thread was stopped there, and in a forked child, where
-/// it does not exist, for ever.
+/// The owner's next free in such a page collected and found nothing, again and again: as long as the other
+/// thread was stopped there, and in a forked child, where it does not exist, for ever.
 #[test]
 fn an_owner_does_not_wait_for_a_thread_that_is_about_to_push() {
     let (space, mut own) = heap();

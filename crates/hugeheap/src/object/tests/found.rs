@@ -1,4 +1,5 @@
-//! Free blocks are found again, whichever way they went: by random steps through all doors of a heap, each of them followed by a look at everything that is kept.
+//! Free blocks are found again, whichever way they went: by random steps through all doors of a heap, each of
+//! them followed by a look at everything that is kept.
 
 use super::super::bin::RECENT;
 use super::*;
@@ -73,7 +74,8 @@ fn some(live: &mut Vec<NonNull<u8>>, count: usize, from: usize, apart: usize) ->
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Blocks were lost that way: where the windows that were noted had none, gathering took the page for full, and what was free in its other windows was found by nobody.
+    /// Blocks were lost that way: where the windows that were noted had none, gathering took the page for full,
+    /// and what was free in its other windows was found by nobody.
     #[test]
     fn no_free_block_is_lost_whatever_is_taken_and_freed(
         size in 0..SIZES.len(), steps in prop::collection::vec(step(), 1..60)
@@ -107,7 +109,8 @@ proptest! {
     }
 }
 
-/// A page may have a note of a window whose block was taken again, and none of one with a free block: then all of it is looked at.
+/// A page may have a note of a window whose block was taken again, and none of one with a free block: then all
+/// of it is looked at.
 ///
 /// With the first look as the last one such a page was left as a full one, and its free block was found by nobody.
 #[test]

@@ -89,7 +89,8 @@ fn grow_at_random(space: &Space<World>, heap: &mut Heap<World>, pieces: usize) -
     grown
 }
 
-/// Three quarters were on OS pages, because what found no room had an arena to itself, which others had afterwards; and 1.8 times what they needed was resident.
+/// Three quarters were on OS pages, because what found no room had an arena to itself, which others had
+/// afterwards; and 1.8 times what they needed was resident.
 #[test]
 fn what_grew_at_random_was_on_os_pages_and_left_as_much_behind_as_it_needed() {
     let (space, mut heap) = heap();
@@ -125,7 +126,8 @@ fn a_list_that_grows_in_a_heap_of_objects_is_seldom_copied() {
     heap.check_empty();
 }
 
-/// Each that was alone took two mebibytes of the limit for as many hundred KiB: of 150 MiB of address space, or of data, texts of 38 MB had all.
+/// Each that was alone took two mebibytes of the limit for as many hundred KiB: of 150 MiB of address space, or
+/// of data, texts of 38 MB had all.
 #[test]
 fn texts_that_grow_by_turns_find_room_under_a_limit() {
     const LIMIT: u64 = 150 << 20;
@@ -233,7 +235,8 @@ fn a_size_that_what_has_pages_to_spare_cannot_have_is_a_mistake() {
     }
 }
 
-/// Its length was forgotten, with what it has to spare: the size that it was asked for with was a mistake afterwards, which ended the process.
+/// Its length was forgotten, with what it has to spare: the size that it was asked for with was a mistake
+/// afterwards, which ended the process.
 #[test]
 fn what_has_pages_to_spare_lost_them_when_it_could_not_grow() {
     for (way, absurd) in [(0, usize::MAX / 2), (1, usize::MAX - 5), (0, 1 << 40), (1, 50 << 20)] {

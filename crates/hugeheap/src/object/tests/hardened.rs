@@ -261,7 +261,8 @@ fn a_page_stays_while_a_block_of_it_is_in_quarantine() {
     heap.check_empty();
 }
 
-/// Does a deed of a test of these modules in a child of this test's binary, with a variable of the environment; says how the child ended.
+/// Does a deed of a test of these modules in a child of this test's binary, with a variable of the environment;
+/// says how the child ended.
 pub(super) fn child(test: &str, (name, value): (&str, &str), deed: impl FnOnce()) -> Output {
     const DEED: &str = "HUGEHEAP_TEST_DEED";
     if std::env::var_os(DEED).is_some() {
@@ -454,7 +455,8 @@ fn two_threads_that_free_a_block_are_found_out() {
     heap.check_empty();
 }
 
-/// The second one was stopped after it had found it live. It was never told, and cleared what may have been somebody else's by then.
+/// The second one was stopped after it had found it live. It was never told, and cleared what may have been
+/// somebody else's by then.
 #[test]
 fn two_threads_that_free_a_page_run_or_large_block_at_the_same_instant_are_found_out() {
     let (space, mut heap) = hardened();

@@ -34,7 +34,8 @@ fn an_object_that_fills_cache_lines_with_its_header_begins_with_one() {
     heap.verify().expect("sound");
 }
 
-/// The current window of another class was looked at, so it was taken for one of no current window: remembered there, and free in it, it was handed out twice.
+/// The current window of another class was looked at, so it was taken for one of no current window: remembered
+/// there, and free in it, it was handed out twice.
 #[test]
 fn an_object_with_a_header_that_was_freed_with_its_size_was_handed_out_twice() {
     for bytes in [49, 56, 64, 113, 120, 128] {

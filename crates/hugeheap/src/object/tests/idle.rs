@@ -318,7 +318,8 @@ fn pages_that_the_owner_may_take_blocks_of_wait_for_it() {
     }
 }
 
-/// Of a page that the owner is in the middle of freeing or taking a block of nobody knows whether that block can be taken.
+/// Of a page that the owner is in the middle of freeing or taking a block of nobody knows whether that block
+/// can be taken.
 #[test]
 fn a_page_in_the_middle_of_a_free_or_an_allocation_is_not_collected() {
     let (space, [mut owner, mut other], blocks) = asleep(1000);
@@ -346,7 +347,8 @@ fn a_page_in_the_middle_of_a_free_or_an_allocation_is_not_collected() {
     owner.check_empty();
 }
 
-/// The owner has freed the first block of a full page, or its last one, and is about to see to that. Meanwhile somebody collects: the page is in a list, or is not its any more.
+/// The owner has freed the first block of a full page, or its last one, and is about to see to that. Meanwhile
+/// somebody collects: the page is in a list, or is not its any more.
 #[test]
 fn a_page_that_was_collected_before_its_owner_came_to_settle_it_is_left_alone() {
     for last in [false, true] {
@@ -374,7 +376,8 @@ fn a_page_that_was_collected_before_its_owner_came_to_settle_it_is_left_alone() 
     }
 }
 
-/// Thousands of pages, of several classes, and some that have to wait among them. Many are in queues, the way an owner leaves them that was looking for one class.
+/// Thousands of pages, of several classes, and some that have to wait among them. Many are in queues, the way
+/// an owner leaves them that was looking for one class.
 #[test]
 fn however_many_pages_there_are_all_are_looked_at() {
     let (space, mut owner) = heap();
@@ -396,7 +399,8 @@ fn however_many_pages_there_are_all_are_looked_at() {
     owner.check_empty();
 }
 
-/// Who collects for an idle owner leaves pages in its queues, and announced pages are not announced again: what others freed there stayed until somebody adopted the heap.
+/// Who collects for an idle owner leaves pages in its queues, and announced pages are not announced again: what
+/// others freed there stayed until somebody adopted the heap.
 #[test]
 fn what_was_queued_while_the_owner_leaves_is_collected() {
     for others in [0, 1000] {

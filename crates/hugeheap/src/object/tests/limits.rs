@@ -106,7 +106,8 @@ fn blocks_behind_a_gap_are_freed_as_before() {
     heap.check_empty();
 }
 
-/// Small blocks took over what a large one left, and were freed before the limit: the marks of nearly all of the region stayed, which was more than the limit leaves where a region is made for a large host.
+/// Small blocks took over what a large one left, and were freed before the limit: the marks of nearly all of
+/// the region stayed, which was more than the limit leaves where a region is made for a large host.
 #[test]
 fn metadata_of_pages_that_were_used_behind_keeps_no_more_than_its_own() {
     for is_behind in [false, true] {

@@ -1,4 +1,5 @@
-//! OS pages that are made alike, for a kernel that merges equal ones: it takes less memory, and nothing live changes, whatever owners do meanwhile.
+//! OS pages that are made alike, for a kernel that merges equal ones: it takes less memory, and nothing live
+//! changes, whatever owners do meanwhile.
 
 use super::vacate::{Blocks, give_up, look, sparse, vacate};
 use super::*;
@@ -9,7 +10,8 @@ use hugeheap_os::{AddressRange, Pages};
 /// Sizes of which nearly each OS page has a live block, when a tenth lives.
 const SIZES: [usize; 5] = [16, 48, 64, 256, 576];
 
-/// What the arenas do with each: what is vacant goes, what is not is made alike, and the kernel may merge it. Returns the bytes that were made alike.
+/// What the arenas do with each: what is vacant goes, what is not is made alike, and the kernel may merge it.
+/// Returns the bytes that were made alike.
 fn merge(space: &Space<World>, blocks: &Blocks) -> usize {
     let kernel = &space.source().kernel;
     let mut sum = 0;

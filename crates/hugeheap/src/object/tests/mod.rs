@@ -1,6 +1,7 @@
 //! What heaps of blocks promise, on the simulated kernel: one test per promise, one file per part.
 //!
-//! A [`World`] is a process of its own: a simulated kernel, arenas on it, all metadata, and as many heaps as a test acquires.
+//! A [`World`] is a process of its own: a simulated kernel, arenas on it, all metadata, and as many heaps as a
+//! test acquires.
 
 mod blocks;
 mod checks;

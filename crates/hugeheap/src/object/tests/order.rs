@@ -95,7 +95,8 @@ fn a_page_comes_back_when_its_last_block_is_freed() {
     heap.check_empty();
 }
 
-/// The same whichever block is the last: what is looked at beside a window that becomes empty may be empty too while another one is not.
+/// The same whichever block is the last: what is looked at beside a window that becomes empty may be empty too
+/// while another one is not.
 #[test]
 fn a_page_comes_back_in_whatever_order_its_blocks_are_freed() {
     let (_, mut heap) = heap();

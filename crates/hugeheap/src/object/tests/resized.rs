@@ -1,10 +1,12 @@
-//! Runs and large blocks that are resized where they are: how long they are is known without the arenas, as long as they live.
+//! Runs and large blocks that are resized where they are: how long they are is known without the arenas, as
+//! long as they live.
 
 use super::resizing::{bytes_by_the_arenas, check_contents, resize, write};
 use super::*;
 use crate::arena::HEAP_PAGE_BYTES;
 
-/// Each time the arenas saw to it whether maintenance was due, and read the clock: text to which 8 bytes at a time were appended took twice as long as with stock CPython.
+/// Each time the arenas saw to it whether maintenance was due, and read the clock: text to which 8 bytes at a
+/// time were appended took twice as long as with stock CPython.
 #[test]
 fn what_grew_by_a_few_bytes_was_an_event_each_time() {
     let (space, mut heap) = heap();
@@ -40,7 +42,8 @@ fn what_grew_by_a_few_bytes_was_an_event_each_time() {
     heap.check_empty();
 }
 
-/// How long something is that was resized is known without the arenas: nothing may be left of that when it is gone, or what comes to its place would be as long for who resizes it.
+/// How long something is that was resized is known without the arenas: nothing may be left of that when it is
+/// gone, or what comes to its place would be as long for who resizes it.
 #[test]
 fn the_place_of_what_was_resized_says_nothing_of_what_comes_next() {
     let (space, mut heap) = heap();

@@ -3,7 +3,8 @@
 use super::*;
 use crate::arena::HEAP_PAGE_BYTES;
 
-/// Where bytes are written: everywhere in the first 64 KiB, then here and there. The places of fewer bytes are among those of more.
+/// Where bytes are written: everywhere in the first 64 KiB, then here and there. The places of fewer bytes are
+/// among those of more.
 fn places(bytes: usize) -> impl Iterator<Item = usize> {
     (0..bytes.min(1 << 16)).chain((1 << 16..bytes).step_by(1021))
 }
@@ -275,7 +276,8 @@ fn most_of(bytes: usize) -> usize {
     (pages + (pages / 6).max(1)) * HEAP_PAGE_BYTES
 }
 
-/// Lists that are appended to by turns, as CPython's are by an eighth, until all have `end` bytes. Answers them and the most that was resident meanwhile.
+/// Lists that are appended to by turns, as CPython's are by an eighth, until all have `end` bytes. Answers them
+/// and the most that was resident meanwhile.
 pub(super) fn grow_by_turns(
     space: &Space<World>,
     heap: &mut Heap<World>,
@@ -289,7 +291,8 @@ pub(super) fn grow_by_turns(
         for list in &mut lists {
             *list = resize(heap, *list, bytes);
             if bytes >= 16_384 {
-                // Wherever it is, to a heap page, and to a sixth to spare: what is known of it without the arenas is no more than that.
+                // Wherever it is, to a heap page, and to a sixth to spare: what is known of it without the
+                // arenas is no more than that.
                 let usable = heap.usable_size(*list).expect("live");
                 assert_eq!(usable, bytes_by_the_arenas(space, *list));
                 assert!(
@@ -304,7 +307,8 @@ pub(super) fn grow_by_turns(
     (lists, peak)
 }
 
-/// Each needed a little more than any of them had just left, and got new huge pages: half as much again was resident, and more.
+/// Each needed a little more than any of them had just left, and got new huge pages: half as much again was
+/// resident, and more.
 #[test]
 fn lists_that_grow_by_turns_leave_little_behind() {
     for (lists, end, most) in [(60, 300_000, 137), (60, 700_000, 121), (60, 1_000_000, 121)] {
@@ -350,7 +354,8 @@ fn a_list_in_an_arena_of_its_own_stays_there_while_it_is_as_short_as_a_run() {
     heap.check_empty();
 }
 
-/// Each went to the arenas, at both ends: a program of buffers aligned to 4096 bytes took five times as long as with others.
+/// Each went to the arenas, at both ends: a program of buffers aligned to 4096 bytes took five times as long as
+/// with others.
 #[test]
 fn aligned_and_zeroed_requests_get_the_page_runs_that_are_kept() {
     let (space, mut heap) = heap();

@@ -1,4 +1,5 @@
-//! Page runs that heaps keep: used again without the arenas, handed back by other threads, and given up when nobody needs them.
+//! Page runs that heaps keep: used again without the arenas, handed back by other threads, and given up when
+//! nobody needs them.
 
 use super::super::handed::handed;
 use super::super::registry::WAITING;
@@ -327,7 +328,8 @@ fn a_list_grows_where_only_what_is_kept_is_left() {
     heap.check_empty();
 }
 
-/// Its owner trimmed it, and then somebody handed it a run: nobody looks at a heap that waits before somebody adopts it.
+/// Its owner trimmed it, and then somebody handed it a run: nobody looks at a heap that waits before somebody
+/// adopts it.
 #[test]
 fn what_is_handed_over_just_before_the_owner_leaves_is_collected() {
     let (space, mut heap) = heap();
@@ -387,7 +389,8 @@ fn a_run_is_taken_by_its_owner_or_by_who_looks() {
     });
 }
 
-/// A thread whose heap is kept in a forked child although it was just keeping a run: what is kept is whole between any two instructions.
+/// A thread whose heap is kept in a forked child although it was just keeping a run: what is kept is whole
+/// between any two instructions.
 #[test]
 fn a_heap_whose_owner_was_keeping_a_run_is_not_lost_in_a_forked_child() {
     let (space, mut own) = heap();

@@ -127,7 +127,8 @@ fn much_that_is_pooled_is_news_for_the_arenas() {
     heap.check_empty();
 }
 
-/// Between the last of its blocks and the arenas: whoever dropped OS pages of it then would drop what the next one writes there.
+/// Between the last of its blocks and the arenas: whoever dropped OS pages of it then would drop what the next
+/// one writes there.
 #[test]
 fn a_span_that_is_about_to_go_is_left_alone() {
     let (space, mut heap) = heap();

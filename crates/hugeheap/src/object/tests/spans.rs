@@ -121,7 +121,8 @@ fn what_one_thread_freed_another_uses_in_the_spans_that_are_fullest() {
     let bytes = 14 << 10;
     let blocks = heap.take_many(64 * 8, bytes);
     let full = pages(space);
-    // Of the first half of the spans one block in eight is freed, of the others seven. (What is kept is given to the pool.)
+    // Of the first half of the spans one block in eight is freed, of the others seven. (What is kept is given
+    // to the pool.)
     let freed: Vec<_> = blocks.iter().enumerate().filter(|&(n, _)| (n % 8 == 0) == (n < 256)).collect();
     heap.give_all(freed.iter().map(|&(_, &block)| block));
     heap.trim();
@@ -365,7 +366,8 @@ fn a_forked_child_finds_the_pool_as_it_was() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any requests of two heaps, freed by either: nothing overlaps, everything is found, and afterwards nothing is left.
+    /// Any requests of two heaps, freed by either: nothing overlaps, everything is found, and afterwards
+    /// nothing is left.
     #[test]
     fn any_sequence_of_requests(steps in proptest::collection::vec((0..8u8, 8193..90_000usize, 0..1000usize), 1..150)) {
         let (space, mut one) = heap();

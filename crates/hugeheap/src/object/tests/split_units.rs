@@ -101,7 +101,8 @@ fn the_charge_falls_when_a_unit_is_split() {
     assert_eq!(kernel.violations(), []);
 }
 
-/// What of the bitmaps of some groups of the second unit of a region goes, of which first all but `half` and then all but `few` arenas are given back.
+/// What of the bitmaps of some groups of the second unit of a region goes, of which first all but `half` and
+/// then all but `few` arenas are given back.
 fn bitmaps_that_go(space: &Space<World>, held: &mut Held, [first, half, few, end]: [usize; 4]) -> u64 {
     const GROUP_ARENAS: usize = GROUP_BYTES / ARENA_BYTES;
     let groups = first / GROUP_ARENAS..end / GROUP_ARENAS;

@@ -49,7 +49,8 @@ unsafe impl Send for Parcel {}
 /// Sizes of all kinds: small and medium blocks, page runs, large blocks.
 const SIZES: [usize; 8] = [16, 48, 200, 512, 1000, 5000, 30_000, 2_500_000];
 
-/// The owner frees by a plain store, so neither saw the other. It comes out when the owner takes back what others freed, in the page at hand and in any other.
+/// The owner frees by a plain store, so neither saw the other. It comes out when the owner takes back what
+/// others freed, in the page at hand and in any other.
 #[test]
 fn a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out() {
     const WHICH: &str = "HUGEHEAP_TEST_BLOCK";
@@ -548,7 +549,8 @@ fn many_threads_come_and_go() {
             .collect();
         left.extend(threads.into_iter().map(|thread| thread.join().expect("no panic")));
     }
-    // Eight at a time. One that waits is passed over while another thread collects what was freed in it remotely, which each may do once at a time.
+    // Eight at a time. One that waits is passed over while another thread collects what was freed in it
+    // remotely, which each may do once at a time.
     assert!(space.registry.numbers().end <= 17, "heaps are adopted: {:?}", space.registry.numbers());
     for parcel in left {
         for block in parcel.0 {

@@ -1,4 +1,5 @@
-//! Blocks that come and go in the current window of a global allocator: where few of a class live, they are gathered instead.
+//! Blocks that come and go in the current window of a global allocator: where few of a class live, they are
+//! gathered instead.
 
 use super::super::class::class_of;
 use super::*;
@@ -21,7 +22,8 @@ fn is_open(heap: &mut Heap<World>) -> bool {
     heap.own().bins[class_of(BYTES)].current.is_open()
 }
 
-/// Whether a freed block lies in the window, and whether one is remembered, was foreseen by no predictor where both happened: `larson` with 50 blocks took half as long again.
+/// Whether a freed block lies in the window, and whether one is remembered, was foreseen by no predictor where
+/// both happened: `larson` with 50 blocks took half as long again.
 #[test]
 fn a_window_in_which_blocks_come_and_go_is_left() {
     let (_, mut heap) = heap();

@@ -35,7 +35,8 @@ pub(super) fn with_metadata(space: &Space<World>) -> impl Iterator<Item = usize>
     arenas.filter(|&arena| space.has_metadata(arena))
 }
 
-/// Resident bytes of the arrays of all metadata when all that is counted was written: in all, and on huge pages. (The simulated kernel does not see who writes.)
+/// Resident bytes of the arrays of all metadata when all that is counted was written: in all, and on huge
+/// pages. (The simulated kernel does not see who writes.)
 pub(super) fn written(space: &Space<World>) -> (u64, u64) {
     with_metadata(space).for_each(|arena| space.touch(AddressRange::new(arena, ARENA_BYTES)));
     resident(space)
@@ -206,7 +207,9 @@ fn what_is_kept_for_reuse_keeps_its_metadata() {
     assert_eq!((space.metadata_bytes(), resident(space).0), most);
 }
 
-/// What is known of a block that was resized is noted beside its first arena, and blocks may have been in the others before. No pass comes to an arena whose memory was moved: what was beside it stayed until the arena was used again.
+/// What is known of a block that was resized is noted beside its first arena, and blocks may have been in the
+/// others before. No pass comes to an arena whose memory was moved: what was beside it stayed until the arena
+/// was used again.
 #[test]
 fn a_large_block_that_moves_leaves_no_metadata_behind() {
     let space = space_with(Config::default(), 512 << 20);
@@ -292,7 +295,8 @@ fn counted_is_what_is_in_use_also_of_huge_pages() {
     assert_eq!(space.metadata_bytes(), most);
 }
 
-/// Marks of arenas that large blocks had left, and that went when the program limited itself: what lies there is somebody else's.
+/// Marks of arenas that large blocks had left, and that went when the program limited itself: what lies there
+/// is somebody else's.
 #[test]
 fn nothing_is_given_back_where_address_space_went_meanwhile() {
     for stays in [0, 16] {

@@ -1,4 +1,5 @@
-//! OS pages without a live block in heap pages that have some: given back while the owner goes on, whatever it is in the middle of.
+//! OS pages without a live block in heap pages that have some: given back while the owner goes on, whatever it
+//! is in the middle of.
 
 use super::super::registry::LOST;
 use super::super::tag;
@@ -80,7 +81,8 @@ pub(super) fn give_up(
     })
 }
 
-/// A heap that has lost nine of ten blocks of a size, whichever, and none of which is remembered or at hand in the first of its arenas.
+/// A heap that has lost nine of ten blocks of a size, whichever, and none of which is remembered or at hand in
+/// the first of its arenas.
 pub(super) fn sparse(bytes: usize) -> (&'static Space<World>, Heap<World>, Blocks) {
     let (space, mut heap) = heap();
     let (mut blocks, mut seed) = (Blocks::default(), 1);
@@ -124,7 +126,8 @@ pub(super) fn vacant_bytes(space: &Space<World>, arena: usize) -> usize {
     .sum()
 }
 
-/// Whether the owner of a heap waits for its turn if it comes for more than a fast path has: nothing that the same thread does may, then.
+/// Whether the owner of a heap waits for its turn if it comes for more than a fast path has: nothing that the
+/// same thread does may, then.
 pub(super) fn would_wait(heap: &Heap<World>) -> bool {
     heap.shared().turn.held.load(Ordering::Relaxed) != 0
 }
@@ -212,7 +215,8 @@ fn what_is_freed_meanwhile_is_found_later_and_checked_at_once() {
     }
 }
 
-/// Of a page that the owner is in the middle of freeing or taking a block of nothing goes: whether that block can be taken nobody knows.
+/// Of a page that the owner is in the middle of freeing or taking a block of nothing goes: whether that block
+/// can be taken nobody knows.
 #[test]
 fn a_page_in_the_middle_of_a_free_or_an_allocation_is_left_alone() {
     let (space, heap, blocks) = sparse(512);
@@ -356,7 +360,8 @@ fn what_lies_in_an_arena_that_was_opened_meanwhile_is_found() {
     }
 }
 
-/// Of a heap that waits pages were full when the arena was closed, so that nobody claimed them; what is freed there meanwhile is announced once.
+/// Of a heap that waits pages were full when the arena was closed, so that nobody claimed them; what is freed
+/// there meanwhile is announced once.
 #[test]
 fn what_is_freed_in_a_heap_that_waits_while_the_arena_is_closed_is_collected() {
     let (space, mut owner) = heap();
@@ -461,7 +466,8 @@ fn a_heap_that_waits_for_an_owner_gives_up_what_is_vacant() {
     adopted.check_empty();
 }
 
-/// Of many pages a block is freed, and none becomes empty: nothing else tells the arenas. Once for each 256 pages, and again when they were used in between.
+/// Of many pages a block is freed, and none becomes empty: nothing else tells the arenas. Once for each 256
+/// pages, and again when they were used in between.
 #[test]
 fn the_arenas_are_told_when_many_pages_are_used_in_part() {
     let (space, mut heap) = heap();

@@ -140,7 +140,8 @@ fn metadata_is_counted_once_per_page() {
     heap.give_all(blocks);
     heap.trim();
     heap.take_many(50 * HEAP_PAGE_BYTES / 512, 512);
-    // The same pages again, but for the first sixteen: a heap that grows is not kept apart. And batches may end elsewhere.
+    // The same pages again, but for the first sixteen: a heap that grows is not kept apart. And batches may end
+    // elsewhere.
     assert!(space.metadata_bytes() <= used + (16 + 8) * PAGE_METADATA_USED);
 }
 

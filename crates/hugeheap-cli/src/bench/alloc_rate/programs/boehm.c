@@ -1,4 +1,5 @@
-/* The loop of `hugeheap bench alloc-rate` on Boehm's collector: boehm plain|field COUNT BYTES. Without its header an object has its bytes
+/* The loop of `hugeheap bench alloc-rate` on Boehm's collector: boehm plain|field COUNT BYTES. Without its
+ * header an object has its bytes
    less one word; one of 16 bytes has room for a word and the rounding, as everywhere else. */
 #include <gc.h>
 #include <stdio.h>
