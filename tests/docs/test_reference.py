@@ -65,7 +65,8 @@ def described(path, enum):
     """What the comments of an enum say of its numbers."""
     text = read(path)
     body = text[text.index(f"pub enum {enum} {{") :]
-    return {int(number): comment.rstrip(".") for comment, number in re.findall(r"^    /// (.+)\n    \w+ = (\d+),", body[: body.index("\n}\n")], re.M)}
+    found = re.findall(r"^((?:    /// .+\n)+)    \w+ = (\d+),", body[: body.index("\n}\n")], re.M)
+    return {int(number): " ".join(comment.replace("///", "").split()).rstrip(".") for comment, number in found}
 
 
 def without_links(text):
