@@ -20,7 +20,8 @@
 //! [`room`]). Where one limit is asked for, the least of the group and its visible parents counts. v1 knows the
 //! least of all parents, also those above the mount root (`hierarchical_memory_limit`).
 
-use super::read::{self, File, Line, Lines, PathBuffer, Root};
+use super::lines::{Line, Lines};
+use super::read::{self, File, PathBuffer, Root};
 use crate::{CgroupVersion, Error, MemoryLevel, MemoryLimits, Result};
 
 const GROUP: &str = "read(/proc/self/cgroup)";

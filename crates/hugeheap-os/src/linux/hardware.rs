@@ -3,7 +3,8 @@
 //!
 //! Caches and nodes are read once when a heap is configured, so these functions may allocate.
 
-use super::read::{self, Lines, Root};
+use super::lines::Lines;
+use super::read::{self, Root};
 use crate::{Cache, NumaNode, Result};
 use std::os::unix::ffi::OsStrExt;
 

@@ -1,6 +1,7 @@
 //! Memory, memory pressure and clock of the host, address space of this process.
 
-use super::read::{self, File, Lines, Root};
+use super::lines::Lines;
+use super::read::{self, File, Root};
 use super::vm;
 use crate::{AddressSpaceLimit, Pressure, Result};
 use core::mem::MaybeUninit;

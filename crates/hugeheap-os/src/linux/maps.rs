@@ -10,7 +10,8 @@
 //! `stat` disagree about them.
 
 use super::Linux;
-use super::read::{self, File, Lines, Source};
+use super::lines::Lines;
+use super::read::{self, File, Source};
 use super::vm;
 use crate::{AddressRange, Result};
 use core::mem::size_of;

@@ -9,7 +9,7 @@
 //!        └──▶ capabilities              facts by trying
 //!   knobs                               what an operator sets, as text
 //!   process                             another process: its facts, its page tables, advice for it
-//!   read                                files without the heap
+//!   read, lines                         files without the heap, line by line
 //!   descriptors                         a thread that shares none with the program
 //!   leader                              whether the thread that the process began with has ended
 //! ```
@@ -23,6 +23,7 @@ mod host;
 mod hugetlb;
 mod knobs;
 mod leader;
+mod lines;
 mod maps;
 mod pagemap;
 mod pages;

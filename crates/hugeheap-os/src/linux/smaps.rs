@@ -17,7 +17,8 @@
 //! crate, and only on such kernels. Writing smaps makes the kernel walk the page tables of everything before
 //! the range, too, which in a large process takes seconds.
 
-use super::read::{self, File, Lines, Source};
+use super::lines::Lines;
+use super::read::{self, File, Source};
 use super::{maps, pagemap};
 use crate::{AddressRange, Residency, Result};
 

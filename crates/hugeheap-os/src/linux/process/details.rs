@@ -13,8 +13,9 @@
 //! VmFlags: rd wr mr mw me hg         hg: advised, nh: advised against, lo: locked
 //! ```
 
+use super::super::lines::Lines;
 use super::super::maps;
-use super::super::read::{self, Lines, PathBuffer, Source};
+use super::super::read::{self, PathBuffer, Source};
 use super::{gone, open};
 use crate::process::MappingDetail;
 use crate::{Advice, Result};

@@ -7,7 +7,8 @@
 //!
 //! Either file stands for the memory and not for the number of the process: when the process ends, reading fails.
 
-use super::super::read::{self, File, Lines};
+use super::super::lines::Lines;
+use super::super::read::{self, File};
 use super::super::{Linux, host, maps};
 use super::{gone, open, path_of};
 use crate::{AddressRange, Error, ErrorKind, Result};
