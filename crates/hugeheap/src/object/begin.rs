@@ -30,16 +30,15 @@ impl<S: Source> Heap<S> {
 
 impl<S: Source> Own<S> {
     /// Begins a spare page for a class whose page at hand is used up, and takes its first block. `None`, with
-    /// nothing changed, where something else comes first: a page with free blocks, others' frees, pages from
-    /// the arenas; for a class of which blocks are taken from windows; and for pages that lie where blocks are
+    /// nothing changed, where something else comes first: pages with free blocks that are more than
+    /// [may drain](super::lists::Lists::may_drain), others' frees, pages from the arenas; for a class of which blocks are taken from windows; and for pages that lie where blocks are
     /// not remembered.
     #[inline(always)]
     fn begin(&mut self, shared: &Shared, class: Class) -> Option<NonNull<u8>> {
-        let lists = &self.lists[class];
-        let others = lists.partial.first | lists.sparse.first | shared.inbox.first.load(Ordering::Relaxed);
+        let others = !self.lists[class].may_drain() || shared.inbox.first.load(Ordering::Relaxed) != 0;
         // Of a page at hand that lies elsewhere nobody has looked for a free block.
         let unknown = self.bins[class].page != 0 && self.page_near(class).is_none();
-        if !has_few(class) || others != 0 || self.spare_count == 0 || unknown {
+        if !has_few(class) || others || self.spare_count == 0 || unknown {
             return None;
         }
         let last = self.spare_count as usize - 1;
@@ -69,6 +68,7 @@ impl<S: Source> Own<S> {
         mark.begin_at_hand(SHAPES[class].windows);
         mark.tag.store(self.tag_of(class), Ordering::Release);
         self.bins[class].page = address;
+        self.lists[class].pages += 1;
         if self.groups.has(class) {
             self.count_page_of_group(class);
         }

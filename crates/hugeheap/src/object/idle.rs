@@ -237,6 +237,7 @@ impl<S: Source> Own<S> {
             }
         }
         self.unlink(class, mark);
+        self.lists[class].pages -= 1;
         mark.tag.store(0, Ordering::Release);
         vacant.add(page.address());
         true

@@ -4,7 +4,7 @@
 //! pages with few free windows, then those that are mostly free, and new pages last, which the arenas take from
 //! their fullest arena.
 
-use super::class::{CLASSES, Class, SHAPES};
+use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Own, SPARES, Shared};
 use super::lists::Listed;
 use super::space::{Page, Source};
@@ -33,6 +33,14 @@ const fn home_of(heap: u32) -> u32 {
     (heap.wrapping_sub(1).wrapping_mul(79) % HEAP_PAGES) & !7
 }
 
+/// Whether three quarters of a page's windows are empty: it is left to drain as long as there is another.
+fn is_sparse(page: Page, class: Class) -> bool {
+    let shape = &SHAPES[class];
+    // Of nearly all pages that is told by how many blocks live there.
+    let few = page.mark().live() * 4 <= u32::from(shape.blocks);
+    few && page.empty_windows(class).count_ones() * 4 >= shape.windows.count_ones() * 3
+}
+
 impl<S: Source> Own<S> {
     /// A block from the next window or page: the bin has no free block in an open window. `None` when the
     /// system has no memory.
@@ -44,8 +52,8 @@ impl<S: Source> Own<S> {
         self.bins[class].current = Window::NONE;
         loop {
             let look = self.space.begin_look();
-            if self.next_window(class) {
-                return self.bins[class].current.take();
+            if let Some(block) = self.take_from_next_window(class) {
+                return Some(block);
             }
             // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in
             // no list, and with it left only afterwards nobody found them again.
@@ -69,17 +77,30 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Opens the next window with a free block in the current page.
-    fn next_window(&mut self, class: Class) -> bool {
-        let Some(page) = self.current_page(class) else { return false };
+    /// Opens the next window with a free block in the page at hand, and takes it.
+    fn take_from_next_window(&mut self, class: Class) -> Option<usize> {
+        if let Some(page) = self.page_near(class) {
+            // By its number alone: to look up its region took twice the instructions.
+            return loop {
+                let windows = self.windows_near(page, class);
+                if windows == 0 {
+                    return None;
+                }
+                let window = windows.trailing_zeros() as usize % WINDOWS;
+                if let Some(block) = self.open_near(class, page * WINDOWS + window) {
+                    break Some(block);
+                }
+            };
+        }
+        let page = self.current_page(class)?;
         loop {
             let windows = windows_at_hand(page.mark(), page.vacant(), class);
             if windows == 0 {
-                return false;
+                return None;
             }
             if let Some(open) = self.open(page, class, windows.trailing_zeros() as usize) {
                 self.bins[class].set_current(open);
-                return true;
+                return self.bins[class].current.take();
             }
         }
     }
@@ -113,12 +134,9 @@ impl<S: Source> Own<S> {
             return self.next_page_outside(class, closed);
         }
         for look in 0.. {
-            let Some(page) = self.space.page(self.lists[class].partial.first) else { break };
+            let Some(page) = self.space.page(self.lists[class].next_partial()) else { break };
             self.unlink(class, page.mark());
-            // Three quarters of its windows are empty: it is left to drain as long as there is another.
-            let empty = page.empty_windows(class).count_ones();
-            let sparse = empty * 4 >= SHAPES[class].windows.count_ones() * 3;
-            if !sparse || look == LOOK {
+            if !is_sparse(page, class) || look == LOOK {
                 self.bring_to_hand(class, page);
                 return true;
             }

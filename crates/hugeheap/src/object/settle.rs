@@ -74,6 +74,7 @@ impl<S: Source> Own<S> {
             return false;
         }
         self.unlink(class, mark);
+        self.lists[class].pages -= 1;
         // Nor is it full any more, if it was in no list.
         mark.set_listed(0);
         // What lies in other regions is not remembered, and to forget a block is always allowed: it is found in

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | windows with free blocks in a page's mark | its bitmap |
 //! | lists, the page at hand, spare pages | tags and marks of all pages |
+//! | pages of a class | tags of all pages |
 //! | the current window of a bin | its place, its class, its page's bitmap |
 //! | live blocks in a page's mark | its bitmap |
 //! | recent blocks | tags and bitmaps of their pages, the current window |
@@ -52,7 +53,11 @@ impl<S: Source> Heap<S> {
             }
             own.verify_recent(class, &mut problems);
         }
+        let mut pages = [0; CLASSES];
         for page in own.space.pages().filter(|page| tag::heap(page.tag()) == tag::heap(own.tag)) {
+            if let Some(pages) = pages.get_mut(tag::class(page.tag())) {
+                *pages += 1;
+            }
             let place = found.remove(&page.address());
             if let Err(problem) = own.verify_page(page, place, inbox.contains(&page.address()), shared) {
                 let class = tag::class(page.tag());
@@ -66,6 +71,12 @@ impl<S: Source> Heap<S> {
         }
         for (address, place) in found {
             let _ = writeln!(problems, "page {address:#x} {place:?} is not this heap's");
+        }
+        for (class, &pages) in pages.iter().enumerate() {
+            let counted = own.lists[class].pages;
+            if counted != pages {
+                let _ = writeln!(problems, "{pages} pages of class {class}, counted as {counted}");
+            }
         }
         if let Err(problem) = own.verify_ways() {
             let _ = writeln!(problems, "{problem}");
@@ -168,6 +179,13 @@ impl<S: Source> Own<S> {
             note(spare, Found::Spare, problems);
         }
         let listed = found.values().filter(|place| matches!(place, Found::List(..))).count();
+        for class in 1..CLASSES {
+            let of_class = |place: &&Found| matches!(place, Found::List(of, _) if *of == class);
+            let (counted, listed) = (self.lists[class].listed, found.values().filter(of_class).count());
+            if listed != counted as usize {
+                let _ = writeln!(problems, "{listed} pages in lists of class {class}, counted as {counted}");
+            }
+        }
         if listed != self.listed_pages as usize {
             let _ = writeln!(problems, "{listed} pages in lists, counted as {}", self.listed_pages);
         }
