@@ -30,9 +30,9 @@ impl<S: Source> Heap<S> {
 
 impl<S: Source> Own<S> {
     /// Begins a spare page for a class whose page at hand is used up, and takes its first block. `None`, with
-    /// nothing changed, where something else comes first: pages with free blocks that are more than
-    /// [may drain](super::lists::Lists::may_drain), others' frees, pages from the arenas; for a class of which blocks are taken from windows; and for pages that lie where blocks are
-    /// not remembered.
+    /// nothing changed, where something else comes first: more pages with free blocks than
+    /// [may drain](super::lists::Lists::may_drain), others' frees, pages from the arenas; for a class of which
+    /// blocks are taken from windows; and for pages that lie where blocks are not remembered.
     #[inline(always)]
     fn begin(&mut self, shared: &Shared, class: Class) -> Option<NonNull<u8>> {
         let others = !self.lists[class].may_drain() || shared.inbox.first.load(Ordering::Relaxed) != 0;
