@@ -26,9 +26,9 @@ use super::space::Source;
 use super::tag::{self, Ways};
 
 /// Bytes of the classes that stand for others, two to a doubling. 256 threads with 64 blocks of 16 to 512 bytes
-/// each have 74 MiB of anonymous memory after they replaced them at random, and 28 when they idled for four
-/// seconds. With four to a doubling that is 102 and 36; with one, of which pages are used up sooner, 104 and
-/// 38; without groups 148 and 44
+/// each have 74 MiB of anonymous memory after they replaced them at random, and 25 when they idled for four
+/// seconds. With four to a doubling that is 102 and 31; with one, of which pages are used up sooner, 104 and
+/// 35; without groups 150 and 45
 /// (`bench/target/release/workloads-hugeheap idle-threads --mode memory --idle 4`). Above 2 KiB a block takes
 /// most of an OS page whatever its class.
 const STANDING: [usize; 10] = [96, 128, 192, 256, 384, 512, 768, 1024, 1472, 2048];

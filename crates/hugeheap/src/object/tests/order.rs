@@ -78,6 +78,35 @@ fn mostly_free_pages_are_left_to_drain() {
     heap.check();
 }
 
+/// They wandered from one window to the next, and lay in all OS pages of their page after a while.
+#[test]
+fn few_blocks_that_are_replaced_at_random_stay_at_the_beginning_of_their_page() {
+    let (_, mut heap) = heap();
+    let mut random = 1u64;
+    let mut below = |limit: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % limit
+    };
+    let first = heap.take(32);
+    let mut blocks = vec![first];
+    // More come and go at a time than are remembered.
+    for (count, grows) in (0..1000).map(|round| if round % 2 == 0 { (50, true) } else { (10, false) }) {
+        while blocks.len() != count {
+            if grows {
+                blocks.push(heap.take(32));
+            } else {
+                let block = blocks.swap_remove(below(blocks.len()));
+                heap.give(block).expect("live");
+            }
+        }
+        let offset = |block: &NonNull<u8>| block.as_ptr() as usize - page_of(first);
+        assert!(blocks.iter().all(|block| offset(block) < 4096));
+    }
+    heap.check();
+    heap.give_all(blocks);
+    heap.check_empty();
+}
+
 /// How often a queue is renewed: the fewer times, the fewer pages are scattered.
 const ROUNDS: usize = 150;
 
