@@ -81,16 +81,16 @@ impl<S: Source> Own<S> {
     fn take_from_next_window(&mut self, class: Class) -> Option<usize> {
         if let Some(page) = self.page_near(class) {
             // By its number alone: to look up its region took twice the instructions.
-            return loop {
+            loop {
                 let windows = self.windows_near(page, class);
                 if windows == 0 {
                     return None;
                 }
                 let window = windows.trailing_zeros() as usize % WINDOWS;
                 if let Some(block) = self.open_near(class, page * WINDOWS + window) {
-                    break Some(block);
+                    return Some(block);
                 }
-            };
+            }
         }
         let page = self.current_page(class)?;
         loop {
