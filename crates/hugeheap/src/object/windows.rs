@@ -69,22 +69,10 @@ impl<S: Source> Own<S> {
     /// when it is full. No window of it is open with a free block.
     #[inline(always)]
     pub(super) fn windows_near(&self, page: usize, class: Class) -> u16 {
-        let (mark, words) = self.mark_and_words_near(page);
+        // SAFETY: the page lies in the first region, and has a mark and a bitmap.
+        let (mark, words) =
+            unsafe { (&*self.marks.add(page), &*self.vacant.add(page * WINDOWS).cast::<Bitmap>()) };
         windows_at_hand(mark, words, class)
-    }
-
-    /// The same of all windows that have a free block, whether one was noted or not.
-    #[inline(always)]
-    pub(super) fn free_windows_near(&self, page: usize, class: Class) -> u16 {
-        let (mark, words) = self.mark_and_words_near(page);
-        look_for_windows(mark, words, class)
-    }
-
-    /// Of the page at hand where that lies where blocks are remembered.
-    #[inline(always)]
-    fn mark_and_words_near(&self, page: usize) -> (&'static Mark, &'static Bitmap) {
-        // SAFETY: the page lies in the first region, and has a mark and a bitmap, which are never unmapped.
-        unsafe { (&*self.marks.add(page), &*self.vacant.add(page * WINDOWS).cast::<Bitmap>()) }
     }
 
     /// The same of a page that is not at hand.
