@@ -16,7 +16,7 @@
 //! each holds blocks of many times, has few of them free again when it is its turn, and none ever becomes
 //! empty. With the page that is being freed first, the others have time to become empty. `xmalloc` with blocks
 //! of one size (`least=208 most=208`) came to another page for every ninth block, and takes a third less time.
-//! With the last page for all, where blocks are replaced at random, `alloc-test` took 5 % more: there the last
+//! With the last page for all, where blocks are replaced at random, `alloc-test` took 4 % more: there the last
 //! page is the one with the fewest free blocks.
 
 use super::class::{Class, WINDOWS};
