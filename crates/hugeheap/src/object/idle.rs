@@ -236,8 +236,7 @@ impl<S: Source> Own<S> {
                 freed_twice(page, class, window, twice);
             }
         }
-        self.unlink(class, mark);
-        self.lists[class].pages -= 1;
+        self.leave_class(class, mark);
         mark.tag.store(0, Ordering::Release);
         vacant.add(page.address());
         true

@@ -1,9 +1,9 @@
 //! The lists of a bin: pages with free blocks that are not its current page.
 //!
 //! ```text
-//!   first ─▶ page ─▶ … ─▶ page ◀─ last          a page in which a block is freed comes last
-//!     │                     └─▶ to hand where few of the class's pages are listed: its blocks are freed in the order in which they were taken
-//!     └─▶ to hand where many are
+//!   first ─▶ page ─▶ … ─▶ page ◀─ last ◀── a page in which the first block is freed
+//!              │             └─▶ to hand, where few of the class's pages are listed
+//!              └─▶ to hand, where many are
 //! ```
 //!
 //! First in, first out: the page that had a block freed first is filled first. It had the longest time to get
@@ -11,13 +11,13 @@
 //! it walks upwards through memory later. Latest first for all was tried: refilling and then walking half a
 //! million objects took a fifth longer. What was freed last is still reused first, by the bin's recent blocks.
 //!
-//! But of a queue, whose blocks are freed as they were taken, some at a time, nearly all pages are full. The
-//! page that is first in the list is filled with the few blocks that are free there, and so is the next one:
-//! each holds blocks of many times, has few of them free again when it is its turn, and none ever becomes
-//! empty. With the page that is being freed first, the others have time to become empty. `xmalloc` with blocks
-//! of one size (`least=208 most=208`) came to another page for every ninth block, and takes a third less time.
-//! With the last page for all, where blocks are replaced at random, `alloc-test` took 4 % more: there the last
-//! page is the one with the fewest free blocks.
+//! But where blocks are freed in their order, some at a time, nearly all pages are full. The page that is first
+//! in the list is filled with the few blocks that are free there, and so is the next one: each holds blocks of
+//! many times, has few of them free again when it is its turn, and none ever becomes empty. With the page that
+//! is being freed first, the others have time to become empty. `xmalloc` with blocks of one size (`least=208
+//! most=208`) came to another page for every ninth block, and takes a third less time. With the last page for
+//! all, where blocks are replaced at random, `alloc-test` took 4 % more: there the last page is the one with
+//! the fewest free blocks.
 
 use super::class::{Class, WINDOWS};
 use super::heap::Own;
@@ -52,10 +52,10 @@ pub(crate) struct Lists {
     pub(super) pages: u32,
 }
 
-/// Of so many pages of a class at most one may be listed for the class to be a queue. Where blocks are replaced
-/// at random nearly all are. With 2 instead none of thirteen workloads took another time (`larson`,
+/// Of so many pages of a class at most one may be listed where the last one comes first. Where blocks are
+/// replaced at random nearly all are. With 2 instead none of thirteen workloads took another time (`larson`,
 /// `alloc-test`, `xmalloc` with one size and with many; five runs by turns).
-const QUEUE: u32 = 4;
+const LAST_FIRST: u32 = 4;
 
 /// Pages in the lists up to which the last one may come first: 1 MiB, which a processor has in its second
 /// cache. Further than that it matters to who walks through the blocks that their pages lie in order. 16 and
@@ -69,14 +69,14 @@ const DRAINING: u32 = 8;
 impl Lists {
     /// The partial page to be filled next, as an address; 0: none.
     pub(super) fn next_partial(&self) -> usize {
-        let queue = self.listed <= NEAR && self.listed * QUEUE <= self.pages;
-        if queue { self.partial.last } else { self.partial.first }
+        let last_first = self.listed <= NEAR && self.listed * LAST_FIRST <= self.pages;
+        if last_first { self.partial.last } else { self.partial.first }
     }
 
     /// Whether so few pages are listed that they may be left to drain while a spare page is used.
     ///
-    /// For blocks of which a page has few: those of 2 KiB are freed together, a page of them is empty soon, and
-    /// to come to a page costs more than its blocks. With it for all classes peak memory was a twentieth higher
+    /// For blocks of which a page has few: a page of blocks of 2 KiB that are freed in their order is empty soon,
+    /// and to come to a page costs more than its blocks. With it for all classes peak memory was a twentieth higher
     /// in `thread-pool`, a fifth in `alloc-test`.
     pub(super) fn may_drain(&self) -> bool {
         self.listed * DRAINING <= self.pages
@@ -133,6 +133,12 @@ impl<S: Source> Own<S> {
             self.told_pages = self.listed_pages;
             self.space.source().with(|arenas| arenas.became_partial(u64::from(TOLD)));
         }
+    }
+
+    /// Takes a page out of its class, and out of the list it is in.
+    pub(super) fn leave_class(&mut self, class: Class, mark: &Mark) {
+        self.unlink(class, mark);
+        self.lists[class].pages -= 1;
     }
 
     /// Takes a page out of the list it is in, if it is in one.

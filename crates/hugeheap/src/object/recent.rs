@@ -167,7 +167,7 @@ impl<S: Source> Own<S> {
         }
         let page = self.page_near(class)?;
         if self.lists[class].pages == 1 {
-            return if self.gather_from_beginning(page, class) { self.retake(class) } else { None };
+            return self.gather_from_beginning(page, class);
         }
         // What is noted may have no free block. Then all are looked at: to leave the page at once was to leave
         // it as full with blocks in other windows, which nobody found.
@@ -182,8 +182,8 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Has the bin remember the first free blocks of the page at hand, the only one of its class. Says no when
-    /// there are none.
+    /// Takes the first free block of the page at hand, the only one of its class; its bin remembers those after
+    /// it. `None` when it has none.
     ///
     /// So few blocks lie at the beginning of their page, however often they are replaced, and a thread that has
     /// few of each size keeps few OS pages when it waits. With the windows that had not come yet first, live
@@ -191,11 +191,14 @@ impl<S: Source> Own<S> {
     /// 25 (`bench/target/release/workloads-hugeheap idle-threads --mode memory --idle 4`). With a look at all
     /// windows instead of a walk that ends at the eighth block `glibc-simple` took 6 % longer.
     #[inline(always)]
-    fn gather_from_beginning(&mut self, page: usize, class: Class) -> bool {
+    fn gather_from_beginning(&mut self, page: usize, class: Class) -> Option<NonNull<u8>> {
         // SAFETY: the page lies in the first region, and has a mark.
         let mark = unsafe { &*self.marks.add(page) };
         let shape = &SHAPES[class];
-        mark.live_at_hand() != u32::from(shape.blocks) && self.gather_of(page, class, shape.windows)
+        if mark.live_at_hand() == u32::from(shape.blocks) || !self.gather_of(page, class, shape.windows) {
+            return None;
+        }
+        self.retake(class)
     }
 
     /// Has the bin remember the next free blocks of these windows of a page. Says no when they have none.

@@ -2,9 +2,9 @@
 //!
 //! The order keeps pages and arenas full so that others drain: what was freed last, then the page at hand, then
 //! pages with few free windows, then those that are mostly free, and new pages last, which the arenas take from
-//! their fullest arena.
+//! their fullest arena. (Of blocks of which a page has few a spare page may come before: see [`begin`](super::begin).)
 
-use super::class::{CLASSES, Class, SHAPES, WINDOWS};
+use super::class::{CLASSES, Class, SHAPES};
 use super::heap::{Own, SPARES, Shared};
 use super::lists::Listed;
 use super::space::{Page, Source};
@@ -52,8 +52,8 @@ impl<S: Source> Own<S> {
         self.bins[class].current = Window::NONE;
         loop {
             let look = self.space.begin_look();
-            if let Some(block) = self.take_from_next_window(class) {
-                return Some(block);
+            if self.next_window(class) {
+                return self.bins[class].current.take();
             }
             // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in
             // no list, and with it left only afterwards nobody found them again.
@@ -77,30 +77,17 @@ impl<S: Source> Own<S> {
         }
     }
 
-    /// Opens the next window with a free block in the page at hand, and takes it.
-    fn take_from_next_window(&mut self, class: Class) -> Option<usize> {
-        if let Some(page) = self.page_near(class) {
-            // By its number alone: to look up its region took twice the instructions.
-            loop {
-                let windows = self.windows_near(page, class);
-                if windows == 0 {
-                    return None;
-                }
-                let window = windows.trailing_zeros() as usize % WINDOWS;
-                if let Some(block) = self.open_near(class, page * WINDOWS + window) {
-                    return Some(block);
-                }
-            }
-        }
-        let page = self.current_page(class)?;
+    /// Opens the next window with a free block in the current page.
+    fn next_window(&mut self, class: Class) -> bool {
+        let Some(page) = self.current_page(class) else { return false };
         loop {
             let windows = windows_at_hand(page.mark(), page.vacant(), class);
             if windows == 0 {
-                return None;
+                return false;
             }
             if let Some(open) = self.open(page, class, windows.trailing_zeros() as usize) {
                 self.bins[class].set_current(open);
-                return self.bins[class].current.take();
+                return true;
             }
         }
     }

@@ -73,8 +73,7 @@ impl<S: Source> Own<S> {
         if mark.tag.compare_exchange(tag, spare, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
-        self.unlink(class, mark);
-        self.lists[class].pages -= 1;
+        self.leave_class(class, mark);
         // Nor is it full any more, if it was in no list.
         mark.set_listed(0);
         // What lies in other regions is not remembered, and to forget a block is always allowed: it is found in

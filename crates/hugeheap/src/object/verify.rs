@@ -178,7 +178,6 @@ impl<S: Source> Own<S> {
         for &spare in &self.spares[..(self.spare_count as usize).min(SPARES)] {
             note(spare, Found::Spare, problems);
         }
-        let listed = found.values().filter(|place| matches!(place, Found::List(..))).count();
         for class in 1..CLASSES {
             let of_class = |place: &&Found| matches!(place, Found::List(of, _) if *of == class);
             let (counted, listed) = (self.lists[class].listed, found.values().filter(of_class).count());
@@ -186,7 +185,8 @@ impl<S: Source> Own<S> {
                 let _ = writeln!(problems, "{listed} pages in lists of class {class}, counted as {counted}");
             }
         }
-        if listed != self.listed_pages as usize {
+        let listed: u32 = self.lists.iter().map(|lists| lists.listed).sum();
+        if listed != self.listed_pages {
             let _ = writeln!(problems, "{listed} pages in lists, counted as {}", self.listed_pages);
         }
         found

@@ -9,6 +9,7 @@ mod exhausted;
 mod few;
 mod forks;
 mod found;
+mod freed_in_order;
 mod growing;
 mod hardened;
 mod headers;
@@ -37,6 +38,7 @@ use crate::arena::{Arenas, HEAP_PAGE_BYTES, Settings};
 use crate::lock::Lock;
 use core::ptr::NonNull;
 use hugeheap_os::simulated::{Config, Kernel};
+use std::collections::BTreeMap;
 
 /// Bytes of a region: large enough that no test but those of several regions needs a second one.
 const REGION: usize = 64 << 20;
@@ -95,6 +97,15 @@ pub(crate) fn space_with(config: Config, region: usize) -> &'static Space<World>
 
 pub(crate) fn space() -> &'static Space<World> {
     space_with(Config::default(), REGION)
+}
+
+/// Blocks by their pages.
+pub(super) fn by_page(blocks: &[NonNull<u8>]) -> BTreeMap<usize, Vec<NonNull<u8>>> {
+    let mut pages: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+    for &block in blocks {
+        pages.entry(page_of(block)).or_default().push(block);
+    }
+    pages
 }
 
 /// A space and a heap in it.
