@@ -3,7 +3,7 @@
 use crate::memory::{Checked, Plain, SMALLEST, Timed};
 use crate::stage::Stage;
 use crate::{
-    alloc_test, buffers, cache, glibc, growing, idle_threads, larson, mstress, phase_shift, pool,
+    alloc_test, batches, buffers, cache, glibc, growing, idle_threads, larson, mstress, phase_shift, pool,
     random_drop, rptest, sparse, xmalloc,
 };
 
@@ -121,7 +121,7 @@ const fn share(name: &'static str, default: u64, all: u64, about: &'static str) 
 const MIB: u64 = 1 << 20;
 
 /// All workloads, those for several threads first.
-pub static WORKLOADS: [Workload; 16] = [
+pub static WORKLOADS: [Workload; 17] = [
     Workload {
         name: "alloc-test",
         about: "slots replaced at random, mostly small blocks",
@@ -164,6 +164,25 @@ pub static WORKLOADS: [Workload; 16] = [
             size("most", 400, "largest block in bytes"),
         ],
         runs: runs!(xmalloc::run),
+    },
+    Workload {
+        name: "batches",
+        about: "objects of all sizes, all of which are dropped before the next ones",
+        threaded: true,
+        latency: false,
+        parameters: &[
+            count("blocks", 20_000_000, "blocks taken, by all threads"),
+            size("least", 16, "smallest block in bytes"),
+            size("most", 400, "largest block in bytes"),
+            count("batch", 300, "live blocks per thread"),
+            Parameter {
+                name: "order",
+                default: 0,
+                range: (0, 2),
+                about: "freed in their order, backwards, at random",
+            },
+        ],
+        runs: runs!(batches::run),
     },
     Workload {
         name: "mstress",

@@ -18,6 +18,7 @@ pub mod catalogue;
 pub mod program;
 
 mod alloc_test;
+mod batches;
 mod buffers;
 mod cache;
 mod glibc;
