@@ -73,6 +73,7 @@ impl Empties {
         &mut self.lists[listed as usize]
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, table: &mut Table, id: ArenaId) {
         self.lists[table.arena(id).listed as usize].remove(table, id);
     }

@@ -102,7 +102,7 @@ impl<S: Source> Heap<S> {
         match own.way_to(granule) {
             Some(way) if way.way < tag::tag(0, CLASSES) as usize => {
                 // SAFETY: the granule lies in the first region, in a page of blocks of this heap.
-                Self::is_freed(core, granule, unsafe { own.free_in_word::<false>(granule, way) })
+                Self::is_freed(core, granule, unsafe { own.free_in_word(granule, way) })
             }
             _ => false,
         }
@@ -219,7 +219,7 @@ impl<S: Source> Heap<S> {
                 // The one that was looked up is known to have no more than 16 bits.
                 let way = Way { way: expected, window, mark };
                 // SAFETY: by the contract above, and because the page has this heap's tag and the class.
-                unsafe { own.free_in_word::<true>(granule, way) }
+                unsafe { own.free_in_word(granule, way) }
             }
             None => InWord::Refused,
         }
@@ -328,12 +328,12 @@ enum InWord {
 }
 
 impl<S: Source> Own<S> {
-    /// Frees a block; says no when none is live there. `TURNS`: the caller leaves that where blocks come and go in it.
+    /// Frees a block; says no when none is live there.
     ///
     /// # Safety
     /// The granule lies in the first region, in a page of this heap, and that is the way to it.
     #[inline(always)]
-    unsafe fn free_in_word<const TURNS: bool>(&mut self, granule: usize, way: Way) -> InWord {
+    unsafe fn free_in_word(&mut self, granule: usize, way: Way) -> InWord {
         let Way { way, window, mark } = way;
         // Of the number only the address is needed from here on, and there is no register for both.
         let word = in_register(self.vacant.wrapping_add(window) as usize) as *const AtomicU64;
@@ -348,9 +348,6 @@ impl<S: Source> Own<S> {
         // SAFETY: by the contract above.
         let bin = unsafe { self.bin_on(way) };
         if core::ptr::eq(word, bin.current.word()) {
-            if TURNS {
-                bin.note_free_here();
-            }
             return InWord::Freed;
         }
         // In this order, for who gives vacant OS pages back (`vacate`).

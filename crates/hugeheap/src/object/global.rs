@@ -385,14 +385,14 @@ impl GlobalHeap {
     /// the same function as for large alignments, because then the compiler makes one branch of the two, with
     /// four more instructions.
     #[inline(never)]
-    fn allocate(bytes: usize) -> *mut u8 {
+    fn allocate<const HERE: bool>(bytes: usize) -> *mut u8 {
         let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_by_table(bytes));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 
     /// The arguments in the order in which a global allocator has them.
     #[inline(never)]
-    fn allocate_aligned(bytes: usize, align: usize) -> *mut u8 {
+    fn allocate_aligned<const HERE: bool>(bytes: usize, align: usize) -> *mut u8 {
         let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_aligned(bytes, align));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
@@ -400,7 +400,7 @@ impl GlobalHeap {
     /// # Safety
     /// As for [`dealloc`](GlobalAlloc::dealloc).
     #[inline(never)]
-    unsafe fn free(address: NonNull<u8>, size: usize) {
+    unsafe fn free<const HERE: bool>(address: NonNull<u8>, size: usize) {
         // SAFETY: by the contract above.
         unsafe {
             match own_at_hand().or_else(acquire_to_free) {
@@ -414,7 +414,7 @@ impl GlobalHeap {
     /// # Safety
     /// As for [`dealloc`](GlobalAlloc::dealloc).
     #[inline(never)]
-    unsafe fn free_aligned(address: NonNull<u8>) {
+    unsafe fn free_aligned<const HERE: bool>(address: NonNull<u8>) {
         // SAFETY: by the contract above.
         unsafe {
             match own_at_hand().or_else(acquire_to_free) {
@@ -431,10 +431,10 @@ unsafe impl GlobalAlloc for GlobalHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > 16 {
-            return Self::allocate_aligned(layout.size(), layout.align());
+            return Self::allocate_aligned::<true>(layout.size(), layout.align());
         }
         let Some(core) = NonNull::new(slot::get()) else {
-            return Self::allocate(layout.size());
+            return Self::allocate::<true>(layout.size());
         };
         let block = ManuallyDrop::new(Heap { core }).allocate_remembered(layout.size());
         block.map_or(null_mut(), NonNull::as_ptr)
@@ -446,11 +446,11 @@ unsafe impl GlobalAlloc for GlobalHeap {
         unsafe {
             let address = NonNull::new_unchecked(address);
             if layout.align() > 16 {
-                return Self::free_aligned(address);
+                return Self::free_aligned::<true>(address);
             }
             match NonNull::new(slot::get()) {
                 Some(core) => ManuallyDrop::new(Heap { core }).free_sized_anywhere(address, layout.size()),
-                None => Self::free(address, layout.size()),
+                None => Self::free::<true>(address, layout.size()),
             }
         }
     }

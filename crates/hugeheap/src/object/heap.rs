@@ -23,7 +23,7 @@
 //!   is full.
 
 use super::apart::Apart;
-use super::bin::{Bin, NO_BLOCK};
+use super::bin::Bin;
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, MAX_SMALL, SHAPES, WINDOWS};
 use super::few::Groups;
 use super::hardened::Preset;
@@ -32,11 +32,11 @@ use super::instructions::in_register;
 use super::lists::Lists;
 use super::mark::Mark;
 use super::mistake::Mistake;
-use super::recent::has_few;
+use super::ring::{NO_BLOCK, Places, Unused};
 use super::run_cache::RunCache;
 use super::space::{Page, Source, Space};
 use super::tag::{self, Ways};
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, offset_of};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -69,6 +69,8 @@ pub(crate) struct Own<S: Source> {
     pub(super) marks: *const Mark,
     pub(super) vacant: *const AtomicU64,
     pub(super) remote: *const AtomicU64,
+    /// The first of those that no ring has yet.
+    pub(super) unused_places: NonNull<Places>,
     /// What the tags of this heap's pages have in common.
     pub(crate) tag: u32,
     pub(crate) spare_count: u32,
@@ -141,6 +143,22 @@ pub(crate) struct Inbox {
 pub(crate) struct Core<S: Source> {
     pub(crate) own: Own<S>,
     pub(crate) shared: Shared,
+    /// Last, because most heaps use a few of them.
+    places: Unused<CLASSES>,
+}
+
+impl<S: Source> Core<S> {
+    /// Bytes of it that all heaps use.
+    pub(super) const USED: usize = offset_of!(Self, places);
+
+    /// The places for the rings of a new one.
+    ///
+    /// # Safety
+    /// Memory of a core.
+    pub(super) unsafe fn places_of(core: *mut Self) -> NonNull<Places> {
+        // SAFETY: by the contract.
+        Unused::first(unsafe { &raw const (*core).places })
+    }
 }
 
 /// A heap of blocks, used by its owner.
@@ -227,24 +245,20 @@ impl<S: Source> Heap<S> {
         taken.or_else(|| if GATHER { Self::gather_or_refill(core, class) } else { Self::refill(core, class) })
     }
 
-    /// The same as [`allocate`](Self::allocate) in two instructions less where a block is remembered, and three
-    /// more where none is. For functions that have the bytes as their first argument.
+    /// The same as [`allocate_by_table`](Self::allocate_by_table) for programs that take blocks of all sizes, and
+    /// free them in whichever order: no window is opened. A block comes from those that are remembered, and when
+    /// none is, the next free ones of a page are. Which of window and ring it is was not foreseen where sizes are
+    /// mixed, and cost more than an instruction or two for each block that is only taken.
     #[inline(always)]
     pub(crate) fn allocate_remembered(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes > MAX_BINNED {
             return Self::allocate_pages_of(bytes, self.core);
         }
-        let way = self.own().way_of(bytes);
-        let (core, class) = (self.core, tag::class_on(way));
+        let core = self.core;
         let own = self.own();
+        let way = own.way_of(bytes);
         // SAFETY: the way of a request.
-        unsafe {
-            match own.retake_on(way) {
-                None if own.bin_on(way).remembers() => Self::gather_or_refill_of(class, core),
-                None => own.take_on(way).or_else(|| Self::refill_in_row(class, core)),
-                retaken => retaken,
-            }
-        }
+        unsafe { own.retake_on(way) }.or_else(|| Self::gather_on(way, core))
     }
 
     /// A small block at hand. `None` for larger requests, for 0 bytes, and when there is none: then
@@ -281,21 +295,10 @@ impl<S: Source> Heap<S> {
         Self::allocate_pages(core, bytes)
     }
 
-    /// [`gather_or_refill`](Self::gather_or_refill) for the same.
+    /// The next block where none is remembered, for who has the way of a class, and opens no window.
     #[inline(never)]
-    fn gather_or_refill_of(class: Class, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
-        Self::gather_or_refill(core, class)
-    }
-
-    /// [`gather_or_refill`](Self::gather_or_refill) where no block was freed since the current window was
-    /// opened, nor has a free one, as while a program only takes blocks.
-    #[inline(never)]
-    fn refill_in_row(class: Class, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
-        let mut heap = Self::borrowed(core);
-        if heap.own().bins[class].has_turned() || has_few(class) {
-            return Self::gather(core, class);
-        }
-        Self::refill_from_window(core, class)
+    fn gather_on(way: usize, core: NonNull<Core<S>>) -> Option<NonNull<u8>> {
+        Self::gather::<true>(core, tag::class_on(way))
     }
 
     /// Requests above [`MAX_BINNED`].
@@ -304,8 +307,20 @@ impl<S: Source> Heap<S> {
         Self::allocate_run(core, bytes)
     }
 
+    /// The next block of a class where none is at hand: its window is opened.
     #[inline(never)]
     pub(super) fn refill_from_page(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+        Self::from_page::<false>(core, class)
+    }
+
+    /// The same; those after it are remembered.
+    #[inline(never)]
+    pub(super) fn gather_from_page(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+        Self::from_page::<true>(core, class)
+    }
+
+    #[inline(always)]
+    fn from_page<const GATHER: bool>(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         if class == 0 {
             return heap.allocate(1);
@@ -313,7 +328,7 @@ impl<S: Source> Heap<S> {
         let _busy = heap.busy();
         // SAFETY: as in `own` and `shared`; two fields.
         let (own, shared) = unsafe { (&mut (*core.as_ptr()).own, &(*core.as_ptr()).shared) };
-        NonNull::new(own.refill(shared, class)? as *mut u8)
+        own.refill::<GATHER>(shared, class)
     }
 }
 
@@ -328,6 +343,7 @@ impl<S: Source> Own<S> {
         space: &'static Space<S>,
         number: u32,
         preset: Option<NonNull<Preset>>,
+        places: NonNull<Places>,
     ) {
         // SAFETY: by the contract; each write is within the heap, aligned, and of a value that is small or a
         // copy of what is constant.
@@ -337,6 +353,7 @@ impl<S: Source> Own<S> {
             (&raw mut (*own).ways).copy_from_nonoverlapping(ways, 1);
             (&raw mut (*own).tag).write(tag::tag(number, 0));
             (&raw mut (*own).batch).write(FIRST_BATCH);
+            (&raw mut (*own).unused_places).write(places);
             (&raw mut (*own).runs).write(RunCache::EMPTY);
             Queues::make_at(&raw mut (*own).pending);
             (&raw mut (*own).preset).write(preset);
@@ -360,6 +377,7 @@ impl<S: Source> Own<S> {
             spares: _,
             announcing: _,
             bins: _,
+            unused_places: _,
             ways: _,
             groups: _,
             tag: _,
@@ -386,6 +404,12 @@ impl<S: Source> Own<S> {
     pub(super) unsafe fn bin_on(&mut self, way: usize) -> &mut Bin {
         // SAFETY: by the contract; ways are multiples of a bin's size.
         unsafe { &mut *self.bins.as_mut_ptr().byte_add(way) }
+    }
+
+    /// How many blocks of a class are remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self, class: Class) -> usize {
+        self.bins[class].ring.latest().count()
     }
 
     /// A block of the current window of the bin that a way leads to.

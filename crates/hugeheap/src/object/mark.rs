@@ -7,8 +7,9 @@
 //!   looked, gone    states at the last looks for vacant OS pages (see `vacancy`)
 //!   idle            of a page of a span: blocks that do not live (see `span_place`)
 //!   resized         of a page without a tag: how long what begins there is, if it was resized (see `resized_length`)
-//!   state    31     30      20   19    18    17  16  15            0
-//!            ├ full ┼ live ────┼ unused ┼ listed ┼ used ┼ free ─────┤
+//!   state    31             20   19    18    17  16  15            0
+//!            ├ count, signed ──┼ unused ┼ listed ┼ used ┼ free ─────┤
+//!            live − 1           + 512 at hand, − 1,536 full
 //! ```
 //!
 //! *free*: windows that may have a free block, but for the open one. A free does not note its window here: when
@@ -29,7 +30,9 @@
 //!
 //! The tag is written by the owner; another thread only sets its pending bit. The state is the owner's; others
 //! may read it for statistics. So it is changed by plain loads and stores, and all of it in one word: what is
-//! left when a free has counted says by one comparison whether the page has to be looked at.
+//! left when a free has counted says by its sign whether the page has to be looked at: it is less than nothing
+//! where no block lives, and where the page is full. (With a bit for full pages, and a comparison, the state was
+//! read once more for each free: the processor had no register for it.)
 //!
 //! With a count of live blocks a page without any is found at once. It was found by the bitmap before: where no
 //! window was without a free block, all of them were looked at when one had no live block left. But whether a
@@ -49,16 +52,22 @@ const USED: u32 = 1 << 16;
 const LISTED_SHIFT: u32 = 17;
 const LISTED: u32 = 3 << LISTED_SHIFT;
 
-/// What a live block is in the state: eleven bits hold the 1,024 of a page.
-const LIVE: u32 = 1 << 20;
+/// What a live block is in the state, the twelve highest bits of which are a signed number: the live blocks but
+/// one, up to 1,023.
+const LIVE_SHIFT: u32 = 20;
+const LIVE: u32 = 1 << LIVE_SHIFT;
 
-/// What a page at hand counts besides its live blocks. Half of what the eleven bits have room for beside the
-/// 1,024 of a page: in a forked child a count may be too high by the block that a missing thread was taking or
-/// freeing, in a child's child by two.
+/// What a page at hand counts besides its live blocks. Half of what the positive numbers have room for beside
+/// the 1,024 of a page: in a forked child a count may be too high by the block that a missing thread was taking
+/// or freeing, in a child's child by two.
 const AT_HAND: u32 = 512 * LIVE;
 
-/// The page is full, and nobody looks for blocks there.
-const FULL: u32 = 1 << 31;
+/// What a page counts less that is full, and where nobody looks for blocks: with all of the numbers that follow
+/// it is far from those of a page without a live block, of which it is told by [`BELOW_EMPTY`].
+const FULL: u32 = 1536 * LIVE;
+
+/// Below this number a page is full.
+const BELOW_EMPTY: i32 = -256;
 
 /// Blocks of a span that begin in a page, at most.
 pub(super) const SPAN_BLOCKS: usize = 4;
@@ -86,7 +95,8 @@ pub(crate) struct Mark {
 }
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
-const _: () = assert!(2 * AT_HAND + 64 * WINDOWS as u32 * LIVE == FULL);
+const _: () = assert!(2 * AT_HAND + 64 * WINDOWS as u32 * LIVE == 1 << 31);
+const _: () = assert!(64 * WINDOWS as i32 - (FULL / LIVE) as i32 + 256 <= BELOW_EMPTY && FULL < 1 << 31);
 
 // Four times the number of a window without its place in the page is the way to the mark.
 const _: () = assert!(size_of::<Mark>() == 4 * WINDOWS);
@@ -121,23 +131,24 @@ impl Mark {
     }
 
     /// A block was freed. Says whether the page has to be looked at: it is noted as full, or has no live block
-    /// any more. One comparison for both: that is why the sign says that it is full.
+    /// any more.
     #[inline(always)]
     pub(super) fn note_free(&self) -> bool {
-        self.change(|state| state.wrapping_sub(LIVE));
-        // Read again, which a processor answers from the store: with what was stored kept in a register it is
-        // two instructions more.
-        (self.state() as i32) < LIVE as i32
+        let state = self.state().wrapping_sub(LIVE);
+        self.state.store(state, Ordering::Relaxed);
+        (state as i32) < 0
     }
 
     /// Whether it is noted as full.
     pub(super) fn is_full(&self) -> bool {
-        self.state() & FULL != 0
+        is_full(self.state())
     }
 
     /// It has no free block, and is neither at hand nor in a list.
     pub(super) fn set_full(&self) {
-        self.change(|state| state | FULL);
+        if !self.is_full() {
+            self.change(|state| state.wrapping_sub(FULL));
+        }
     }
 
     /// Windows that may have a free block. (Of the first page of a run: its length in pages. Of a page of a
@@ -175,7 +186,8 @@ impl Mark {
     /// Blocks that are live, or free in the open window. Of a page at hand see [`live_at_hand`](Self::live_at_hand).
     #[inline(always)]
     pub(crate) fn live(&self) -> u32 {
-        (self.state() & !FULL) / LIVE
+        let state = self.state();
+        (count(state_unless_full(state)) + 1).max(0) as u32
     }
 
     /// The same of a page at hand.
@@ -217,7 +229,7 @@ impl Mark {
     /// The page is cut into blocks of a class, none of which is live, and at hand: those windows have free ones.
     #[inline(always)]
     pub(super) fn begin_at_hand(&self, windows: u16) {
-        self.change(|state| state & USED | AT_HAND | u32::from(windows));
+        self.change(|state| state & USED | (AT_HAND - LIVE) | u32::from(windows));
     }
 
     /// Number of the list of its bin that the page is in; 0: in none.
@@ -229,7 +241,7 @@ impl Mark {
     /// The list that the page is in; 0: in none, which is at hand or a spare page. In either case nobody has to
     /// find it.
     pub(super) fn set_listed(&self, list: usize) {
-        self.change(|state| state & !(LISTED | FULL) | (list as u32) << LISTED_SHIFT & LISTED);
+        self.change(|state| state_unless_full(state) & !LISTED | (list as u32) << LISTED_SHIFT & LISTED);
     }
 
     /// The state, were the blocks collected that others freed.
@@ -312,6 +324,23 @@ impl Mark {
     pub(super) fn set_used(&self) {
         self.change(|state| state | USED);
     }
+}
+
+/// What a state counts.
+#[inline(always)]
+fn count(state: u32) -> i32 {
+    state as i32 >> LIVE_SHIFT
+}
+
+#[inline(always)]
+fn is_full(state: u32) -> bool {
+    count(state) < BELOW_EMPTY
+}
+
+/// The state of the page were it not full.
+#[inline(always)]
+fn state_unless_full(state: u32) -> u32 {
+    state.wrapping_add(if is_full(state) { FULL } else { 0 })
 }
 
 #[cfg(test)]

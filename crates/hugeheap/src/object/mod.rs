@@ -30,7 +30,8 @@
 //! | `free` | freeing by the owner: the fast paths |
 //! | `bin` | where the next block of a class comes from |
 //! | `window` | the bits from which it takes blocks one after the other |
-//! | `recent` | the blocks that a bin remembers |
+//! | `ring` | the blocks that a bin remembers |
+//! | `recent` | taking them, and having it remember some |
 //! | `windows` | opening and leaving windows |
 //! | `begin` | beginning a page without a live block |
 //! | `refill` | the way to the next window, page, arena |
@@ -135,6 +136,7 @@ mod remote;
 mod remote_free;
 mod resize;
 mod resized_length;
+mod ring;
 mod run_cache;
 mod runs;
 mod settle;

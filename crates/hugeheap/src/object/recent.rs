@@ -1,10 +1,10 @@
 //! Taking blocks that a bin remembers, and having it remember some.
 //!
 //! ```text
-//!   free away from the window ─▶ recent ◀── gather: the next free blocks of the page at hand
+//!   free away from the window ─▶ ring ◀── gather: the next free blocks of the page at hand
 //!                                  │
-//!            allocate ◀─ retake ───┘   none left ─▶ some were freed since that was so last?  yes: gather
-//!                                                                                          no: the current window
+//!            allocate ◀─ retake ───┘   none left ─▶ gather; by a handle, if some were freed since that was so last,
+//!                                                   else the current window
 //! ```
 //!
 //! Who asks the current window first ([`Heap::allocate_near`]) finds it full as long as blocks are taken and
@@ -17,10 +17,10 @@
 //! opened only where no block of it is remembered. So one look at its place is enough. Its page is at hand or
 //! in a list, so it is lost to nobody when it is forgotten.
 
-use super::bin::GATHERED;
 use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
 use super::heap::{Core, Heap, Own, window_number};
 use super::instructions::without_bit;
+use super::ring::{GATHERED, GATHERED_OF_FEW};
 use super::space::{Bitmap, Source};
 use super::tag;
 use super::window::Window;
@@ -61,7 +61,7 @@ impl<S: Source> Heap<S> {
     pub(super) fn gather_or_refill(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         if heap.own().bins[class].begin_anew() || has_few(class) {
-            return Self::gather(core, class);
+            return Self::gather::<false>(core, class);
         }
         Self::refill_from_windows(core, class)
     }
@@ -86,15 +86,21 @@ impl<S: Source> Heap<S> {
         }
     }
 
+    /// A block of the page at hand, or of a spare one; those after it are remembered. `ALWAYS`: of other pages, too.
+    /// Otherwise a window of these is opened: who takes and frees the only block of its class by a handle has it
+    /// there.
+    ///
     /// A function of its own: the way to the current window would save its registers.
     #[inline(never)]
-    pub(super) fn gather(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
+    pub(super) fn gather<const ALWAYS: bool>(core: NonNull<Core<S>>, class: Class) -> Option<NonNull<u8>> {
         let mut heap = Self::borrowed(core);
         // A child forked while the window is left would miss its free blocks.
         let busy = heap.busy();
         let taken = heap.own().gather(class).or_else(|| Self::begin(core, class));
         drop(busy);
-        taken.or_else(|| Self::refill_from_page(core, class))
+        taken.or_else(|| {
+            if ALWAYS { Self::gather_from_page(core, class) } else { Self::refill_from_page(core, class) }
+        })
     }
 }
 
@@ -111,18 +117,18 @@ impl<S: Source> Own<S> {
     pub(super) unsafe fn retake_on(&mut self, way: usize) -> Option<NonNull<u8>> {
         // SAFETY: by the contract; bins remember free blocks of their own pages in the first region, each once.
         unsafe {
-            let (granule, place) = self.bin_on(way).last()?;
+            let (granule, place) = self.bin_on(way).ring.last()?;
             let window = window_number(granule);
             let (word, mark) = (&*self.vacant.add(window), self.mark_of(window));
-            let vacant = word.load(Ordering::Relaxed);
-            debug_assert!(vacant >> (granule % 64) & 1 != 0, "a remembered block is free");
             // Counted first, for a child that another thread forks in between: there a block may be free that
             // counts as live, and none live that does not, or its page was given back. And remembered until it
             // is counted, for who gives vacant OS pages back (`vacate`).
             mark.add_live(1);
             compiler_fence(Ordering::Release);
-            self.bin_on(way).recall_from(place);
+            self.bin_on(way).ring.recall_from(place);
             compiler_fence(Ordering::Release);
+            let vacant = word.load(Ordering::Relaxed);
+            debug_assert!(vacant >> (granule % 64) & 1 != 0, "a remembered block is free");
             word.store(without_bit(vacant, granule), Ordering::Relaxed);
             // No block begins at 0.
             Some(NonNull::new_unchecked((self.base as *mut u8).wrapping_add(granule << GRANULE_SHIFT)))
@@ -133,7 +139,7 @@ impl<S: Source> Own<S> {
     /// has no free block.
     #[inline(always)]
     fn returns_to(&mut self, class: Class, granule: usize) -> bool {
-        let number = (granule / 64) as u32;
+        let number = (granule / 64) as u16;
         let bin = &mut self.bins[class];
         core::mem::replace(&mut bin.window, number) == number && bin.current.free() == 0
     }
@@ -145,7 +151,7 @@ impl<S: Source> Own<S> {
         if self.page_near(class) != Some(number / WINDOWS) {
             return;
         }
-        self.bins[class].window = u32::MAX;
+        self.bins[class].window = u16::MAX;
         // SAFETY: a window of the first region.
         let (mark, word, remote) =
             unsafe { (self.mark_of(number), &*self.vacant.add(number), &*self.remote.add(number)) };
@@ -153,21 +159,24 @@ impl<S: Source> Own<S> {
         let base = self.base + (number << (GRANULE_SHIFT + 6));
         let window = Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base);
         // From now on its free blocks are taken from there.
-        self.bins[class].forget_if(|granule| granule / 64 == number as u32);
+        self.bins[class].ring.forget_if(|granule| granule / 64 == number as u32);
         mark.add_live(window.free().count_ones());
         self.bins[class].set_current(window);
     }
 
-    /// Leaves the current window of a class, and takes the next free block of the page at hand; its bin
-    /// remembers those after it, in their order. `None` when the page has none, or lies where blocks are not
+    /// Leaves the current window of a class, and takes the next free block of the page at hand; its bin remembers
+    /// those after it, in their order. `None` when the page has none, or lies where blocks are not
     /// remembered.
-    fn gather(&mut self, class: Class) -> Option<NonNull<u8>> {
+    pub(super) fn gather(&mut self, class: Class) -> Option<NonNull<u8>> {
         if self.bins[class].current.is_open() {
             self.leave_window(class);
         }
         let page = self.page_near(class)?;
-        if self.lists[class].pages == 1 {
+        if self.lists[class].pages == 1 && !self.bins[class].was_gathered() {
             return self.gather_from_beginning(page, class);
+        }
+        if let Some(first) = self.bins[class].row() {
+            return self.gather_row(page, class, first);
         }
         // What is noted may have no free block. Then all are looked at: to leave the page at once was to leave
         // it as full with blocks in other windows, which nobody found.
@@ -176,10 +185,28 @@ impl<S: Source> Own<S> {
             if windows == 0 {
                 return None;
             }
-            if self.gather_of(page, class, windows) {
+            if self.gather_of::<GATHERED>(page, class, windows) {
                 return self.retake(class);
             }
         }
+    }
+
+    /// Takes the first block of a row of the page at hand, which [begins](super::bin::Bin::row) there; its bin
+    /// remembers those after it.
+    #[inline(always)]
+    pub(super) fn gather_row(&mut self, page: usize, class: Class, first: u32) -> Option<NonNull<u8>> {
+        let shape = &SHAPES[class];
+        let step = shape.bytes >> GRANULE_SHIFT;
+        let end =
+            (page * WINDOWS * 64) as u32 + (shape.first >> GRANULE_SHIFT) + u32::from(shape.blocks) * step;
+        let rest = self.bins[class].gather_row(first, step, end);
+        // SAFETY: the page lies in the first region, and has a mark.
+        let mark = unsafe { &*self.marks.add(page) };
+        // None of those before the rest has a free block that was not freed since.
+        let window = rest / 64 % WINDOWS as u32;
+        let windows = if rest == end { 0 } else { shape.windows >> window << window };
+        mark.set_free(windows);
+        self.retake(class)
     }
 
     /// Takes the first free block of the page at hand, the only one of its class; its bin remembers those after
@@ -195,20 +222,21 @@ impl<S: Source> Own<S> {
         // SAFETY: the page lies in the first region, and has a mark.
         let mark = unsafe { &*self.marks.add(page) };
         let shape = &SHAPES[class];
-        if mark.live_at_hand() == u32::from(shape.blocks) || !self.gather_of(page, class, shape.windows) {
-            return None;
-        }
-        self.retake(class)
+        let any = mark.live_at_hand() != u32::from(shape.blocks)
+            && self.gather_of::<GATHERED_OF_FEW>(page, class, shape.windows);
+        if any { self.retake(class) } else { None }
     }
 
-    /// Has the bin remember the next free blocks of these windows of a page. Says no when they have none.
+    /// Has the bin remember the next free blocks of these windows of a page, up to so many. Says no when they have
+    /// none.
     #[inline(always)]
-    fn gather_of(&mut self, page: usize, class: Class, mut windows: u16) -> bool {
+    fn gather_of<const MOST: usize>(&mut self, page: usize, class: Class, mut windows: u16) -> bool {
         let first = page * WINDOWS;
         // SAFETY: the page lies in the first region, and has a word for each window.
         let (mark, words) = unsafe { (self.mark_of(first), &*self.vacant.add(first).cast::<Bitmap>()) };
-        let (bin, starts) = (&mut self.bins[class], &SHAPES[class].starts);
-        let (room, mut left) = (bin.room(), GATHERED);
+        let starts = &SHAPES[class].starts;
+        let bin = &mut self.bins[class];
+        let (room, mut left) = (bin.ring.room::<MOST>(), MOST);
         while windows != 0 {
             let window = windows.trailing_zeros() as usize % WINDOWS;
             let mut free = words[window].load(Ordering::Relaxed) & starts[window];
@@ -224,6 +252,6 @@ impl<S: Source> Own<S> {
         }
         // What of the others is forgotten is found when none of these has one.
         mark.set_free(windows);
-        bin.gathered(left)
+        bin.gathered(left, MOST)
     }
 }

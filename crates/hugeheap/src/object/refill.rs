@@ -12,6 +12,7 @@ use super::tag::{self, SPARE};
 use super::window::Window;
 use super::windows::windows_at_hand;
 use crate::arena::{ARENA_BYTES, HEAP_PAGES};
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 /// Pages of the list of partial ones looked at to find one that is not sparse. Each look is a cache miss; after
@@ -43,17 +44,25 @@ fn is_sparse(page: Page, class: Class) -> bool {
 
 impl<S: Source> Own<S> {
     /// A block from the next window or page: the bin has no free block in an open window. `None` when the
-    /// system has no memory.
-    pub(super) fn refill(&mut self, shared: &Shared, class: Class) -> Option<usize> {
+    /// system has no memory. `GATHER`: the blocks after it are remembered, where they can be.
+    pub(super) fn refill<const GATHER: bool>(
+        &mut self,
+        shared: &Shared,
+        class: Class,
+    ) -> Option<NonNull<u8>> {
         if self.preset.is_some() {
-            return self.refill_hardened(shared, class);
+            return NonNull::new(self.refill_hardened(shared, class)? as *mut u8);
         }
         // Full, so nothing is written back.
         self.bins[class].current = Window::NONE;
         loop {
             let look = self.space.begin_look();
+            let gathered = if GATHER { self.gather(class) } else { None };
+            if gathered.is_some() {
+                return gathered;
+            }
             if self.next_window(class) {
-                return self.bins[class].current.take();
+                return NonNull::new(self.bins[class].current.take()? as *mut u8);
             }
             // Used up, so it leaves before others' blocks in it are collected: in the page at hand they are in
             // no list, and with it left only afterwards nobody found them again.
@@ -98,7 +107,7 @@ impl<S: Source> Own<S> {
             mark.leave_hand();
             mark.set_full();
         }
-        self.bins[class].page = 0;
+        self.bins[class].set_page(0);
     }
 
     fn current_page(&self, class: Class) -> Option<Page> {
@@ -111,7 +120,7 @@ impl<S: Source> Own<S> {
     /// Makes a page with free blocks, which is in no list, the current one.
     fn bring_to_hand(&mut self, class: Class, page: Page) {
         page.mark().come_to_hand();
-        self.bins[class].page = page.address();
+        self.bins[class].set_page(page.address());
     }
 
     /// Makes a page with free blocks the current one; the one before has none left.
@@ -203,7 +212,7 @@ impl<S: Source> Own<S> {
             self.end_quarantine(class);
             let Some(page) = self.current_page(class) else { continue };
             page.mark().leave_hand();
-            self.bins[class].page = 0;
+            self.bins[class].set_page(0);
             self.list_or_release(page, class);
         }
         self.give_spares(self.spare_count as usize) + self.give_runs()

@@ -290,10 +290,12 @@ impl<S: Source> Space<S> {
         // SAFETY: fresh memory of the chunk, zero and aligned (chunks begin at 64 KiB and cores follow each
         // other), given to nobody else.
         unsafe {
-            Own::make_at(&raw mut (*core).own, self, number as u32, preset);
+            let places = Core::places_of(core);
+            Own::make_at(&raw mut (*core).own, self, number as u32, preset, places);
             (&raw mut (*core).shared).write(Shared::new(state, hardened));
         }
-        self.add_metadata(bytes);
+        // That of rings when they get it.
+        self.add_metadata(Core::<S>::USED);
         let slot = self.registry.slot(number as u32)?;
         slot.store(core.cast(), Ordering::Release);
         self.registry.count.store(number + 1, Ordering::Release);

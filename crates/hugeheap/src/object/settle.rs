@@ -79,7 +79,7 @@ impl<S: Source> Own<S> {
         // What lies in other regions is not remembered, and to forget a block is always allowed: it is found in
         // its page.
         let page = (address.wrapping_sub(self.base) / HEAP_PAGE_BYTES) as u32;
-        self.bins[class].forget_if(|granule| granule / (64 * WINDOWS as u32) == page);
+        self.bins[class].ring.forget_if(|granule| granule / (64 * WINDOWS as u32) == page);
         self.keep_spare(address);
         true
     }

@@ -47,6 +47,7 @@ use super::heap::Core;
 use super::mark::Mark;
 use super::merging::Merging;
 use super::registry::LOST;
+use super::ring::{NO_BLOCK, RECENT, Ring};
 use super::space::{Page, Source, Space};
 use super::tag::{self, PENDING};
 use super::vacancy::{Words, both, live_blocks, vacant_os_pages};
@@ -338,7 +339,7 @@ pub(super) struct Reach {
     base: usize,
     page: usize,
     window: usize,
-    recent: [u32; super::bin::RECENT],
+    recent: [u32; RECENT],
 }
 
 impl Reach {
@@ -355,7 +356,7 @@ impl Reach {
                 (&raw const (*bin).page).read_volatile(),
                 (&raw const (*bin).current.base).read_volatile(),
             );
-            let recent = super::bin::Bin::recent_of_another(bin, || in_order(os))?;
+            let recent = Ring::read_of_another(&raw const (*bin).ring, || in_order(os))?;
             Ok(recent.map(|recent| Self { base, page, window, recent }))
         }
     }
@@ -386,7 +387,7 @@ impl Reach {
     /// Where in a page the blocks are that are remembered.
     pub(super) fn remembered_in(&self, page: Page) -> impl Iterator<Item = usize> {
         let address = |granule: u32| self.base + ((granule as usize) << GRANULE_SHIFT);
-        let remembered = self.recent.iter().filter(|&&granule| granule != super::bin::NO_BLOCK);
+        let remembered = self.recent.iter().filter(|&&granule| granule != NO_BLOCK);
         let offsets = remembered.map(move |&granule| address(granule).wrapping_sub(page.address()));
         offsets.filter(|&offset| offset < HEAP_PAGE_BYTES)
     }

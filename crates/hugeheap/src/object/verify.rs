@@ -288,7 +288,7 @@ impl<S: Source> Own<S> {
     fn verify_recent(&self, class: Class, problems: &mut String) {
         let bin = &self.bins[class];
         let mut seen = BTreeSet::new();
-        for granule in bin.recent() {
+        for granule in bin.ring.latest().map(|granule| granule as usize) {
             let address = self.base + (granule << GRANULE_SHIFT);
             let page =
                 self.space.page(address).filter(|page| page.tag() & !tag::PENDING == self.tag_of(class));

@@ -1,7 +1,7 @@
 //! Free blocks are found again, whichever way they went: by random steps through all doors of a heap, each of
 //! them followed by a look at everything that is kept.
 
-use super::super::bin::RECENT;
+use super::super::ring::RECENT;
 use super::*;
 use proptest::prelude::*;
 
@@ -119,7 +119,7 @@ fn gathering_looks_at_the_whole_page_when_what_is_noted_has_no_block() {
         let (space, mut heap) = heap();
         let blocks_of_page = HEAP_PAGE_BYTES / bytes;
         let page = heap.take_many(blocks_of_page, bytes);
-        let mut others = heap.take_many(3 * blocks_of_page, bytes);
+        let mut others = heap.take_many((2 * RECENT / blocks_of_page + 1) * blocks_of_page, bytes);
         // Frees as many as are remembered, of other pages, none of which becomes empty, and takes them again.
         let elsewhere_in_turn = |heap: &mut Heap<World>, others: &[NonNull<u8>]| {
             let mut given: Vec<_> = others.iter().copied().rev().step_by(2).take(RECENT).collect();
@@ -197,8 +197,8 @@ fn heap_with_spares(pages: usize, bytes: usize) -> (&'static Space<World>, Heap<
 #[test]
 fn a_page_with_free_blocks_is_used_up_before_a_spare_page_is_begun() {
     for bytes in [640, 2048] {
-        let (_, mut heap, mut blocks) = heap_with_spares(6, bytes);
         let blocks_of_page = HEAP_PAGE_BYTES / bytes;
+        let (_, mut heap, mut blocks) = heap_with_spares(2 * RECENT / blocks_of_page + 2, bytes);
         let first = blocks.remove(0);
         heap.give(first).expect("live");
         // More than are remembered, so that it is forgotten; and all the others taken again.

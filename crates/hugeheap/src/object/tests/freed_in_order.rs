@@ -1,7 +1,7 @@
 //! Blocks that are freed in their order, some at a time: which of the pages with free blocks comes to hand.
 
-use super::super::bin::RECENT;
 use super::super::class::class_of;
+use super::super::ring::RECENT;
 use super::*;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -45,16 +45,16 @@ fn blocks_of_a_queue_are_not_scattered_over_ever_more_pages() {
     assert!(pages < 650, "{pages} pages");
 }
 
-/// The pages of which the next blocks come, and those in which one was freed: of 400 pages of 2 KiB blocks so
+/// The pages of which the next blocks come, and those in which one was freed: of 600 pages of 2 KiB blocks so
 /// many, and all of another one.
 fn next_pages_where_blocks_are_free_in(listed: usize) -> (BTreeSet<usize>, BTreeSet<usize>) {
     const BYTES: usize = 2048;
     let (_, mut heap) = heap();
     let pages: Vec<_> =
-        by_page(&heap.take_many(400 * HEAP_PAGE_BYTES / BYTES, BYTES)).into_values().collect();
+        by_page(&heap.take_many(600 * HEAP_PAGE_BYTES / BYTES, BYTES)).into_values().collect();
     let first_blocks = |pages: &[Vec<_>]| pages.iter().map(|page| page[0]).collect::<Vec<_>>();
     // Not the page at hand.
-    let (spare, rest) = pages[..399].split_at(1);
+    let (spare, rest) = pages[..599].split_at(1);
     let (partial, others) = rest.split_at(listed);
     heap.give_all(spare.concat());
     heap.give_all(first_blocks(partial));
@@ -76,7 +76,7 @@ fn few_pages_with_few_blocks_may_become_empty_while_there_is_a_spare_one() {
 }
 
 /// Of so many pages one block is freed in so many. Where in the order of these is the page that the next block
-/// comes from? What is remembered is taken before.
+/// comes from? What is remembered is of another page.
 fn place_of_the_next_block(pages: usize, listed: usize) -> (usize, usize) {
     const BYTES: usize = 208;
     let (_, mut heap) = heap();
@@ -85,13 +85,14 @@ fn place_of_the_next_block(pages: usize, listed: usize) -> (usize, usize) {
     let pages: Vec<_> = by_page(&blocks).into_values().collect();
     let freed: Vec<_> = pages[..listed].iter().map(|page| page[0]).collect();
     heap.give_all(freed.iter().copied());
+    heap.give_all(pages[listed][..RECENT].iter().copied());
     heap.take_many(RECENT, BYTES);
     let next = page_of(heap.take(BYTES));
     heap.check();
     let place =
         freed.iter().position(|&block| page_of(block) == next).expect("a page in which one was freed");
-    // The newest ones had the blocks that were remembered.
-    (place, listed - RECENT - 1)
+    // The newest one of all is that of the remembered blocks, and full again.
+    (place, listed - 1)
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
 
-use super::super::bin::RECENT;
 use super::super::class::class_of;
 use super::super::heap::SPARES;
 use super::super::recent::FEW;
+use super::super::ring::RECENT;
 use super::*;
 use std::collections::BTreeSet;
 
@@ -219,11 +219,11 @@ fn a_random_drop_of_nine_tenths_is_refilled_without_a_new_page() {
 fn blocks_freed_last_come_first_and_the_open_window_goes_on_after_them() {
     for bytes in [48, 1000] {
         let (_, mut heap) = heap();
-        let blocks = heap.take_many(20 * (HEAP_PAGE_BYTES / bytes) + 1, bytes);
+        let blocks = heap.take_many(20 * RECENT, bytes);
         let next = heap.take(bytes);
         heap.give(next).expect("live");
         // Some of them are remembered; the rest waits in its pages.
-        let freed: Vec<_> = blocks.iter().copied().step_by(7).take(40).collect();
+        let freed: Vec<_> = blocks.iter().copied().step_by(7).take(2 * RECENT).collect();
         heap.give_all(freed.iter().copied());
         heap.check();
         let recent = recent(&mut heap, bytes);
@@ -257,7 +257,7 @@ fn however_many_blocks_are_remembered_none_is_handed_out_twice() {
 
 /// How many blocks are remembered.
 fn recent(heap: &mut Heap<World>, bytes: usize) -> usize {
-    heap.own().bins[class_of(bytes)].count()
+    heap.own().remembered(class_of(bytes))
 }
 
 /// Takes and frees in turn until its blocks come from what was gathered: the open window is left.

@@ -170,7 +170,7 @@ fn blocks_far_from_the_start_of_the_first_region_are_found_again_without_being_r
                 Err(Mistake::NotLive { bytes: SHAPES[class_of(bytes)].bytes as usize })
             );
         }
-        assert_eq!(heap.own().bins[class_of(bytes)].count(), 0);
+        assert_eq!(heap.own().remembered(class_of(bytes)), 0);
         heap.check();
         let again = heap.take_many(blocks.len().div_ceil(7), bytes);
         let mut live: BTreeSet<_> = blocks

@@ -1,57 +1,55 @@
-//! Blocks that come and go in the current window of a global allocator: where few of a class live, they are
-//! gathered instead.
+//! Blocks that come and go: who asks the current window first keeps it, a global allocator has none.
 
 use super::super::class::class_of;
+use super::super::ring::{GATHERED, GATHERED_OF_FEW};
 use super::*;
 
 /// In one window of its page with 31 others.
 const BYTES: usize = 32;
 
-/// Takes a block and frees the one before it, as a global allocator does, so many times.
-fn turns(heap: &mut Heap<World>, mut block: NonNull<u8>, count: usize) -> NonNull<u8> {
-    for _ in 0..count {
-        // SAFETY: blocks of a test are used by it alone.
-        unsafe { heap.free_sized_anywhere(block, BYTES) };
-        block = heap.allocate_remembered(BYTES).expect("memory");
-        heap.check();
-    }
-    block
-}
-
 fn is_open(heap: &mut Heap<World>) -> bool {
     heap.own().bins[class_of(BYTES)].current.is_open()
 }
 
-/// Whether a freed block lies in the window, and whether one is remembered, was foreseen by no predictor where
-/// both happened: `larson` with 50 blocks took half as long again.
+/// Which of window and ring has the next block, and where a freed one goes, was foreseen by no predictor where
+/// both happened: `larson` with 50 blocks took half as long again, batches of 300 a third.
 #[test]
-fn a_window_in_which_blocks_come_and_go_is_left() {
+fn a_global_allocator_opens_no_window() {
     let (_, mut heap) = heap();
-    let mut block = heap.allocate_remembered(BYTES).expect("memory");
-    block = turns(&mut heap, block, 15);
-    assert!(is_open(&mut heap), "not for a few");
-    block = turns(&mut heap, block, 1);
-    assert!(!is_open(&mut heap));
-    // And it stays so.
-    block = turns(&mut heap, block, 100);
-    assert!(!is_open(&mut heap));
-    heap.give(block).expect("live");
+    let mut blocks = Vec::new();
+    for taken in 1..=3000 {
+        blocks.push(heap.allocate_remembered(BYTES).expect("memory"));
+        assert!(!is_open(&mut heap), "{taken} taken");
+    }
+    for block in blocks {
+        // SAFETY: blocks of a test are used by it alone.
+        unsafe { heap.free_sized_anywhere(block, BYTES) };
+    }
     heap.check_empty();
 }
 
+/// What is remembered keeps its OS page with a thread that waits.
 #[test]
-fn turns_are_counted_anew_in_each_window() {
+fn few_blocks_are_gathered_of_the_only_page_of_a_class_unless_it_takes_many_in_a_row() {
     let (_, mut heap) = heap();
-    let mut block = heap.allocate_remembered(BYTES).expect("memory");
+    let mut take = |blocks: &mut Vec<NonNull<u8>>| {
+        blocks.push(heap.allocate_remembered(BYTES).expect("memory"));
+        heap.own().remembered(class_of(BYTES)) + 1
+    };
     let mut blocks = Vec::new();
-    for _ in 0..10 {
-        blocks.push(turns(&mut heap, block, 10));
-        assert!(is_open(&mut heap));
-        // More than the window has left.
-        blocks.extend((0..32).map(|_| heap.allocate_remembered(BYTES).expect("memory")));
-        block = blocks.pop().expect("some");
+    assert_eq!(take(&mut blocks), GATHERED_OF_FEW);
+    (1..GATHERED_OF_FEW).for_each(|_| _ = take(&mut blocks));
+    assert_eq!(take(&mut blocks), GATHERED, "none was freed meanwhile");
+    let mut most = 0;
+    while blocks.len() < 3 * HEAP_PAGE_BYTES / BYTES {
+        most = most.max(take(&mut blocks));
     }
-    heap.give_all(blocks.into_iter().chain([block]));
+    assert_eq!(most, GATHERED);
+    // One that was freed, and the next ones.
+    let freed = blocks.swap_remove(100);
+    heap.give(freed).expect("live");
+    heap.check();
+    heap.give_all(blocks);
     heap.check_empty();
 }
 

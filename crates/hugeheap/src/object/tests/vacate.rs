@@ -2,6 +2,7 @@
 //! is in the middle of.
 
 use super::super::registry::LOST;
+use super::super::ring::RECENT;
 use super::super::tag;
 use super::super::vacancy::{both, live_blocks, vacant_os_pages};
 use super::super::vacate::Claim;
@@ -97,8 +98,8 @@ fn os_pages_without_a_live_block_go_and_everything_else_stays() {
         let (space, mut heap, mut blocks) = sparse(bytes);
         let expected: usize = blocks.arenas().iter().map(|&arena| vacant_bytes(space, arena)).sum();
         let given: usize = blocks.arenas().iter().map(|&arena| vacate(space, arena, |_| {}).0).sum();
-        // A page at hand and sixteen remembered blocks stay, at most.
-        let stays = HEAP_PAGE_BYTES + 16 * 2 * 4096;
+        // A page at hand and all remembered blocks stay, at most.
+        let stays = HEAP_PAGE_BYTES + RECENT * 2 * 4096;
         assert!(given <= expected && given + stays >= expected, "{bytes}: {given} of {expected}");
         assert!(bytes < 256 || given > ARENA_BYTES / 10, "{bytes}: {given}");
         blocks.check();

@@ -24,7 +24,7 @@ fn of_the_page_at_hand_go_those_that_the_owner_would_have_to_come_for() {
             assert_ne!(page, 0);
             let mut taken = Blocks::default();
             let window = heap.own().bins[class].current.free().count_ones() as usize;
-            let (mut ready, mut gone) = (heap.own().bins[class].count() + window, 0);
+            let (mut ready, mut gone) = (heap.own().remembered(class) + window, 0);
             let given = vacate(space, page & !(ARENA_BYTES - 1), |range| {
                 if range.start & !(HEAP_PAGE_BYTES - 1) == page {
                     assert!(would_wait(&heap), "nobody opens a window meanwhile");

@@ -132,7 +132,7 @@ fn statistics_are_the_sum_of_what_is_live() {
 fn metadata_is_counted_once_per_page() {
     let (space, mut heap) = heap();
     let before = space.metadata_bytes();
-    assert!(before >= size_of::<crate::object::heap::Core<World>>(), "that of the heap itself");
+    assert!(before >= crate::object::heap::Core::<World>::USED, "that of the heap itself");
     let blocks = heap.take_many(50 * HEAP_PAGE_BYTES / 512, 512);
     let used = space.metadata_bytes();
     // Fifty pages, and the rest of the last batch that was taken from the arenas.
