@@ -31,8 +31,8 @@
 //!
 //! Who asks is of three kinds:
 //!
-//! * Allocators of whole programs, Rust's global one and C's `malloc`, open no window: when the ring has no block,
-//!   the next free ones of the page are [gathered](super::heap::Own::gather) there. Which of the two has the next
+//! * A global allocator of Rust opens no window: when the ring has no block, the next free ones of the page are
+//!   [gathered](super::heap::Own::gather) there. Which of the two has the next
 //!   block, and whether a freed one lies in the window, is not foreseen where sizes are mixed.
 //! * The holder of a heap's handle mostly takes blocks of one size in a row, and its size is known when it is
 //!   compiled: the current window has them for the fewest instructions. When all remembered blocks were taken

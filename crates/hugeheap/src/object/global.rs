@@ -384,6 +384,10 @@ impl GlobalHeap {
     /// What [`alloc`](GlobalAlloc::alloc) ends in where the fast path does not: a thread's first request. Not
     /// the same function as for large alignments, because then the compiler makes one branch of the two, with
     /// four more instructions.
+    ///
+    /// `HERE` says nothing: a function with a parameter is compiled with the crate that calls it, and a conditional
+    /// jump reaches it, as for the three below. Those of another crate are called by their address in a table, which
+    /// it does not: each request and each free jumped over two such calls.
     #[inline(never)]
     fn allocate<const HERE: bool>(bytes: usize) -> *mut u8 {
         let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_by_table(bytes));
