@@ -20,7 +20,7 @@
 use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
 use super::heap::{Core, Heap, Own, window_number};
 use super::instructions::without_bit;
-use super::ring::{GATHERED, GATHERED_OF_FEW};
+use super::ring::{GATHERED, GATHERED_OF_FEW, RECENT};
 use super::space::{Bitmap, Source};
 use super::tag;
 use super::window::Window;
@@ -159,7 +159,7 @@ impl<S: Source> Own<S> {
         let base = self.base + (number << (GRANULE_SHIFT + 6));
         let window = Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base);
         // From now on its free blocks are taken from there.
-        self.bins[class].ring.forget_if(|granule| granule / 64 == number as u32);
+        self.bins[class].ring.forget_if(RECENT, |granule| granule / 64 == number as u32);
         mark.add_live(window.free().count_ones());
         self.bins[class].set_current(window);
     }

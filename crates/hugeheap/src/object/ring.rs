@@ -35,6 +35,10 @@ pub(super) const GATHERED: usize = RECENT / 2;
 /// stay with a thread that waits.
 pub(super) const GATHERED_OF_FEW: usize = 8;
 
+/// Blocks up to which those on top are looked at one by one, when all of a page are forgotten: five instructions
+/// for each, where a look at all places is 130.
+const FEW_ON_TOP: usize = 24;
+
 /// In place of a granule: no block is remembered there.
 pub(super) const NO_BLOCK: u32 = u32::MAX;
 
@@ -254,13 +258,25 @@ impl Ring {
         first + (end - first).min(GATHERED as u32 * step)
     }
 
-    /// Forgets the blocks whose granules are such: their page leaves the bin, or their window is opened.
+    /// Forgets the blocks whose granules are such, of which there are so many at most: their page leaves the bin, or
+    /// their window is opened.
     ///
     /// Blocks that are freed in their order lie together: a page whose last one was freed has them on top, or
     /// there are no others. So these two are asked for first, and only then one by one.
-    pub(super) fn forget_if(&mut self, is_such: impl Fn(u32) -> bool) {
+    pub(super) fn forget_if(&mut self, most: usize, is_such: impl Fn(u32) -> bool) {
         if !self.has_places() {
             return;
+        }
+        // All of them, where a page has few: the other places need no look.
+        if most <= FEW_ON_TOP {
+            let mut forgotten = 0;
+            while let Some((_, place)) = self.last().filter(|&(granule, _)| is_such(granule as u32)) {
+                self.recall_from(place);
+                forgotten += 1;
+            }
+            if forgotten == most {
+                return;
+            }
         }
         let is_remembered_and_such = |granule: u32| granule != NO_BLOCK && is_such(granule);
         // No branch for each.
@@ -387,7 +403,7 @@ mod tests {
                     for granule in [10, 20] {
                         ring.push(granule as usize);
                     }
-                    ring.forget_if(|granule| granule == 10);
+                    ring.forget_if(RECENT, |granule| granule == 10);
                     ring.recall();
                     core::hint::black_box(&mut *ring);
                 }
@@ -417,7 +433,7 @@ mod tests {
         /// Windows of few granules, so that those of one lie together, at the top, among others, and all over.
         #[test]
         fn what_is_forgotten_is_all_of_its_kind_and_nothing_else(
-            frees in prop::collection::vec(1u32..9, 0..150), recalled in 0usize..70, kind in 0u32..5
+            frees in prop::collection::vec(1u32..9, 0..150), recalled in 0usize..70, kind in 0u32..5, known: bool
         ) {
             let mut ring = ring();
             frees.iter().for_each(|&granule| ring.push(granule as usize));
@@ -425,7 +441,9 @@ mod tests {
             for _ in 0..recalled.min(latest.len()) {
                 prop_assert_eq!(ring.recall(), Some(latest.remove(0) as usize));
             }
-            ring.forget_if(|granule| granule / 2 == kind);
+            // Whether it is known how many there are at most, or not.
+            let most = if known { latest.iter().filter(|&granule| granule / 2 == kind).count() } else { RECENT };
+            ring.forget_if(most, |granule| granule / 2 == kind);
             latest.retain(|granule| granule / 2 != kind);
             prop_assert_eq!(ring.latest().collect::<Vec<_>>(), &latest[..]);
             // The ring goes on.

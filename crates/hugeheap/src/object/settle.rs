@@ -11,7 +11,7 @@
 //! Pages are found by their number in the first region, where all these blocks lie: `glibc-simple` has two such
 //! frees for the eight blocks of a page.
 
-use super::class::{CLASSES, Class, WINDOWS};
+use super::class::{CLASSES, Class, SHAPES, WINDOWS};
 use super::heap::{Core, Heap, Own};
 use super::mark::Mark;
 use super::space::{Bitmap, Source, is_vacant};
@@ -79,7 +79,9 @@ impl<S: Source> Own<S> {
         // What lies in other regions is not remembered, and to forget a block is always allowed: it is found in
         // its page.
         let page = (address.wrapping_sub(self.base) / HEAP_PAGE_BYTES) as u32;
-        self.bins[class].ring.forget_if(|granule| granule / (64 * WINDOWS as u32) == page);
+        self.bins[class]
+            .ring
+            .forget_if(SHAPES[class].blocks.into(), |granule| granule / (64 * WINDOWS as u32) == page);
         self.keep_spare(address);
         true
     }

@@ -15,8 +15,9 @@
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
-use super::heap::{Heap, Own, Place, SPARES, Shared};
+use super::heap::{Core, Heap, Own, Place, SPARES, Shared};
 use super::lists::Listed;
+use super::ring::Places;
 use super::runs::is_run;
 use super::space::{Page, Source, Space};
 use super::tag::{self, SPARE};
@@ -85,6 +86,13 @@ impl<S: Source> Heap<S> {
             let _ = writeln!(problems, "{problem}");
         }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+
+    /// Bytes of metadata that the heap has itself. More when it has its first page of another class, and never less.
+    #[doc(hidden)]
+    pub fn metadata_bytes(&mut self) -> usize {
+        let rings = self.own().bins.iter().filter(|bin| bin.ring.has_places()).count();
+        Core::<S>::USED + rings * size_of::<Places>()
     }
 
     /// Heap pages that belong to this heap, spare ones included.

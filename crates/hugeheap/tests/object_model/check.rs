@@ -1,7 +1,8 @@
 //! What the machine compares.
 
 use super::{
-    AddressRange, Fault, HEAP_PAGE_BYTES, Live, MAX_BLOCK, Machine, Mistake, Space, Wait, World, pointer,
+    AddressRange, Fault, HEAP_PAGE_BYTES, Live, MAX_BLOCK, Machine, Mistake, Space, Wait, World, metadata_of,
+    pointer,
 };
 use hugeheap::object::{Content, Walk};
 use std::collections::BTreeMap;
@@ -225,7 +226,7 @@ impl Machine {
         let snapshot = self.world.arenas.lock().snapshot();
         assert_eq!((snapshot.retained, snapshot.arenas), (0, 0), "{snapshot:?}");
         // What could not be given back with its arena goes with it the next time.
-        let left = self.space.metadata_bytes() - self.metadata;
+        let left = self.space.metadata_bytes() - metadata_of(&mut self.heaps) - self.metadata;
         assert!(left == 0 || self.faulty, "{left} bytes of metadata");
         self.world.kernel.check().unwrap_or_else(|problem| panic!("the simulated kernel: {problem}"));
         drop(self.heaps);

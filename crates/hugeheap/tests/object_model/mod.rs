@@ -79,7 +79,7 @@ pub(crate) struct Machine {
     steps: u64,
     /// Heaps are threads': sizes have their classes in groups.
     grouped: bool,
-    /// Bytes of metadata when there were only the heaps.
+    /// Bytes of metadata when there were only the heaps, but for what these have themselves.
     metadata: usize,
     /// Calls may be made to fail, and limits set: requests may be refused.
     faulty: bool,
@@ -87,6 +87,11 @@ pub(crate) struct Machine {
 
 fn pointer(address: usize) -> NonNull<u8> {
     NonNull::new(address as *mut u8).expect("no block begins at 0")
+}
+
+/// Bytes of metadata that heaps have themselves.
+fn metadata_of(heaps: &mut [Option<Heap<World>>]) -> usize {
+    heaps.iter_mut().flatten().map(Heap::metadata_bytes).sum()
 }
 
 fn acquire(space: &'static Space<World>, grouped: bool) -> Option<Heap<World>> {
@@ -122,8 +127,8 @@ impl Machine {
             space.expect_headers();
         }
         let grouped = start[5] / 2 % 2 == 1;
-        let heaps = (0..1 + start[4] as usize % 3).map(|_| acquire(space, grouped)).collect();
-        let metadata = space.metadata_bytes();
+        let mut heaps: Vec<_> = (0..1 + start[4] as usize % 3).map(|_| acquire(space, grouped)).collect();
+        let metadata = space.metadata_bytes() - metadata_of(&mut heaps);
         Self {
             world,
             space,
