@@ -73,6 +73,8 @@ impl Empties {
         &mut self.lists[listed as usize]
     }
 
+    /// Inlined, because whether it is otherwise depends on what else the crate has: 70 instructions for a pair of
+    /// large blocks (`tests/instructions/test_instructions.py`, `large`).
     #[inline]
     pub(crate) fn remove(&mut self, table: &mut Table, id: ArenaId) {
         self.lists[table.arena(id).listed as usize].remove(table, id);
