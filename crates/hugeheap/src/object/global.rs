@@ -390,7 +390,7 @@ impl GlobalHeap {
     /// it does not: each request and each free jumped over two such calls.
     #[inline(never)]
     fn allocate<const HERE: bool>(bytes: usize) -> *mut u8 {
-        let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_by_table(bytes));
+        let block = own_at_hand().or_else(acquire).and_then(|mut heap| heap.allocate_remembered(bytes));
         block.map_or(null_mut(), NonNull::as_ptr)
     }
 

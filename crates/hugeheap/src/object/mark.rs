@@ -62,12 +62,12 @@ const LIVE: u32 = 1 << LIVE_SHIFT;
 /// or freeing, in a child's child by two.
 const AT_HAND: u32 = 512 * LIVE;
 
-/// What a page counts less that is full, and where nobody looks for blocks: with all of the numbers that follow
-/// it is far from those of a page without a live block, of which it is told by [`BELOW_EMPTY`].
+/// What a page counts less that is full, and where nobody looks for blocks: however many live there, and with what
+/// a fork may have left, that is below all that other pages count.
 const FULL: u32 = 1536 * LIVE;
 
-/// Below this number a page is full.
-const BELOW_EMPTY: i32 = -256;
+/// A page that counts less is full: halfway between these and those that are not.
+const FULL_BELOW: i32 = -256;
 
 /// Blocks of a span that begin in a page, at most.
 pub(super) const SPAN_BLOCKS: usize = 4;
@@ -96,7 +96,7 @@ pub(crate) struct Mark {
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
 const _: () = assert!(2 * AT_HAND + 64 * WINDOWS as u32 * LIVE == 1 << 31);
-const _: () = assert!(64 * WINDOWS as i32 - (FULL / LIVE) as i32 + 256 <= BELOW_EMPTY && FULL < 1 << 31);
+const _: () = assert!(64 * WINDOWS as i32 - (FULL / LIVE) as i32 + 256 <= FULL_BELOW && FULL < 1 << 31);
 
 // Four times the number of a window without its place in the page is the way to the mark.
 const _: () = assert!(size_of::<Mark>() == 4 * WINDOWS);
@@ -334,7 +334,7 @@ fn count(state: u32) -> i32 {
 
 #[inline(always)]
 fn is_full(state: u32) -> bool {
-    count(state) < BELOW_EMPTY
+    count(state) < FULL_BELOW
 }
 
 /// The state of the page were it not full.

@@ -53,6 +53,9 @@ impl<S: Source> Heap<S> {
                 let _ = writeln!(problems, "current window of class {class}: {problem}");
             }
             own.verify_recent(class, &mut problems);
+            if let Err(problem) = own.verify_row(class) {
+                let _ = writeln!(problems, "row of class {class}: {problem}");
+            }
         }
         let mut pages = [0; CLASSES];
         for page in own.space.pages().filter(|page| tag::heap(page.tag()) == tag::heap(own.tag)) {
@@ -291,6 +294,25 @@ impl<S: Source> Own<S> {
         check(page.address() + (window << (GRANULE_SHIFT + 6)) == current.base, "it begins in a window")?;
         check(current.starts == shape.starts[window], "blocks begin elsewhere")?;
         check(core::ptr::eq(current.word(), &page.vacant()[window]), "its word is another's")
+    }
+
+    /// What a row is: blocks of the page at hand, all of them free, and none remembered.
+    fn verify_row(&self, class: Class) -> Result<(), String> {
+        let (bin, bytes) = (&self.bins[class], SHAPES[class].bytes as usize);
+        let Some(first) = bin.row() else { return Ok(()) };
+        let address = |granule: u32| self.base + ((granule as usize) << GRANULE_SHIFT);
+        let page = self.space.page(bin.page).ok_or("no page is at hand")?;
+        let row = address(first)..page.address() + HEAP_PAGE_BYTES;
+        check(row.start >= page.address() && row.start < row.end, "it lies in another page")?;
+        for block in row.clone().step_by(bytes).filter(|block| block + bytes <= row.end) {
+            let place = Place::of(page, class, block).map_err(|_| "no block begins there")?;
+            let vacant = page.vacant()[place.window].load(Ordering::Relaxed);
+            check(vacant & place.bits != 0, "a block of it lives")?;
+        }
+        check(
+            !bin.ring.latest().any(|granule| row.contains(&address(granule))),
+            "a block of it is remembered",
+        )
     }
 
     fn verify_recent(&self, class: Class, problems: &mut String) {
