@@ -96,6 +96,7 @@ impl<S: Source> Heap<S> {
             }
             if let Some(taken) = heap.ask(|space| space.take_blocks(length)) {
                 heap.own().learn();
+                heap.own().runs.came(length);
                 heap.keep_more(&taken);
                 return taken.first();
             }
@@ -104,6 +105,7 @@ impl<S: Source> Heap<S> {
         let pages = bytes.div_ceil(HEAP_PAGE_BYTES);
         let address = heap.ask(|space| space.allocate_run(pages, 1, raised))?;
         heap.begin_run(address, pages);
+        heap.own().runs.came(length);
         Some(address)
     }
 
@@ -128,6 +130,7 @@ impl<S: Source> Heap<S> {
         };
         let address = heap.ask(|space| space.allocate_run(pages, align, raised))?;
         heap.begin_run(address, pages);
+        heap.own().runs.came(length);
         Some(address)
     }
 
@@ -160,8 +163,10 @@ impl<S: Source> Heap<S> {
             let _keeping = self.keeping();
             let own = self.own();
             for block in taken.more() {
+                own.runs.came(block.length);
                 // Kept is what lies in the first region only.
                 if own.granule_of(block.address) >= own.all_granules() || !own.keep(block) {
+                    own.runs.went(block.length);
                     spilled.add(block);
                 }
             }
@@ -318,6 +323,7 @@ impl<S: Source> Own<S> {
         let fits = self.runs.keep(run, links)
             || self.runs.make_room(run.length, spilled, links) && self.runs.keep(run, links);
         if !fits {
+            self.runs.went(run.length);
             spilled.add(run);
         }
     }
