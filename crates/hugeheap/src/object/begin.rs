@@ -14,7 +14,7 @@ use super::heap::{Core, Heap, Own, Shared};
 use super::mark::Mark;
 use super::recent::has_few;
 use super::ring::Places;
-use super::space::{Bitmap, Source};
+use super::space::{Bitmap, Page, Source};
 use crate::arena::HEAP_PAGE_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -59,6 +59,34 @@ impl<S: Source> Own<S> {
         self.gather(class)
     }
 
+    /// Makes a page of the class the one at hand that has no page there, if it has no live block: it was that class's,
+    /// and stays it. Says no for all others. Which blocks are remembered does not matter: none of the class is.
+    ///
+    /// What one thread takes and another frees comes back in whole pages. Each was made a spare one, by an atomic
+    /// exchange of its tag and a look at all that is remembered, and cut again.
+    pub(super) fn begin_again(&mut self, page: Page, class: Class) -> bool {
+        let mark = page.mark();
+        if self.preset.is_some() || mark.live() != 0 || !page.is_empty() {
+            return false;
+        }
+        if mark.listed() != 0 {
+            // It lay in an arena that was closed when the lists were looked at.
+            self.unlink(class, mark);
+        }
+        mark.begin_at_hand(SHAPES[class].windows);
+        self.bring_to_hand_from_beginning(page.address(), class);
+        true
+    }
+
+    /// A page without a live block is the one at hand.
+    #[inline(always)]
+    fn bring_to_hand_from_beginning(&mut self, address: usize, class: Class) {
+        self.bins[class].set_page(address);
+        if let Some(page) = self.page_near(class) {
+            self.bins[class].begin_row((page * WINDOWS * 64) as u32 + (SHAPES[class].first >> GRANULE_SHIFT));
+        }
+    }
+
     /// Cuts the spare page that begins at an address into blocks of a class, and makes it the one at hand.
     #[inline(always)]
     pub(super) fn cut(&mut self, class: Class, address: usize, mark: &Mark, words: &Bitmap) {
@@ -76,10 +104,7 @@ impl<S: Source> Own<S> {
             self.unused_places = unsafe { bin.ring.set_places(self.unused_places) };
             self.space.add_metadata(size_of::<Places>());
         }
-        bin.set_page(address);
-        if let Some(page) = self.page_near(class) {
-            self.bins[class].begin_row((page * WINDOWS * 64) as u32 + (SHAPES[class].first >> GRANULE_SHIFT));
-        }
+        self.bring_to_hand_from_beginning(address, class);
         self.lists[class].pages += 1;
         if self.groups.has(class) {
             self.count_page_of_group(class);

@@ -215,11 +215,11 @@ impl<S: Source> Own<S> {
         if self.space.is_closed(page) {
             return false;
         }
-        let freed = page.freed_by_others();
+        let freed = page.freed_by_others(class);
         let nobody = freed.iter().all(|&bits| bits == 0);
         if nobody && mark.live() != 0 {
             let tag = remote::acknowledge(&mark.tag) & !PENDING;
-            let since = page.freed_by_others().iter().any(|&bits| bits != 0);
+            let since = page.freed_by_others(class).iter().any(|&bits| bits != 0);
             if since && remote::announce(&mark.tag, tag, || {}) {
                 self.queue(page);
             }
@@ -230,12 +230,12 @@ impl<S: Source> Own<S> {
         if lives || reach.remembered_in(page).next().is_some() {
             return false;
         }
-        for (window, word) in page.remote().iter().enumerate() {
-            let twice = remote::take(word) & words[window];
+        page.take_freed(class, |window, bits| {
+            let twice = bits & words[window];
             if twice != 0 {
                 freed_twice(page, class, window, twice);
             }
-        }
+        });
         self.leave_class(class, mark);
         mark.tag.store(0, Ordering::Release);
         vacant.add(page.address());

@@ -16,7 +16,7 @@
 //! program that was done kept 6 MiB for good. And now and then ([`SELDOM`]) all but as many pages of each class
 //! as it has used up since the last time: it comes to these soon.
 
-use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
+use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES};
 use super::heap::{Own, Place, Shared};
 use super::lists::List;
 use super::mistake::{self, Mistake};
@@ -86,7 +86,7 @@ impl<S: Source> Own<S> {
             if self.space.is_closed(page) {
                 self.queue(page);
             } else {
-                self.collect_page(page);
+                self.collect_page(page, false);
             }
         }
         self.collect_queues();
@@ -104,12 +104,12 @@ impl<S: Source> Own<S> {
         space.give_runs(&spilled);
     }
 
-    /// Frees what other threads freed where that helps a class that has no free block known. Says whether it
-    /// did anything.
+    /// Frees what other threads freed where that helps a class that has no free block known, and no page at hand.
+    /// Says whether it did anything.
     pub(super) fn collect_for(&mut self, shared: &Shared, class: Class) -> bool {
         self.sort_inbox(shared);
         // What is not spare has to come from the arenas.
-        self.collect_next(class) || self.spare_count == 0 && self.collect_queues()
+        self.collect_next(class, true) || self.spare_count == 0 && self.collect_queues()
     }
 
     /// Pages in the queues.
@@ -164,7 +164,7 @@ impl<S: Source> Own<S> {
         self.sort_inbox(shared);
         for class in 1..CLASSES {
             let soon = core::mem::take(&mut self.pending.queues[class].used);
-            while self.pending.queues[class].waiting > soon && self.collect_next(class) {}
+            while self.pending.queues[class].waiting > soon && self.collect_next(class, false) {}
         }
         self.collect_runs(shared);
     }
@@ -197,14 +197,15 @@ impl<S: Source> Own<S> {
         self.pending.pages += 1;
     }
 
-    /// Collects the first page of a queue; says no when there is none, or it has to wait.
-    fn collect_next(&mut self, class: Class) -> bool {
+    /// Collects the first page of a queue; says no when there is none, or it has to wait. `wanted`: see
+    /// [`collect_page`](Self::collect_page).
+    fn collect_next(&mut self, class: Class, wanted: bool) -> bool {
         let first = self.space.page(self.first_queued(class));
         if first.is_none_or(|page| self.space.is_closed(page)) {
             return false;
         }
         let Some(page) = self.take_queued(class) else { return false };
-        self.collect_page(page);
+        self.collect_page(page, wanted);
         true
     }
 
@@ -228,26 +229,27 @@ impl<S: Source> Own<S> {
             return false;
         }
         for class in 1..CLASSES {
-            while self.collect_next(class) {}
+            while self.collect_next(class, false) {}
         }
         self.pending.pages < before
     }
 
-    fn collect_page(&mut self, page: Page) {
+    /// `wanted`: its class has no page at hand, and no other one.
+    fn collect_page(&mut self, page: Page, wanted: bool) {
         let class = tag::class(remote::acknowledge(&page.mark().tag));
         // No window of a page that is not at hand is open.
         if self.preset.is_none() && self.bins[class].page != page.address() {
             free_windows(page, class);
         } else {
-            for window in 0..WINDOWS {
-                let bits = remote::take(&page.remote()[window]);
-                if bits != 0 && !self.free_bits(page, &Place { class, window, bits }) {
+            page.take_freed(class, |window, bits| {
+                if !self.free_bits(page, &Place { class, window, bits }) {
                     freed_twice(page, class, window, bits);
                 }
-            }
+            });
         }
         // Once for all windows. Also a page that could not be released because it was pending.
-        if page.tag() & !tag::PENDING == self.tag_of(class) {
+        let own = page.tag() & !tag::PENDING == self.tag_of(class);
+        if own && !(wanted && self.begin_again(page, class)) {
             self.list_or_release(page, class);
         }
     }
@@ -273,11 +275,8 @@ impl<S: Source> Own<S> {
 /// changed once: window by window that was a tenth of what `xmalloc`'s producer does.
 fn free_windows(page: Page, class: Class) {
     let (mut windows, mut blocks) = (0, 0);
-    for (window, word) in page.vacant().iter().enumerate() {
-        let bits = remote::take(&page.remote()[window]);
-        if bits == 0 {
-            continue;
-        }
+    page.take_freed(class, |window, bits| {
+        let word = &page.vacant()[window];
         let vacant = word.load(Ordering::Relaxed);
         if vacant & bits != 0 {
             freed_twice(page, class, window, bits);
@@ -285,7 +284,7 @@ fn free_windows(page: Page, class: Class) {
         word.store(vacant | bits, Ordering::Relaxed);
         windows |= 1 << window;
         blocks += SHAPES[class].blocks_of(window, bits);
-    }
+    });
     page.mark().add_windows(windows);
     page.mark().remove_live(blocks);
 }

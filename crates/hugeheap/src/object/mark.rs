@@ -43,7 +43,7 @@
 use super::class::WINDOWS;
 use super::resized_length::ResizedLength;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The page was in use once.
 const USED: u32 = 1 << 16;
@@ -80,7 +80,8 @@ pub(crate) struct Mark {
     state: AtomicU32,
     pub(crate) links: Links,
     /// Of a page of a span: the links of the third and fourth block that begin there. The first two have those
-    /// of lists, right before these.
+    /// of lists, right before these. Of a page of a class with few blocks the first of these two is what others
+    /// freed there (see [`freed`](super::freed)).
     more_links: [AtomicUsize; SPAN_BLOCKS - 2],
     /// The state at the last look for vacant OS pages, and when some were given back last; 0: never. See
     /// `vacancy`: written by who looks.
@@ -93,6 +94,11 @@ pub(crate) struct Mark {
     /// [`ResizedLength`]); 0: none does, or it is not known.
     resized: AtomicU32,
 }
+
+const _: () = assert!(
+    size_of::<AtomicUsize>() == size_of::<AtomicU64>()
+        && align_of::<AtomicUsize>() == align_of::<AtomicU64>()
+);
 
 // A page of the smallest blocks has the most: one for each bit of its windows.
 const _: () = assert!(2 * AT_HAND + 64 * WINDOWS as u32 * LIVE == 1 << 31);
@@ -229,6 +235,8 @@ impl Mark {
     /// The page is cut into blocks of a class, none of which is live, and at hand: those windows have free ones.
     #[inline(always)]
     pub(super) fn begin_at_hand(&self, windows: u16) {
+        // It may have been a page of a span.
+        self.freed().store(0, Ordering::Relaxed);
         self.change(|state| state & USED | (AT_HAND - LIVE) | u32::from(windows));
     }
 
@@ -280,6 +288,14 @@ impl Mark {
         if self.gone() != 0 {
             self.gone.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// What others freed of a page of a class with few blocks.
+    #[inline(always)]
+    pub(super) fn freed(&self) -> &AtomicU64 {
+        let link: &AtomicUsize = &self.more_links[0];
+        // SAFETY: as large, and aligned alike, as asserted above; the page has no links there.
+        unsafe { &*core::ptr::from_ref(link).cast() }
     }
 
     /// Of a page of a span: whether a block that begins there does not live.
@@ -394,6 +410,14 @@ mod tests {
         assert_eq!(mark.add_free(3), 1);
         mark.set_free(8);
         assert_eq!((mark.free(), mark.live(), mark.listed(), mark.is_used()), (8, 0, 0, true));
+        // It was a page of a span, whose third block was kept before another one.
+        mark.span_link(2).store(usize::MAX, Ordering::Relaxed);
+        mark.begin_at_hand(0);
+        assert_eq!(mark.freed().load(Ordering::Relaxed), 0, "nobody freed any of its blocks");
+        mark.leave_hand();
+        mark.add_live(1);
+        mark.set_free(8);
+        assert!(mark.note_free());
         // As after a fork that another thread's free was in the middle of.
         assert!(mark.note_free());
         assert_eq!((mark.free(), mark.listed(), mark.is_used()), (8, 0, true));

@@ -65,6 +65,7 @@
 //! | `busy` | the mark that a heap is being changed, for forks |
 //! | `remote` | the lock-free steps of freeing another's block |
 //! | `remote_free` | that free, with its checks |
+//! | `freed` | where it is noted |
 //! | `inbox` | pages in which other threads freed, collected late |
 //! | `ownerless` | heaps that wait for an owner |
 //! | `waiting` | their quarantine |
@@ -105,6 +106,7 @@ mod busy;
 pub(crate) mod class;
 mod few;
 mod free;
+mod freed;
 mod global;
 mod handed;
 #[cfg(all(test, loom))]

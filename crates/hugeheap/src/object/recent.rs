@@ -157,7 +157,7 @@ impl<S: Source> Own<S> {
             unsafe { (self.mark_of(number), &*self.vacant.add(number), &*self.remote.add(number)) };
         mark.remove_free(number % WINDOWS);
         let base = self.base + (number << (GRANULE_SHIFT + 6));
-        let window = Window::new(word, remote, SHAPES[class].starts[number % WINDOWS], base);
+        let window = Window::new(class, word, remote, SHAPES[class].starts[number % WINDOWS], base);
         // From now on its free blocks are taken from there.
         self.bins[class].ring.forget_if(RECENT, |granule| granule / 64 == number as u32);
         mark.add_live(window.free().count_ones());

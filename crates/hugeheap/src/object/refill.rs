@@ -73,7 +73,8 @@ impl<S: Source> Own<S> {
             }
             // A page of which others freed all blocks is a spare one afterwards.
             let collected = self.collect_for(shared, class);
-            if collected && (self.next_page(class) || self.spare_count == 0) {
+            let at_hand = self.bins[class].page != 0;
+            if collected && (at_hand || self.next_page(class) || self.spare_count == 0) {
                 continue;
             }
             // What there is may lie in an arena that is closed for a moment.

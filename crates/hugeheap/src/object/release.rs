@@ -406,7 +406,7 @@ impl<S: Source> Space<S> {
 pub(super) fn live_bytes(page: Page, class: Class, address: usize) -> Result<usize, Mistake> {
     let place = Place::of(page, class, address)?;
     let bytes = SHAPES[class].bytes as usize;
-    let gone = page.vacant()[place.window].load(Ordering::Relaxed)
-        | page.remote()[place.window].load(Ordering::Relaxed);
+    let gone =
+        page.vacant()[place.window].load(Ordering::Relaxed) | page.freed_in_window(class, place.window);
     if gone & place.bits != 0 { Err(Mistake::NotLive { bytes }) } else { Ok(bytes) }
 }

@@ -18,6 +18,7 @@
 //! heap that waits for an owner see [`ownerless`](super::ownerless).
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES};
+use super::freed;
 use super::heap::{Core, Heap, Own, Place, Way};
 use super::instructions::in_register;
 use super::mark::Mark;
@@ -72,33 +73,32 @@ impl<S: Source> Heap<S> {
         let mut heap = Self::borrowed(core);
         let own = heap.own();
         let granule = own.granule_of(address);
-        let Some(Way { way, window, mark }) = own.way_to_any(granule) else { return InPending::Refused };
+        let Some(Way { way, mark, .. }) = own.way_to_any(granule) else { return InPending::Refused };
         let tag = way as u32 ^ own.tag;
         if !fits(own, way as u32) {
             return InPending::Refused;
         }
+        let window = in_register(granule) / 64;
         // Addresses, each in one register: of the parts that they are made of there are more than registers
         // that need not be saved.
-        let (vacant, freed) = (own.vacant.wrapping_add(window), own.remote.wrapping_add(window));
+        let vacant = own.vacant.wrapping_add(window);
         let mark = in_register(core::ptr::from_ref(mark) as usize) as *const Mark;
         // SAFETY: windows of the first region have words, and its pages marks.
-        let (vacant, freed, mark) = unsafe {
-            (
-                &*(in_register(vacant as usize) as *const AtomicU64),
-                &*(in_register(freed as usize) as *const AtomicU64),
-                &*mark,
-            )
-        };
-        let bit = 1 << (granule % 64);
-        if vacant.load(Ordering::Relaxed) & bit != 0 {
+        let (vacant, mark) = unsafe { (&*(in_register(vacant as usize) as *const AtomicU64), &*mark) };
+        if vacant.load(Ordering::Relaxed) & 1 << (granule % 64) != 0 {
             return InPending::Refused;
         }
+        let freed = own.remote.wrapping_add(in_register(granule) / 64);
+        // SAFETY: as above.
+        let freed = unsafe { &*(in_register(freed as usize) as *const AtomicU64) };
+        let (freed, bit) = freed::place(tag::class(tag), granule, mark, freed);
+        // Made again, or read again, where few frees need it: there is no register to keep it in.
+        let class = || tag::class(in_register(tag as usize) as u32);
         if !remote::free(freed, bit) {
-            return InPending::Twice(tag::class(tag));
+            return InPending::Twice(class());
         }
-        // Read again, which few frees need: there is no register to keep it in.
-        let whole = is_in_first_window(address)
-            && vacant.load(Ordering::Relaxed) | freed.load(Ordering::Relaxed) == u64::MAX;
+        let gone = || freed::gone_of_first_window(class(), vacant.load(Ordering::Relaxed), freed);
+        let whole = is_in_first_window(address) && gone() == u64::MAX;
         if whole || !remote::is_still_pending(&mark.tag, tag) {
             InPending::Announce(tag)
         } else {
@@ -116,6 +116,7 @@ impl<S: Source> Heap<S> {
         let Some(Way { window, mark, .. }) = own.way_to_any(granule) else { return };
         // SAFETY: windows of the first region have words.
         let (vacant, freed) = unsafe { (&*own.vacant.add(window), &*own.remote.add(window)) };
+        let (freed, _) = freed::place(tag::class(tag), granule, mark, freed);
         own.space.announce(vacant.load(Ordering::Relaxed), freed, (mark, tag), address, &own.announcing);
     }
 }
@@ -132,13 +133,7 @@ impl<S: Source> Own<S> {
         // SAFETY: windows of the first region have words.
         let words = unsafe { (&*self.vacant.add(number), &*self.remote.add(number)) };
         let address = self.base + (granule << GRANULE_SHIFT);
-        self.space.free_for_owner(
-            words,
-            1 << (granule % 64),
-            (mark, way as u32 ^ self.tag),
-            address,
-            &self.announcing,
-        )
+        self.space.free_for_owner(words, (mark, way as u32 ^ self.tag), address, &self.announcing)
     }
 }
 
@@ -164,7 +159,7 @@ impl<S: Source> Space<S> {
         let bytes = SHAPES[class].bytes as usize;
         let place = Place::of(page, class, address)?;
         let words = (&page.vacant()[place.window], &page.remote()[place.window]);
-        match self.free_for_owner(words, place.bits, (page.mark(), tag), address, announcing) {
+        match self.free_for_owner(words, (page.mark(), tag), address, announcing) {
             Elsewhere::Freed => Ok(()),
             Elsewhere::Refused => Err(Mistake::NotLive { bytes }),
             Elsewhere::Twice => Err(Mistake::TwoThreads { bytes }),
@@ -177,20 +172,20 @@ impl<S: Source> Space<S> {
     fn free_for_owner(
         &self,
         (vacant, freed): (&AtomicU64, &AtomicU64),
-        bit: u64,
         (mark, tag): (&Mark, u32),
         address: usize,
         announcing: &AtomicUsize,
     ) -> Elsewhere {
         // Where no live block begins it is 1, also inside of blocks.
-        let owners = vacant.load(Ordering::Relaxed);
-        if owners & bit != 0 {
+        let (owners, granule) = (vacant.load(Ordering::Relaxed), address >> GRANULE_SHIFT);
+        if owners & 1 << (granule % 64) != 0 {
             return Elsewhere::Refused;
         }
         // SAFETY: whoever frees gives the block up.
         if !tag::is_pending(tag) && unsafe { self.free_in_waiting(address, tag::heap(tag)) } {
             return Elsewhere::Freed;
         }
+        let (freed, bit) = freed::place(tag::class(tag), granule, mark, freed);
         if !remote::free(freed, bit) {
             return Elsewhere::Twice;
         }
@@ -212,7 +207,9 @@ impl<S: Source> Space<S> {
         if remote::announce(&mark.tag, tag, || announcing.store(address, Ordering::Relaxed)) {
             self.put_into_inbox(address, tag);
             announcing.store(0, Ordering::Relaxed);
-        } else if owners | freed.load(Ordering::Relaxed) == u64::MAX && is_in_first_window(address) {
+        } else if is_in_first_window(address)
+            && freed::gone_of_first_window(tag::class(tag), owners, freed) == u64::MAX
+        {
             self.count_vacant(tag);
         }
     }

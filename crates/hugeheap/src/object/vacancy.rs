@@ -85,11 +85,6 @@ impl Page {
     pub(super) fn words(self) -> Words {
         self.vacant().each_ref().map(|word| word.load(Ordering::Relaxed))
     }
-
-    /// Blocks that others freed and nobody collected.
-    pub(super) fn freed_by_others(self) -> Words {
-        self.remote().each_ref().map(|word| word.load(Ordering::SeqCst))
-    }
 }
 
 impl<S: Source> Space<S> {
@@ -170,7 +165,7 @@ impl<S: Source> Space<S> {
             }
             let shape = &SHAPES[class];
             // Nobody looks at these where the page is not pending: there are none.
-            let freed = if tag::is_pending(tag) { page.freed_by_others() } else { [0; WINDOWS] };
+            let freed = if tag::is_pending(tag) { page.freed_by_others(class) } else { [0; WINDOWS] };
             let others: u32 = freed.iter().map(|bits| bits.count_ones()).sum();
             // A page at hand counts more than it has, and the free blocks of its open window.
             let at_hand = mark.may_be_at_hand() && mark.live() != u32::from(shape.blocks);

@@ -152,14 +152,14 @@ impl<S: Source> Space<S> {
         if class == 0 || class >= CLASSES || self.is_hardened(tag::heap(tag)) {
             return Claim::Refused;
         }
-        let free = both(&page.words(), &page.freed_by_others());
+        let free = both(&page.words(), &page.freed_by_others(class));
         let lost = |number| {
             let shared = self.registry.shared::<S>(number);
             shared.is_none_or(|shared| shared.state.load(Ordering::Relaxed) == LOST)
         };
         // A full page has nothing to write to, and of one that has not changed since what could be had was had.
         let alike = || {
-            let others = page.freed_by_others().iter().map(|bits| bits.count_ones()).sum();
+            let others = page.freed_by_others(class).iter().map(|bits| bits.count_ones()).sum();
             live_blocks(&SHAPES[class], &free) < SHAPES[class].blocks.into() && !page.mark().is_gone(others)
         };
         let worth = vacant_os_pages(&SHAPES[class], &free, os_page) != 0 || merge && alike();
@@ -217,7 +217,7 @@ impl<S: Source> Space<S> {
             return Ok(None);
         }
         let Some((words, reach)) = at_rest(core, page, self.source().os())? else { return Ok(None) };
-        let freed = page.freed_by_others();
+        let freed = page.freed_by_others(class);
         let others = freed.iter().map(|bits| bits.count_ones()).sum();
         Ok(Some((class, reach.without_remembered(both(&words, &freed), page), others)))
     }

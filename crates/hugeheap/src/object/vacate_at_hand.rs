@@ -86,7 +86,7 @@ impl<S: Source> Space<S> {
             return Ok(());
         }
         let Some((words, reach)) = at_rest_at_hand(core, page, self.source().os())? else { return Ok(()) };
-        let freed = page.freed_by_others();
+        let freed = page.freed_by_others(tag::class(tag));
         let others = freed.iter().map(|bits| bits.count_ones()).sum();
         let shape = &SHAPES[tag::class(tag)];
         let free = reach.without_remembered(both(&words, &freed), page);

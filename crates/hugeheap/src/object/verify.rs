@@ -269,7 +269,7 @@ impl<S: Source> Own<S> {
             let open = starts != 0 && current.base == base;
             live += if open { starts } else { !vacant & starts }.count_ones();
             free |= u16::from(!open && vacant & starts & !self.quarantined(class, base) != 0) << window;
-            let remote = page.remote()[window].load(Ordering::Relaxed);
+            let remote = page.freed_in_window(class, window);
             check(remote & vacant == 0, "another thread freed what is not live")?;
             check(remote == 0 || in_inbox, "another thread's free was forgotten")?;
         }

@@ -179,7 +179,7 @@ impl<S: Source> Space<S> {
 fn live_words(page: Page, class: Class, pending: bool) -> [u64; WINDOWS] {
     let (shape, mut live) = (&SHAPES[class], [0; WINDOWS]);
     for window in (0..WINDOWS).filter(|&window| shape.starts[window] != 0) {
-        let freed = if pending { page.remote()[window].load(Ordering::Relaxed) } else { 0 };
+        let freed = if pending { page.freed_in_window(class, window) } else { 0 };
         live[window] = shape.starts[window] & !page.vacant()[window].load(Ordering::Relaxed) & !freed;
     }
     live

@@ -10,8 +10,9 @@
 //!
 //! The words are those of the page's bitmaps, not copies: see [`bin`](super::bin).
 
-use super::class::GRANULE_SHIFT;
+use super::class::{Class, GRANULE_SHIFT};
 use super::instructions::with_bit;
+use super::recent::has_few;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +36,8 @@ pub(crate) struct Window {
     pub(crate) starts: u64,
     /// Its first byte; [`NOWHERE`] when none is open.
     pub(crate) base: usize,
-    /// Its word in the bitmap of other threads.
+    /// Its word in the bitmap of other threads; of a class with few blocks to a page, of which they note it elsewhere
+    /// (see [`freed`](super::freed)), one that says that they freed all.
     remote: NonNull<AtomicU64>,
 }
 
@@ -43,11 +45,13 @@ impl Window {
     pub(crate) const NONE: Self = Self { word: NOTHING_AT, starts: 0, base: NOWHERE, remote: NOTHING_AT };
 
     pub(crate) fn new(
+        class: Class,
         word: &'static AtomicU64,
         remote: &'static AtomicU64,
         starts: u64,
         base: usize,
     ) -> Self {
+        let remote = if has_few(class) { &NOTHING } else { remote };
         Self { word: NonNull::from(word), starts, base, remote: NonNull::from(remote) }
     }
 

@@ -3,9 +3,10 @@
 //! The functions that the fork handlers call are called here as they call them, without a child: what they see
 //! is the same.
 
+use super::super::class::GRANULE_SHIFT;
 use super::super::heap::Place;
 use super::super::registry::{LOST, OWNED, VISITED, WAITING};
-use super::super::{remote, tag};
+use super::super::{freed, remote, tag};
 use super::*;
 use core::sync::atomic::Ordering;
 
@@ -184,7 +185,9 @@ fn free_without_push(space: &Space<World>, freeing: &mut Heap<World>, block: Non
     let page = space.page(at(block)).expect("ours");
     let tag = page.tag();
     let place = Place::of(page, tag::class(tag), at(block)).expect("a block");
-    assert!(remote::free(&page.remote()[place.window], place.bits));
+    let (word, bit) =
+        freed::place(place.class, at(block) >> GRANULE_SHIFT, page.mark(), &page.remote()[place.window]);
+    assert!(remote::free(word, bit));
     let own = freeing.own();
     assert!(remote::announce(&page.mark().tag, tag, || own.announcing.store(at(block), Ordering::Relaxed)));
 }

@@ -1,8 +1,8 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
-use super::super::class::class_of;
+use super::super::class::{GRANULE_SHIFT, class_of};
 use super::super::heap::{Own, Place};
-use super::super::tag;
+use super::super::{freed, tag};
 use super::hardened::child;
 use super::*;
 use core::sync::atomic::Ordering;
@@ -55,24 +55,32 @@ const SIZES: [usize; 8] = [16, 48, 200, 512, 1000, 5000, 30_000, 2_500_000];
 fn a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out() {
     const WHICH: &str = "HUGEHEAP_TEST_BLOCK";
     let test = "threads::a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out";
-    // Of three pages, the last one at hand.
-    for which in ["3", "998"] {
+    // Of three pages and of sixty, the last one at hand.
+    for (which, bytes) in [("3 48", 48), ("998 48", 48), ("3 1000", 1024), ("998 1000", 1024)] {
         let output = child(test, (WHICH, which), || {
-            let number: usize = std::env::var(WHICH).expect("set").parse().expect("a number");
+            let which = std::env::var(WHICH).expect("set");
+            let (number, bytes) = which.split_once(' ').expect("two numbers");
+            let (number, bytes): (usize, usize) =
+                (number.parse().expect("a number"), bytes.parse().expect("a number"));
             let (space, mut heap) = heap();
             let mut other = space.acquire().expect("memory");
-            let blocks = heap.take_many(1000, 48);
+            let blocks = heap.take_many(1000, bytes);
             let page = space.page(at(blocks[number])).expect("it has blocks");
-            let place = Place::of(page, class_of(48), at(blocks[number])).expect("a block begins there");
+            let place = Place::of(page, class_of(bytes), at(blocks[number])).expect("a block begins there");
             heap.give(blocks[number]).expect("live");
             // The other thread was stopped after it had found the block live.
-            page.remote()[place.window].fetch_or(place.bits, Ordering::SeqCst);
+            let granule = at(blocks[number]) >> GRANULE_SHIFT;
+            let (word, bit) = freed::place(place.class, granule, page.mark(), &page.remote()[place.window]);
+            word.fetch_or(bit, Ordering::SeqCst);
             other.give(blocks[number - 1]).expect("live");
             heap.trim();
         });
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{which}: {said}");
-        assert!(said.contains("size class 48: two threads freed the block"), "{which}: {said}");
+        assert!(
+            said.contains(&format!("size class {bytes}: two threads freed the block")),
+            "{which}: {said}"
+        );
     }
 }
 

@@ -120,8 +120,9 @@ pub(super) fn vacant_bytes(space: &Space<World>, arena: usize) -> usize {
     let pages = (arena..arena + ARENA_BYTES).step_by(HEAP_PAGE_BYTES).filter_map(|page| space.page(page));
     let cut = pages.filter(|page| (1..CLASSES).contains(&tag::class(page.tag())));
     cut.map(|page| {
-        let shape = &class::SHAPES[tag::class(page.tag())];
-        let free = both(&page.words(), &page.freed_by_others());
+        let number = tag::class(page.tag());
+        let shape = &class::SHAPES[number];
+        let free = both(&page.words(), &page.freed_by_others(number));
         vacant_os_pages(shape, &free, 4096).count_ones() as usize * 4096
     })
     .sum()

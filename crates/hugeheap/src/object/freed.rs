@@ -1,0 +1,154 @@
+//! Where it is noted what other threads freed in a page, until its owner collects it.
+//!
+//! ```text
+//!   blocks of up to 512 bytes     a bit for each granule: the page's other bitmap, a word for each window
+//!   longer ones                   a bit for each 256 bytes: one word, in the page's mark
+//!                                 bits 4n … 4n + 3 are those of window n
+//! ```
+//!
+//! No two blocks of more than 512 bytes begin in the same 256 bytes. Whoever frees one reads the page's tag, in the
+//! same cache line as the word, and whoever collects the page reads and writes all of that line anyway. In the
+//! bitmap the bits of eight blocks of 2 KiB are in eight words of two lines: each page that had been freed by another
+//! thread took its owner eight atomic exchanges, and both threads two cache lines more that the other one had
+//! written.
+
+use super::class::{Class, SHAPES, WINDOWS};
+use super::instructions::in_register;
+use super::mark::Mark;
+use super::recent::has_few;
+use super::remote;
+use super::space::Page;
+use super::vacancy::Words;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Granules for which the word in a mark has one bit, as a power of two.
+const BIT_SHIFT: u32 = 4;
+
+/// Bits of that word for each window.
+const BITS: u32 = 64 / WINDOWS as u32;
+
+const _: () = assert!(BITS << BIT_SHIFT == 64, "those of a window are all of its granules");
+
+/// All granules of those bits of a window.
+const GRANULES: [u64; 1 << BITS] = {
+    let mut granules = [0; 1 << BITS];
+    let mut bits = 0;
+    while bits < granules.len() {
+        let mut bit = 0;
+        while bit < BITS {
+            if bits >> bit & 1 != 0 {
+                granules[bits] |= ((1 << (1 << BIT_SHIFT)) - 1) << (bit << BIT_SHIFT);
+            }
+            bit += 1;
+        }
+        bits += 1;
+    }
+    granules
+};
+
+/// The granules of a window, of the word in a mark.
+#[inline(always)]
+fn granules_of(word: u64, window: usize) -> u64 {
+    GRANULES[(word >> (BITS as usize * window)) as usize % GRANULES.len()]
+}
+
+/// The word, and the bit in it, for a block that begins at a granule of a page with that mark. `word`: that of its
+/// window in the bitmap.
+#[inline(always)]
+pub(super) fn place<'a>(
+    class: Class,
+    granule: usize,
+    mark: &'a Mark,
+    word: &'a AtomicU64,
+) -> (&'a AtomicU64, u64) {
+    let few = has_few(class);
+    let word = if few { mark.freed() } else { word };
+    let shift = if few { BIT_SHIFT } else { 0 };
+    (word, 1 << (in_register(granule >> shift) % 64))
+}
+
+/// Which granules of the first window have no live block: `vacant` is its word in the bitmap of the owner, `freed`
+/// where it is noted what others freed.
+#[inline(always)]
+pub(super) fn gone_of_first_window(class: Class, vacant: u64, freed: &AtomicU64) -> u64 {
+    let freed = freed.load(Ordering::Relaxed);
+    vacant | if has_few(class) { granules_of(freed, 0) } else { freed }
+}
+
+impl Page {
+    /// What others freed of a page of that class, by window, and nobody collected.
+    pub(super) fn freed_by_others(self, class: Class) -> Words {
+        if has_few(class) {
+            let word = self.mark().freed().load(Ordering::SeqCst);
+            return core::array::from_fn(|window| granules_of(word, window) & SHAPES[class].starts[window]);
+        }
+        self.remote().each_ref().map(|word| word.load(Ordering::SeqCst))
+    }
+
+    /// The same of one window.
+    pub(super) fn freed_in_window(self, class: Class, window: usize) -> u64 {
+        if has_few(class) {
+            let word = self.mark().freed().load(Ordering::Relaxed);
+            return granules_of(word, window) & SHAPES[class].starts[window];
+        }
+        self.remote()[window].load(Ordering::Relaxed)
+    }
+
+    /// Takes it, by the owner: of each window that has some.
+    #[inline(always)]
+    pub(super) fn take_freed(self, class: Class, mut each: impl FnMut(usize, u64)) {
+        if has_few(class) {
+            let mut word = remote::take(self.mark().freed());
+            while word != 0 {
+                let window = (word.trailing_zeros() / BITS) as usize;
+                each(window, granules_of(word, window) & SHAPES[class].starts[window]);
+                word &= !((GRANULES.len() as u64 - 1) << (BITS as usize * window));
+            }
+            return;
+        }
+        for (window, word) in self.remote().iter().enumerate() {
+            let bits = remote::take(word);
+            if bits != 0 {
+                each(window, bits);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::class::{CLASSES, GRANULE_SHIFT};
+    use super::super::tests::space;
+    use super::*;
+
+    /// How it is noted, and how it is read, are two functions for each of the two places.
+    #[test]
+    fn each_block_that_is_noted_is_the_one_that_is_taken() {
+        let space = space();
+        let mut pages = [0; CLASSES];
+        assert_eq!(space.take_pages(&mut pages, 0), CLASSES, "memory");
+        for (class, page) in pages.into_iter().enumerate().skip(1) {
+            let (shape, page) = (&SHAPES[class], space.page(page).expect("just taken"));
+            for block in 0..u32::from(shape.blocks) {
+                let address = page.address() + (shape.first + block * shape.bytes) as usize;
+                let granule = address >> GRANULE_SHIFT;
+                let (window, bit) = (granule / 64 % WINDOWS, 1 << (granule % 64));
+                assert_eq!(page.freed_in_window(class, window) & bit, 0, "{} bytes: {block}", shape.bytes);
+                let (word, noted) = place(class, granule, page.mark(), &page.remote()[window]);
+                assert!(remote::free(word, noted), "{} bytes: nobody noted {block} before", shape.bytes);
+                assert_eq!(page.freed_in_window(class, window) & bit, bit);
+                assert_eq!(page.freed_by_others(class)[window] & bit, bit);
+            }
+            let first = gone_of_first_window(
+                class,
+                !shape.starts[0],
+                place(class, page.address() >> GRANULE_SHIFT, page.mark(), &page.remote()[0]).0,
+            );
+            assert_eq!(first, u64::MAX, "{} bytes", shape.bytes);
+            let mut taken = [0; WINDOWS];
+            page.take_freed(class, |window, bits| taken[window] |= bits);
+            assert_eq!(taken, shape.starts, "{} bytes: all of them, and nothing else", shape.bytes);
+            page.take_freed(class, |_, _| panic!("all were taken"));
+        }
+    }
+}
