@@ -33,7 +33,7 @@ struct hh_bin_4 {
     uint64_t *word;         /* of the open window, a bit per 16 bytes: no live block begins there */
     uint64_t starts;        /* blocks begin there */
     uintptr_t base;         /* first byte of the window; odd when none is open */
-    const uint64_t *remote; /* a bit per 16 bytes: another thread freed the block, or that is not to be seen here */
+    const uint64_t *remote; /* a bit per 16 bytes: another thread freed the block */
     uint64_t rest[4];
 };
 

@@ -15,6 +15,7 @@ use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, SHAPES};
 use super::heap::{Core, Heap, Own, Way};
 use super::instructions::{in_register, with_bit};
 use super::mistake::{self, Mistake};
+use super::recent::MANY;
 use super::remote_free::InPending;
 use super::space::Source;
 use super::tag;
@@ -135,7 +136,7 @@ impl<S: Source> Heap<S> {
             let granule =
                 (address.as_ptr() as usize).wrapping_sub(bin.current.base).rotate_right(GRANULE_SHIFT);
             if granule < 64 {
-                if bin.current.put(granule) {
+                if bin.current.put(granule, bytes > MANY) {
                     return;
                 }
             } else {

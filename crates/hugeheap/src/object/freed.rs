@@ -12,12 +12,13 @@
 //! thread took its owner eight atomic exchanges, and both threads two cache lines more that the other one had
 //! written.
 
-use super::class::{Class, SHAPES, WINDOWS};
+use super::class::{Class, SHAPES, SIZES, WINDOWS};
 use super::instructions::in_register;
 use super::mark::Mark;
-use super::recent::has_few;
+use super::recent::{FEW, has_few};
 use super::remote;
 use super::space::Page;
+use super::tag::{self, CLASSES_IN_TAG};
 use super::vacancy::Words;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,27 +53,47 @@ fn granules_of(word: u64, window: usize) -> u64 {
     GRANULES[(word >> (BITS as usize * window)) as usize % GRANULES.len()]
 }
 
-/// The word, and the bit in it, for a block that begins at a granule of a page with that mark. `word`: that of its
-/// window in the bitmap.
+/// The number of the bit for a block of a class with few that begins at a granule.
+#[inline(always)]
+pub(super) fn number_in_mark(granule: usize) -> usize {
+    (granule >> BIT_SHIFT) % 64
+}
+
+/// Where it is noted for a window of a page with that mark. `word`: the window's in the bitmap.
+#[inline(always)]
+pub(super) fn word<'a>(class: Class, mark: &'a Mark, word: &'a AtomicU64) -> &'a AtomicU64 {
+    if has_few(class) { mark.freed() } else { word }
+}
+
+/// Whether the class in a tag is one with few: one comparison for both ends.
+#[inline(always)]
+fn is_of_few(tag: u32) -> bool {
+    tag.wrapping_sub(tag::tag(0, FEW)) & tag::tag(0, CLASSES_IN_TAG) < tag::tag(0, SIZES - FEW)
+}
+
+/// The word, and the bit in it, for a block that begins at a granule of a page with that mark and tag. `word`: that of
+/// its window in the bitmap.
+///
+/// No branch: where sizes are mixed it is not foreseen which of the two it is.
 #[inline(always)]
 pub(super) fn place<'a>(
-    class: Class,
+    tag: u32,
     granule: usize,
     mark: &'a Mark,
     word: &'a AtomicU64,
 ) -> (&'a AtomicU64, u64) {
-    let few = has_few(class);
+    let few = is_of_few(tag);
     let word = if few { mark.freed() } else { word };
     let shift = if few { BIT_SHIFT } else { 0 };
     (word, 1 << (in_register(granule >> shift) % 64))
 }
 
-/// Which granules of the first window have no live block: `vacant` is its word in the bitmap of the owner, `freed`
-/// where it is noted what others freed.
+/// Which granules of the first window of a page with that tag have no live block: `vacant` is its word in the bitmap
+/// of the owner, `freed` where it is noted what others freed.
 #[inline(always)]
-pub(super) fn gone_of_first_window(class: Class, vacant: u64, freed: &AtomicU64) -> u64 {
+pub(super) fn gone_of_first_window(tag: u32, vacant: u64, freed: &AtomicU64) -> u64 {
     let freed = freed.load(Ordering::Relaxed);
-    vacant | if has_few(class) { granules_of(freed, 0) } else { freed }
+    vacant | if is_of_few(tag) { granules_of(freed, 0) } else { freed }
 }
 
 impl Page {
@@ -121,6 +142,15 @@ mod tests {
     use super::super::tests::space;
     use super::*;
 
+    #[test]
+    fn the_tag_of_a_page_says_whether_its_class_has_few() {
+        for (heap, pending) in [(1, 0), (2, 0), (0x7_ffff, 0), (1, tag::PENDING), (0x7_ffff, tag::PENDING)] {
+            for class in 0..=CLASSES_IN_TAG {
+                assert_eq!(is_of_few(tag::tag(heap, class) | pending), has_few(class), "{class}");
+            }
+        }
+    }
+
     /// How it is noted, and how it is read, are two functions for each of the two places.
     #[test]
     fn each_block_that_is_noted_is_the_one_that_is_taken() {
@@ -134,15 +164,15 @@ mod tests {
                 let granule = address >> GRANULE_SHIFT;
                 let (window, bit) = (granule / 64 % WINDOWS, 1 << (granule % 64));
                 assert_eq!(page.freed_in_window(class, window) & bit, 0, "{} bytes: {block}", shape.bytes);
-                let (word, noted) = place(class, granule, page.mark(), &page.remote()[window]);
+                let (word, noted) = place(tag::tag(0, class), granule, page.mark(), &page.remote()[window]);
                 assert!(remote::free(word, noted), "{} bytes: nobody noted {block} before", shape.bytes);
                 assert_eq!(page.freed_in_window(class, window) & bit, bit);
                 assert_eq!(page.freed_by_others(class)[window] & bit, bit);
             }
             let first = gone_of_first_window(
-                class,
+                tag::tag(0, class),
                 !shape.starts[0],
-                place(class, page.address() >> GRANULE_SHIFT, page.mark(), &page.remote()[0]).0,
+                place(tag::tag(0, class), page.address() >> GRANULE_SHIFT, page.mark(), &page.remote()[0]).0,
             );
             assert_eq!(first, u64::MAX, "{} bytes", shape.bytes);
             let mut taken = [0; WINDOWS];

@@ -18,6 +18,7 @@
 //! in a list, so it is lost to nobody when it is forgotten.
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
+use super::freed;
 use super::heap::{Core, Heap, Own, window_number};
 use super::instructions::without_bit;
 use super::ring::{GATHERED, GATHERED_OF_FEW, RECENT};
@@ -30,7 +31,10 @@ use core::sync::atomic::{Ordering, compiler_fence};
 /// The first class of which blocks are always gathered: above 512 bytes a window has one or two, and to open it
 /// costs as much as to gather eight. From 256 bytes on no program with one thread was faster, and `xmalloc`
 /// with two took a quarter longer.
-pub(super) const FEW: Class = small_class_of(512) + 1;
+pub(super) const FEW: Class = small_class_of(MANY) + 1;
+
+/// Bytes above which a request gets a block of a class of which a window [has few](has_few).
+pub(super) const MANY: usize = 512;
 
 /// Whether a window has so few blocks of that class that they are always gathered.
 #[inline(always)]
@@ -157,7 +161,8 @@ impl<S: Source> Own<S> {
             unsafe { (self.mark_of(number), &*self.vacant.add(number), &*self.remote.add(number)) };
         mark.remove_free(number % WINDOWS);
         let base = self.base + (number << (GRANULE_SHIFT + 6));
-        let window = Window::new(class, word, remote, SHAPES[class].starts[number % WINDOWS], base);
+        let window =
+            Window::new(word, freed::word(class, mark, remote), SHAPES[class].starts[number % WINDOWS], base);
         // From now on its free blocks are taken from there.
         self.bins[class].ring.forget_if(RECENT, |granule| granule / 64 == number as u32);
         mark.add_live(window.free().count_ones());

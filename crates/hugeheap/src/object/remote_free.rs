@@ -91,13 +91,13 @@ impl<S: Source> Heap<S> {
         let freed = own.remote.wrapping_add(in_register(granule) / 64);
         // SAFETY: as above.
         let freed = unsafe { &*(in_register(freed as usize) as *const AtomicU64) };
-        let (freed, bit) = freed::place(tag::class(tag), granule, mark, freed);
+        let (freed, bit) = freed::place(tag, granule, mark, freed);
         // Made again, or read again, where few frees need it: there is no register to keep it in.
-        let class = || tag::class(in_register(tag as usize) as u32);
+        let again = || in_register(tag as usize) as u32;
         if !remote::free(freed, bit) {
-            return InPending::Twice(class());
+            return InPending::Twice(tag::class(again()));
         }
-        let gone = || freed::gone_of_first_window(class(), vacant.load(Ordering::Relaxed), freed);
+        let gone = || freed::gone_of_first_window(again(), vacant.load(Ordering::Relaxed), freed);
         let whole = is_in_first_window(address) && gone() == u64::MAX;
         if whole || !remote::is_still_pending(&mark.tag, tag) {
             InPending::Announce(tag)
@@ -116,7 +116,7 @@ impl<S: Source> Heap<S> {
         let Some(Way { window, mark, .. }) = own.way_to_any(granule) else { return };
         // SAFETY: windows of the first region have words.
         let (vacant, freed) = unsafe { (&*own.vacant.add(window), &*own.remote.add(window)) };
-        let (freed, _) = freed::place(tag::class(tag), granule, mark, freed);
+        let (freed, _) = freed::place(tag, granule, mark, freed);
         own.space.announce(vacant.load(Ordering::Relaxed), freed, (mark, tag), address, &own.announcing);
     }
 }
@@ -185,7 +185,7 @@ impl<S: Source> Space<S> {
         if !tag::is_pending(tag) && unsafe { self.free_in_waiting(address, tag::heap(tag)) } {
             return Elsewhere::Freed;
         }
-        let (freed, bit) = freed::place(tag::class(tag), granule, mark, freed);
+        let (freed, bit) = freed::place(tag, granule, mark, freed);
         if !remote::free(freed, bit) {
             return Elsewhere::Twice;
         }
@@ -207,9 +207,7 @@ impl<S: Source> Space<S> {
         if remote::announce(&mark.tag, tag, || announcing.store(address, Ordering::Relaxed)) {
             self.put_into_inbox(address, tag);
             announcing.store(0, Ordering::Relaxed);
-        } else if is_in_first_window(address)
-            && freed::gone_of_first_window(tag::class(tag), owners, freed) == u64::MAX
-        {
+        } else if is_in_first_window(address) && freed::gone_of_first_window(tag, owners, freed) == u64::MAX {
             self.count_vacant(tag);
         }
     }

@@ -25,12 +25,12 @@
 //! runs that nobody wants just now: a hundred buffers of 64 to 512 KiB, the oldest replaced each time, had 8 MiB
 //! kept for them and 52 MiB resident, which were 41 then, and a thousand of 16 to 128 KiB 99 and 89.
 //!
-//! Or where it stays a small part of what lives: with hundreds of live runs of many lengths a few of each length
-//! are nearly always enough for the next one, and cost little beside them. Kept were half a mebibyte, whatever
-//! lived: one in three of such blocks came from the arenas, by the lock that all threads share. `larson
-//! least=4000 most=40000`, 110 MiB live in each thread, takes 0.72 of the time with a sixteenth, with two threads
-//! 0.65, and has 2 % more memory; with an eighth 0.60 and 0.54, and 3.5; with a thirty-second 0.80 and 0.78,
-//! and 1.
+//! Or, for a short run, where it stays a small part of what lives: with hundreds of live runs of many lengths a few
+//! of each length are nearly always enough for the next one, and cost little beside them. Kept were half a
+//! mebibyte, whatever lived: one in three of such blocks came from the arenas, by the lock that all threads share.
+//! `larson least=4000 most=40000`, 110 MiB live in each thread, takes 0.68 of the time with a sixteenth, with two
+//! threads 0.57, and has 1 to 2 % more memory; with an eighth 0.60 and 0.54, and 3.5. With a twenty-fourth 0.77, and
+//! 0.75 to 0.96: two threads wait for the lock again.
 //!
 //! A fork by another thread may come between any two instructions of the owner: the heap is not marked as busy
 //! here, for which a child would lose all of it. So what is kept changes with one store, that of a list's first
@@ -57,6 +57,11 @@ const DRAINED: u32 = 2;
 
 /// The part of what lives, as a divisor, up to which the limit grows though what is kept has not drained: see
 /// above.
+/// KiB of the longest run for which it does. A longer one is used for so long that the lock does not matter, and
+/// was what made the hundred buffers of 64 to 512 KiB keep 2 MiB more; `larson least=16 most=100000` takes 1.05 of
+/// the time that it takes without this bound, half of what it took.
+const SHORT: u32 = 64;
+
 const LIVE: u32 = 16;
 
 /// Runs that go to the arenas together, at most.
@@ -234,7 +239,7 @@ impl RunCache {
         if *spilled > 0 {
             *spilled -= 1;
             let drained = self.kib == 0 || self.kib + KIB[length] <= before / DRAINED;
-            if drained || before + KIB[length] <= self.live() / LIVE {
+            if drained || KIB[length] <= SHORT && before + KIB[length] <= self.live() / LIVE {
                 self.limit = (before + KIB[length]).min(MOST);
             }
         }

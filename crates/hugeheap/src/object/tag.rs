@@ -83,9 +83,12 @@ pub(crate) const fn is_pending_elsewhere(difference: u32) -> bool {
     difference.rotate_right(HEAP_SHIFT).wrapping_sub(BIT + 1) < BIT - 1
 }
 
+/// The highest class that a tag has room for; all bits of one.
+pub(super) const CLASSES_IN_TAG: Class = 63;
+
 /// The class in a tag.
 pub(crate) const fn class(tag: u32) -> Class {
-    (tag >> CLASS_SHIFT) as Class & 63
+    (tag >> CLASS_SHIFT) as Class & CLASSES_IN_TAG
 }
 
 /// The number of the heap in a tag.

@@ -10,9 +10,9 @@
 //!
 //! The words are those of the page's bitmaps, not copies: see [`bin`](super::bin).
 
-use super::class::{Class, GRANULE_SHIFT};
+use super::class::GRANULE_SHIFT;
+use super::freed;
 use super::instructions::with_bit;
-use super::recent::has_few;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +36,8 @@ pub(crate) struct Window {
     pub(crate) starts: u64,
     /// Its first byte; [`NOWHERE`] when none is open.
     pub(crate) base: usize,
-    /// Its word in the bitmap of other threads; of a class with few blocks to a page, of which they note it elsewhere
-    /// (see [`freed`](super::freed)), one that says that they freed all.
+    /// Where other threads note what they free: its word in their bitmap, or the one in its page's mark (see
+    /// [`freed`](super::freed)).
     remote: NonNull<AtomicU64>,
 }
 
@@ -45,13 +45,11 @@ impl Window {
     pub(crate) const NONE: Self = Self { word: NOTHING_AT, starts: 0, base: NOWHERE, remote: NOTHING_AT };
 
     pub(crate) fn new(
-        class: Class,
         word: &'static AtomicU64,
         remote: &'static AtomicU64,
         starts: u64,
         base: usize,
     ) -> Self {
-        let remote = if has_few(class) { &NOTHING } else { remote };
         Self { word: NonNull::from(word), starts, base, remote: NonNull::from(remote) }
     }
 
@@ -90,12 +88,18 @@ impl Window {
     }
 
     /// Puts the block of a granule back, for a caller that has not looked at the page's tag; says no when none
-    /// is live there, or another thread freed it and the owner has not collected that yet.
+    /// is live there, or another thread freed it and the owner has not collected that yet. `few`: it is one of a
+    /// class with [few blocks to a page](super::recent::has_few).
     #[inline(always)]
-    pub(crate) fn put(&self, granule: usize) -> bool {
+    pub(crate) fn put(&self, granule: usize, few: bool) -> bool {
         let vacant = self.word().load(Ordering::Relaxed);
-        let gone = vacant | self.remote().load(Ordering::Acquire);
-        let live = gone >> (granule % 64) & 1 == 0;
+        let remote = self.remote().load(Ordering::Acquire);
+        let live = if few {
+            let others = remote >> freed::number_in_mark(self.base / 16 + granule);
+            (vacant >> (granule % 64) | others) & 1 == 0
+        } else {
+            (vacant | remote) >> (granule % 64) & 1 == 0
+        };
         if live {
             self.word().store(with_bit(vacant, granule), Ordering::Relaxed);
         }

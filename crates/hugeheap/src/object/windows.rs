@@ -7,6 +7,7 @@
 //! at all words is needed once for all the blocks that were freed meanwhile.
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES, WINDOWS};
+use super::freed;
 use super::heap::{Core, Heap, Own};
 use super::instructions::{in_register, without_bit};
 use super::mark::Mark;
@@ -104,7 +105,12 @@ impl<S: Source> Own<S> {
         // SAFETY: as above.
         unsafe {
             let remote = &*self.remote.add(number);
-            self.bins.get_unchecked_mut(class).set_current(Window::new(class, word, remote, starts, base));
+            self.bins.get_unchecked_mut(class).set_current(Window::new(
+                word,
+                freed::word(class, mark, remote),
+                starts,
+                base,
+            ));
         }
         let granule = (vacant & starts).trailing_zeros() as usize;
         word.store(without_bit(vacant, granule), Ordering::Relaxed);
@@ -121,7 +127,7 @@ impl<S: Source> Own<S> {
         }
         let base = page.address() + (window << (GRANULE_SHIFT + 6));
         page.mark().add_live((word.load(Ordering::Relaxed) & starts).count_ones());
-        Some(Window::new(class, word, &page.remote()[window], starts, base))
+        Some(Window::new(word, freed::word(class, page.mark(), &page.remote()[window]), starts, base))
     }
 
     /// Leaves the current window of a bin.

@@ -186,7 +186,7 @@ fn free_without_push(space: &Space<World>, freeing: &mut Heap<World>, block: Non
     let tag = page.tag();
     let place = Place::of(page, tag::class(tag), at(block)).expect("a block");
     let (word, bit) =
-        freed::place(place.class, at(block) >> GRANULE_SHIFT, page.mark(), &page.remote()[place.window]);
+        freed::place(tag, at(block) >> GRANULE_SHIFT, page.mark(), &page.remote()[place.window]);
     assert!(remote::free(word, bit));
     let own = freeing.own();
     assert!(remote::announce(&page.mark().tag, tag, || own.announcing.store(at(block), Ordering::Relaxed)));

@@ -70,7 +70,7 @@ fn a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_o
             heap.give(blocks[number]).expect("live");
             // The other thread was stopped after it had found the block live.
             let granule = at(blocks[number]) >> GRANULE_SHIFT;
-            let (word, bit) = freed::place(place.class, granule, page.mark(), &page.remote()[place.window]);
+            let (word, bit) = freed::place(page.tag(), granule, page.mark(), &page.remote()[place.window]);
             word.fetch_or(bit, Ordering::SeqCst);
             other.give(blocks[number - 1]).expect("live");
             heap.trim();
