@@ -57,12 +57,12 @@ const DRAINED: u32 = 2;
 
 /// The part of what lives, as a divisor, up to which the limit grows though what is kept has not drained: see
 /// above.
+const LIVE: u32 = 16;
+
 /// KiB of the longest run for which it does. A longer one is used for so long that the lock does not matter, and
 /// was what made the hundred buffers of 64 to 512 KiB keep 2 MiB more; `larson least=16 most=100000` takes 1.05 of
 /// the time that it takes without this bound, half of what it took.
 const SHORT: u32 = 64;
-
-const LIVE: u32 = 16;
 
 /// Runs that go to the arenas together, at most.
 pub(super) const TOGETHER: usize = 32;
