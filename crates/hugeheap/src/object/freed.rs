@@ -53,12 +53,6 @@ fn granules_of(word: u64, window: usize) -> u64 {
     GRANULES[(word >> (BITS as usize * window)) as usize % GRANULES.len()]
 }
 
-/// The number of the bit for a block of a class with few that begins at a granule.
-#[inline(always)]
-pub(super) fn number_in_mark(granule: usize) -> usize {
-    (granule >> BIT_SHIFT) % 64
-}
-
 /// Where it is noted for a window of a page with that mark. `word`: the window's in the bitmap.
 #[inline(always)]
 pub(super) fn word<'a>(class: Class, mark: &'a Mark, word: &'a AtomicU64) -> &'a AtomicU64 {

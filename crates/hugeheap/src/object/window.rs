@@ -11,7 +11,6 @@
 //! The words are those of the page's bitmaps, not copies: see [`bin`](super::bin).
 
 use super::class::GRANULE_SHIFT;
-use super::freed;
 use super::instructions::with_bit;
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -89,17 +88,14 @@ impl Window {
 
     /// Puts the block of a granule back, for a caller that has not looked at the page's tag; says no when none
     /// is live there, or another thread freed it and the owner has not collected that yet. `few`: it is one of a
-    /// class with [few blocks to a page](super::recent::has_few).
+    /// class with [few blocks to a page](super::recent::has_few). Then it says no where others freed any block of
+    /// the page: the bit of this one is a shift away, and collecting them all is the next thing to do anyway.
     #[inline(always)]
     pub(crate) fn put(&self, granule: usize, few: bool) -> bool {
         let vacant = self.word().load(Ordering::Relaxed);
         let remote = self.remote().load(Ordering::Acquire);
-        let live = if few {
-            let others = remote >> freed::number_in_mark(self.base / 16 + granule);
-            (vacant >> (granule % 64) | others) & 1 == 0
-        } else {
-            (vacant | remote) >> (granule % 64) & 1 == 0
-        };
+        let gone = if few { vacant } else { vacant | remote };
+        let live = gone >> (granule % 64) & 1 == 0 && (!few || remote == 0);
         if live {
             self.word().store(with_bit(vacant, granule), Ordering::Relaxed);
         }
