@@ -59,11 +59,11 @@ impl<S: Source> Own<S> {
         self.gather(class)
     }
 
-    /// Makes a page of the class the one at hand that has no page there, if it has no live block: it was that class's,
-    /// and stays it. Says no for all others. Which blocks are remembered does not matter: none of the class is.
+    /// Makes a page of a class that has none at hand, and of which no block is remembered, the one at hand, if the
+    /// page has no live block; says no otherwise.
     ///
-    /// What one thread takes and another frees comes back in whole pages. Each was made a spare one, by an atomic
-    /// exchange of its tag and a look at all that is remembered, and cut again.
+    /// What one thread takes and another frees comes back in whole pages. Each became a spare one, by an atomic
+    /// exchange of its tag and a look at all that is remembered, and was cut again.
     pub(super) fn begin_again(&mut self, page: Page, class: Class) -> bool {
         let mark = page.mark();
         if self.preset.is_some() || mark.live() != 0 || !page.is_empty() {

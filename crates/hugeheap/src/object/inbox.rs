@@ -248,8 +248,8 @@ impl<S: Source> Own<S> {
             });
         }
         // Once for all windows. Also a page that could not be released because it was pending.
-        let own = page.tag() & !tag::PENDING == self.tag_of(class);
-        if own && !(wanted && self.begin_again(page, class)) {
+        let stays = page.tag() & !tag::PENDING == self.tag_of(class);
+        if stays && !(wanted && self.begin_again(page, class)) {
             self.list_or_release(page, class);
         }
     }
