@@ -247,7 +247,14 @@ impl<S: Source> Heap<S> {
             Found::Run(page) if bytes > MAX_BLOCK && space.fits_run(page, bytes) => (bytes_of(page), true),
             Found::Run(page) if bytes <= MAX_BLOCK || is_guarded(page) => (bytes_of(page), false),
             Found::Pages if bytes <= MAX_BLOCK => (space.pages_bytes(start)?, false),
-            Found::Run(_) | Found::Pages => return space.resize_pages(start, bytes),
+            Found::Pages => return space.resize_pages(start, bytes),
+            Found::Run(page) => {
+                let before = self.own().length_of_own(page);
+                let resized = space.resize_pages(start, bytes);
+                let after = self.own().length_of_own(page);
+                self.own().runs.resized(before, after);
+                return resized;
+            }
         };
         Ok(if stays { Resized::Here(address) } else { Resized::Has(have) })
     }

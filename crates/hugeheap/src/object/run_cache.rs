@@ -197,8 +197,18 @@ impl RunCache {
         true
     }
 
+    /// A live run has another length, each of this heap's if it has one.
+    pub(super) fn resized(&mut self, before: Option<Length>, after: Option<Length>) {
+        if let Some(length) = before {
+            self.went(length);
+        }
+        if let Some(length) = after {
+            self.came(length);
+        }
+    }
+
     /// KiB of this heap's that live, as far as it knows.
-    fn live(&self) -> u32 {
+    pub(super) fn live(&self) -> u32 {
         self.lent.saturating_sub(self.kib)
     }
 

@@ -272,6 +272,11 @@ impl<S: Source> Own<S> {
         if self.preset.is_some() { MAX_BLOCK } else { MAX_BINNED }
     }
 
+    /// The length of the live run that begins at a page, if that is this heap's.
+    pub(super) fn length_of_own(&self, page: Page) -> Option<Length> {
+        (page.tag() == self.tag_of(RUN)).then(|| Kept::run(page.address(), page.mark()).length)
+    }
+
     /// Finds the link of what is kept.
     #[inline(always)]
     pub(super) fn run_links(&self) -> impl Fn(Kept) -> &'static AtomicUsize + Copy + use<S> {

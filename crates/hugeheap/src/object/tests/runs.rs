@@ -47,6 +47,44 @@ fn a_run_that_others_freed_is_taken_when_the_queues_are_looked_at() {
     heap.check_empty();
 }
 
+/// One that had become shorter was counted with the length that it had once: a program that read files into long
+/// buffers, and cut these to what it had read, kept 8 MiB.
+#[test]
+fn what_was_resized_lives_with_the_length_it_has() {
+    let (_, mut heap) = heap();
+    for (bytes, resized, live) in [(400_000, 100_000, 112), (600_000, 40_000, 48), (200_000, 3_000_000, 0)] {
+        let mut run = heap.take(bytes);
+        // SAFETY: live, and not used any more by its first address.
+        run = unsafe { heap.try_reallocate(run, resized) }.expect("live").expect("memory");
+        assert_eq!(heap.own().runs.live(), live, "{bytes} bytes, {resized} now");
+        heap.give(run).expect("live");
+        assert_eq!(heap.own().runs.live(), 0, "{bytes} bytes, {resized} then");
+    }
+    heap.check_empty();
+}
+
+#[test]
+fn of_many_runs_that_replace_each_other_a_part_is_kept_and_few_are_asked_for() {
+    let (space, mut heap) = heap();
+    let mut state = 1;
+    let mut random = || random(&mut state) as usize;
+    let mut live: Vec<_> = (0..1500).map(|_| heap.take(8_000 + random() % 32_000)).collect();
+    let mut before = 0;
+    for round in 0..20_000 {
+        if round == 10_000 {
+            before = asked(space);
+        }
+        let gone = live.swap_remove(random() % live.len());
+        heap.give(gone).expect("live");
+        live.push(heap.take(8_000 + random() % 32_000));
+    }
+    let asked = asked(space) - before;
+    assert!(asked < 10_000 / 40, "{asked} of 10000");
+    heap.check();
+    heap.give_all(live);
+    heap.check_empty();
+}
+
 #[test]
 fn buffers_that_come_and_go_are_had_without_the_arenas() {
     for (count, bytes) in [(100, 16 << 10), (20, 100_000), (8, 500_000), (1, 200_000)] {
