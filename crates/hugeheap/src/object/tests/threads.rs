@@ -1,6 +1,6 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
-use super::super::class::{GRANULE_SHIFT, class_of};
+use super::super::class::{GRANULE_SHIFT, MAX_BINNED, class_of};
 use super::super::heap::{Own, Place};
 use super::super::{freed, tag};
 use super::hardened::child;
@@ -81,6 +81,34 @@ fn a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_o
             said.contains(&format!("size class {bytes}: two threads freed the block")),
             "{which}: {said}"
         );
+    }
+}
+
+/// In its open window the owner looks at where others note what they free, before it looks at the page's tag.
+#[test]
+fn a_block_of_the_open_window_that_another_thread_freed_is_not_freed_again_by_its_size() {
+    const BYTES: &str = "HUGEHEAP_TEST_BYTES";
+    let test = "threads::a_block_of_the_open_window_that_another_thread_freed_is_not_freed_again_by_its_size";
+    for bytes in SIZES.into_iter().filter(|&bytes| bytes <= MAX_BINNED) {
+        let output = child(test, (BYTES, &bytes.to_string()), || {
+            let bytes = std::env::var(BYTES).expect("set").parse().expect("a number");
+            let (space, mut heap) = heap();
+            let mut other = space.acquire().expect("memory");
+            let blocks = [(); 3].map(|()| heap.take(bytes));
+            other.give(blocks[0]).expect("live");
+            // One beside it is nobody else's.
+            // SAFETY: live.
+            unsafe { heap.free_sized(blocks[1], bytes) };
+            heap.check();
+            println!("so far");
+            other.give(blocks[2]).expect("live");
+            // SAFETY: it is not live, which is found out.
+            unsafe { heap.free_sized(blocks[2], bytes) };
+        });
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(String::from_utf8_lossy(&output.stdout).contains("so far"), "{bytes}: {said}");
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{bytes}: {said}");
+        assert!(said.contains("sized free"), "{bytes}: {said}");
     }
 }
 
