@@ -37,11 +37,12 @@ reserve=(
 # What starts its own program again, which the host's kernel cannot run.
 start=(
     arena::tests::forks::a_child_without_memory_for_a_live_arena_ends_with_a_line_that_says_so
+    object::tests::checks::freed_by_another_thread_and_then_by_the_owner_in_its_open_window_by_its_size
+    object::tests::checks::freed_by_the_owner_and_by_another_thread_at_the_same_instant
     object::tests::hardened::a_write_behind_a_large_block_faults
     object::tests::hardened::a_write_behind_a_long_run_faults
     object::tests::hardened::a_write_behind_a_short_run_faults
     object::tests::hardened::the_environment_asks_for_hardened_heaps
-    object::tests::threads::a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out
 )
 # System calls that the emulator does not have.
 call=(

@@ -3,6 +3,7 @@
 //! ```text
 //!   refill ─▶ new_page ─▶ cut ─▶ its first window is opened, or its first blocks are remembered
 //!   gather ─▶ begin ────▶ cut ─▶ its first blocks are remembered, in one step: where a spare page is what the long way would come to
+//!   collect ─▶ begin_again ────▶ as after `cut`: a page of the class that needs one, of which others freed all blocks
 //! ```
 //!
 //! A page of few blocks is used up soon: of those of 2 KiB every eighth allocation needs another one. The long

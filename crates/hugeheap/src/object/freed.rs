@@ -53,6 +53,12 @@ fn granules_of(word: u64, window: usize) -> u64 {
     GRANULES[(word >> (BITS as usize * window)) as usize % GRANULES.len()]
 }
 
+/// The blocks of a window of such a class that are noted in that word.
+#[inline(always)]
+fn blocks_of(class: Class, word: u64, window: usize) -> u64 {
+    granules_of(word, window) & SHAPES[class].starts[window]
+}
+
 /// Where it is noted for a window of a page with that mark. `word`: the window's in the bitmap.
 #[inline(always)]
 pub(super) fn word<'a>(class: Class, mark: &'a Mark, word: &'a AtomicU64) -> &'a AtomicU64 {
@@ -95,7 +101,7 @@ impl Page {
     pub(super) fn freed_by_others(self, class: Class) -> Words {
         if has_few(class) {
             let word = self.mark().freed().load(Ordering::SeqCst);
-            return core::array::from_fn(|window| granules_of(word, window) & SHAPES[class].starts[window]);
+            return core::array::from_fn(|window| blocks_of(class, word, window));
         }
         self.remote().each_ref().map(|word| word.load(Ordering::SeqCst))
     }
@@ -104,7 +110,7 @@ impl Page {
     pub(super) fn freed_in_window(self, class: Class, window: usize) -> u64 {
         if has_few(class) {
             let word = self.mark().freed().load(Ordering::Relaxed);
-            return granules_of(word, window) & SHAPES[class].starts[window];
+            return blocks_of(class, word, window);
         }
         self.remote()[window].load(Ordering::Relaxed)
     }
@@ -116,7 +122,7 @@ impl Page {
             let mut word = remote::take(self.mark().freed());
             while word != 0 {
                 let window = (word.trailing_zeros() / BITS) as usize;
-                each(window, granules_of(word, window) & SHAPES[class].starts[window]);
+                each(window, blocks_of(class, word, window));
                 word &= !((GRANULES.len() as u64 - 1) << (BITS as usize * window));
             }
             return;

@@ -71,7 +71,7 @@ impl<S: Source> Own<S> {
             if self.next_page(class) {
                 continue;
             }
-            // A page of which others freed all blocks is a spare one afterwards.
+            // A page of which others freed all blocks is the one at hand afterwards, or a spare one.
             let collected = self.collect_for(shared, class);
             let at_hand = self.bins[class].page != 0;
             if collected && (at_hand || self.next_page(class) || self.spare_count == 0) {

@@ -78,9 +78,9 @@ impl<S: Source> Heap<S> {
         if !fits(own, way as u32) {
             return InPending::Refused;
         }
+        // Addresses, each in one register, and the window made anew for each: of the parts that they are made of
+        // there are more than registers that need not be saved.
         let window = in_register(granule) / 64;
-        // Addresses, each in one register: of the parts that they are made of there are more than registers
-        // that need not be saved.
         let vacant = own.vacant.wrapping_add(window);
         let mark = in_register(core::ptr::from_ref(mark) as usize) as *const Mark;
         // SAFETY: windows of the first region have words, and its pages marks.

@@ -122,8 +122,8 @@ pub(crate) struct RunCache {
     kept: [usize; LENGTHS],
     kib: u32,
     /// KiB that came from the arenas and did not go there again: what lives and what is kept, as far as this heap
-    /// knows. Other threads free blocks of spans that it took, and it frees theirs; so no more than it has to be
-    /// for the limit to be the highest.
+    /// knows. Others keep blocks of spans that it took, and give back runs of it that nobody came for, and it keeps
+    /// theirs; so no more than it has to be for the limit to be the highest.
     lent: u32,
     limit: u32,
     low: u32,

@@ -105,7 +105,6 @@ impl<S: Source> Heap<S> {
         let pages = bytes.div_ceil(HEAP_PAGE_BYTES);
         let address = heap.ask(|space| space.allocate_run(pages, 1, raised))?;
         heap.begin_run(address, pages);
-        heap.own().runs.came(length);
         Some(address)
     }
 
@@ -130,7 +129,6 @@ impl<S: Source> Heap<S> {
         };
         let address = heap.ask(|space| space.allocate_run(pages, align, raised))?;
         heap.begin_run(address, pages);
-        heap.own().runs.came(length);
         Some(address)
     }
 
@@ -147,6 +145,7 @@ impl<S: Source> Heap<S> {
             page.vacant()[BYTES_WORD].store(0, Ordering::Relaxed);
             page.mark().set_free(pages as u16);
             page.mark().tag.store(own.tag_of(RUN), Ordering::Release);
+            own.runs.came(Kept::run(start, page.mark()).length);
         }
     }
 

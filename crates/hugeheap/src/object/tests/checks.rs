@@ -1,6 +1,12 @@
 //! Wrong frees: each is told apart, and changes nothing.
 
+use super::super::class::{GRANULE_SHIFT, class_of};
+use super::super::freed;
+use super::super::heap::Place;
+use super::hardened::child;
 use super::*;
+use core::sync::atomic::Ordering;
+use std::os::unix::process::ExitStatusExt;
 use std::thread;
 
 /// The answer of both ways to free, which agree, and after which everything is as before.
@@ -212,40 +218,110 @@ fn freed_twice_while_the_page_is_spare() {
     heap.check_empty();
 }
 
+/// Of each kind of class: what others freed is noted in two places.
+const NOTED: [usize; 2] = [48, 1024];
+
 #[test]
 fn freed_twice_by_another_thread() {
-    let (space, mut heap) = heap();
-    let mut other = space.acquire().expect("memory");
-    let blocks = heap.take_many(1000, 48);
-    other.give(blocks[0]).expect("live");
-    // Before the owner collected it, and after.
-    assert_eq!(refused(&mut other, at(blocks[0])), Mistake::TwoThreads { bytes: 48 });
-    assert_eq!(refused(&mut heap, at(blocks[0])), Mistake::NotLive { bytes: 48 });
-    assert_eq!(refused(&mut other, at(blocks[0])), Mistake::NotLive { bytes: 48 });
-    heap.give_all(blocks[1..].iter().copied());
-    heap.check_empty();
+    for bytes in NOTED {
+        let (space, mut heap) = heap();
+        let mut other = space.acquire().expect("memory");
+        let blocks = heap.take_many(1000, bytes);
+        other.give(blocks[0]).expect("live");
+        // Before the owner collected it, and after.
+        assert_eq!(refused(&mut other, at(blocks[0])), Mistake::TwoThreads { bytes });
+        assert_eq!(heap.usable_size(blocks[0]), Err(Mistake::NotLive { bytes }));
+        assert_eq!(refused(&mut heap, at(blocks[0])), Mistake::NotLive { bytes });
+        assert_eq!(refused(&mut other, at(blocks[0])), Mistake::NotLive { bytes });
+        heap.give_all(blocks[1..].iter().copied());
+        heap.check_empty();
+    }
 }
 
 #[test]
 fn freed_by_the_owner_and_then_by_another_thread() {
-    let (space, mut heap) = heap();
-    let mut other = space.acquire().expect("memory");
-    let blocks = heap.take_many(1000, 48);
-    // Away from the current window.
-    heap.give(blocks[3]).expect("live");
-    assert_eq!(refused(&mut other, at(blocks[3])), Mistake::NotLive { bytes: 48 });
-    assert_eq!(other.usable_size(blocks[3]), Err(Mistake::NotLive { bytes: 48 }));
-    heap.check();
-    other.check();
+    for bytes in NOTED {
+        let (space, mut heap) = heap();
+        let mut other = space.acquire().expect("memory");
+        let blocks = heap.take_many(1000, bytes);
+        // Away from the current window.
+        heap.give(blocks[3]).expect("live");
+        assert_eq!(refused(&mut other, at(blocks[3])), Mistake::NotLive { bytes });
+        assert_eq!(other.usable_size(blocks[3]), Err(Mistake::NotLive { bytes }));
+        heap.check();
+        other.check();
+    }
 }
 
 #[test]
 fn freed_by_the_owner_in_its_open_window_and_then_by_another_thread() {
-    let (space, mut heap) = heap();
-    let mut other = space.acquire().expect("memory");
-    let block = heap.take(48);
-    heap.give(block).expect("live");
-    assert_eq!(refused(&mut other, at(block)), Mistake::NotLive { bytes: 48 });
+    for bytes in NOTED {
+        let (space, mut heap) = heap();
+        let mut other = space.acquire().expect("memory");
+        let block = heap.take(bytes);
+        assert!(heap.own().bins[class_of(bytes)].current.is_open());
+        heap.give(block).expect("live");
+        assert_eq!(refused(&mut other, at(block)), Mistake::NotLive { bytes });
+    }
+}
+
+/// What a child said that did a deed with so many bytes and the block of that number, for which it was ended.
+fn ended(test: &str, (bytes, number): (usize, usize), deed: impl FnOnce(usize, usize)) -> String {
+    const WHICH: &str = "HUGEHEAP_TEST_BLOCK";
+    let output = child(&format!("checks::{test}"), (WHICH, &format!("{bytes} {number}")), || {
+        let which = std::env::var(WHICH).expect("set");
+        let (bytes, number) = which.split_once(' ').expect("two numbers");
+        deed(bytes.parse().expect("a number"), number.parse().expect("a number"));
+    });
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{number} of {bytes} bytes: {said}");
+    said
+}
+
+/// In its open window the owner looks at where others note what they free, before it looks at the page's tag.
+#[test]
+fn freed_by_another_thread_and_then_by_the_owner_in_its_open_window_by_its_size() {
+    let test = "freed_by_another_thread_and_then_by_the_owner_in_its_open_window_by_its_size";
+    for bytes in NOTED {
+        let said = ended(test, (bytes, 0), |bytes, _| {
+            let (space, mut heap) = heap();
+            let mut other = space.acquire().expect("memory");
+            // The only one of its class: of whichever that is, it is taken out of a window.
+            let block = heap.take(bytes);
+            assert!(heap.own().bins[class_of(bytes)].current.is_open());
+            other.give(block).expect("live");
+            // SAFETY: it is not live, which is found out.
+            unsafe { heap.free_sized(block, bytes) };
+        });
+        let expected = format!("size class {bytes}: nothing live begins at the address");
+        assert!(said.contains(&expected), "{bytes} bytes: {said}");
+    }
+}
+
+/// The owner frees by a plain store, so neither saw the other. It comes out when the owner takes back what
+/// others freed, in the page at hand and in any other.
+#[test]
+fn freed_by_the_owner_and_by_another_thread_at_the_same_instant() {
+    let test = "freed_by_the_owner_and_by_another_thread_at_the_same_instant";
+    // Of three pages and of sixty, the last one at hand.
+    for (bytes, number) in NOTED.into_iter().flat_map(|bytes| [(bytes, 3), (bytes, 998)]) {
+        let said = ended(test, (bytes, number), |bytes, number| {
+            let (space, mut heap) = heap();
+            let mut other = space.acquire().expect("memory");
+            let blocks = heap.take_many(1000, bytes);
+            let page = space.page(at(blocks[number])).expect("it has blocks");
+            let place = Place::of(page, class_of(bytes), at(blocks[number])).expect("a block begins there");
+            heap.give(blocks[number]).expect("live");
+            // The other thread was stopped after it had found the block live.
+            let granule = at(blocks[number]) >> GRANULE_SHIFT;
+            let (word, bit) = freed::place(page.tag(), granule, page.mark(), &page.remote()[place.window]);
+            word.fetch_or(bit, Ordering::SeqCst);
+            other.give(blocks[number - 1]).expect("live");
+            heap.trim();
+        });
+        let expected = format!("size class {bytes}: two threads freed the block");
+        assert!(said.contains(&expected), "{number} of {bytes} bytes: {said}");
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Free blocks are found again, whichever way they went: by random steps through all doors of a heap, each of
 //! them followed by a look at everything that is kept.
 
+use super::super::class::{SHAPES, class_of};
+use super::super::heap::SPARES;
 use super::super::ring::RECENT;
 use super::*;
 use proptest::prelude::*;
@@ -234,6 +236,27 @@ fn what_another_thread_freed_is_collected_before_a_spare_page_is_begun() {
             heap.give_all(again.into_iter().chain(blocks).chain(other));
             heap.check_empty();
         }
+    }
+}
+
+/// It became a spare one, where all that a heap keeps were there, and half of these went to the arenas.
+#[test]
+fn a_page_that_others_freed_as_a_whole_is_begun_again_where_its_class_needs_one() {
+    for bytes in SIZES.into_iter().filter(|&bytes| bytes != 4096) {
+        let (space, mut heap) = heap();
+        let mut other = space.acquire().expect("memory");
+        let blocks = heap.take_many(SHAPES[class_of(bytes)].blocks.into(), bytes);
+        let page = page_of(blocks[0]);
+        let mut more = heap.take_many((SPARES + 2) * (HEAP_PAGE_BYTES / 4096), 4096);
+        while heap.own().spare_count < SPARES as u32 {
+            heap.give(more.pop().expect("enough")).expect("live");
+        }
+        other.give_all(blocks);
+        let again = heap.take(bytes);
+        assert_eq!((page_of(again), heap.own().spare_count), (page, SPARES as u32), "{bytes} bytes");
+        heap.check();
+        heap.give_all(more.into_iter().chain([again]));
+        heap.check_empty();
     }
 }
 

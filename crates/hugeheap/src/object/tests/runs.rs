@@ -2,6 +2,7 @@
 //! nobody needs them.
 
 use super::super::handed::handed;
+use super::super::lengths::{KIB, length_of};
 use super::super::registry::WAITING;
 use super::threads::random;
 use super::*;
@@ -47,8 +48,26 @@ fn a_run_that_others_freed_is_taken_when_the_queues_are_looked_at() {
     heap.check_empty();
 }
 
-/// One that had become shorter was counted with the length that it had once: a program that read files into long
-/// buffers, and cut these to what it had read, kept 8 MiB.
+/// Of runs and of blocks of spans, kept, spilled, and given back.
+#[test]
+fn what_lives_is_what_was_taken_and_not_freed() {
+    for bytes in [5_000, 12_000, 30_000, 100_000, 500_000] {
+        let (_, mut heap) = heap();
+        let kib = KIB[length_of(bytes).expect("one of them")];
+        let blocks = heap.take_many(100, bytes);
+        assert_eq!(heap.own().runs.live(), 100 * kib, "{bytes} bytes");
+        heap.give_all(blocks[30..].iter().copied());
+        assert_eq!(heap.own().runs.live(), 30 * kib, "{bytes} bytes");
+        heap.give_all(blocks[..30].iter().copied());
+        assert_eq!(heap.own().runs.live(), 0, "{bytes} bytes");
+        heap.trim();
+        assert_eq!(heap.own().runs.live(), 0, "{bytes} bytes, and nothing is kept");
+        heap.check_empty();
+    }
+}
+
+/// One that became shorter was counted with the length that it had once: what is kept would have gone by blocks
+/// that did not live.
 #[test]
 fn what_was_resized_lives_with_the_length_it_has() {
     let (_, mut heap) = heap();

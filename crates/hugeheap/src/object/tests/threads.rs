@@ -1,13 +1,11 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
-use super::super::class::{GRANULE_SHIFT, MAX_BINNED, class_of};
-use super::super::heap::{Own, Place};
-use super::super::{freed, tag};
-use super::hardened::child;
+use super::super::class::class_of;
+use super::super::heap::Own;
+use super::super::tag;
 use super::*;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
-use std::os::unix::process::ExitStatusExt;
 use std::sync::mpsc;
 use std::thread;
 
@@ -48,66 +46,6 @@ unsafe impl Send for Parcel {}
 
 /// Sizes of all kinds: small and medium blocks, page runs, large blocks.
 const SIZES: [usize; 8] = [16, 48, 200, 512, 1000, 5000, 30_000, 2_500_000];
-
-/// The owner frees by a plain store, so neither saw the other. It comes out when the owner takes back what
-/// others freed, in the page at hand and in any other.
-#[test]
-fn a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out() {
-    const WHICH: &str = "HUGEHEAP_TEST_BLOCK";
-    let test = "threads::a_block_that_its_owner_and_another_thread_free_at_the_same_instant_is_found_out";
-    // Of three pages and of sixty, the last one at hand.
-    for (which, bytes) in [("3 48", 48), ("998 48", 48), ("3 1000", 1024), ("998 1000", 1024)] {
-        let output = child(test, (WHICH, which), || {
-            let which = std::env::var(WHICH).expect("set");
-            let (number, bytes) = which.split_once(' ').expect("two numbers");
-            let (number, bytes): (usize, usize) =
-                (number.parse().expect("a number"), bytes.parse().expect("a number"));
-            let (space, mut heap) = heap();
-            let mut other = space.acquire().expect("memory");
-            let blocks = heap.take_many(1000, bytes);
-            let page = space.page(at(blocks[number])).expect("it has blocks");
-            let place = Place::of(page, class_of(bytes), at(blocks[number])).expect("a block begins there");
-            heap.give(blocks[number]).expect("live");
-            // The other thread was stopped after it had found the block live.
-            let granule = at(blocks[number]) >> GRANULE_SHIFT;
-            let (word, bit) = freed::place(page.tag(), granule, page.mark(), &page.remote()[place.window]);
-            word.fetch_or(bit, Ordering::SeqCst);
-            other.give(blocks[number - 1]).expect("live");
-            heap.trim();
-        });
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{which}: {said}");
-        assert!(
-            said.contains(&format!("size class {bytes}: two threads freed the block")),
-            "{which}: {said}"
-        );
-    }
-}
-
-/// In its open window the owner looks at where others note what they free, before it looks at the page's tag.
-#[test]
-fn a_block_of_the_open_window_that_another_thread_freed_is_not_freed_again_by_its_size() {
-    const BYTES: &str = "HUGEHEAP_TEST_BYTES";
-    let test = "threads::a_block_of_the_open_window_that_another_thread_freed_is_not_freed_again_by_its_size";
-    for bytes in SIZES.into_iter().filter(|&bytes| bytes <= MAX_BINNED) {
-        let output = child(test, (BYTES, &bytes.to_string()), || {
-            let bytes = std::env::var(BYTES).expect("set").parse().expect("a number");
-            let (space, mut heap) = heap();
-            let mut other = space.acquire().expect("memory");
-            // The only one of its class: of whichever that is, it is taken out of a window.
-            let block = heap.take(bytes);
-            assert!(heap.own().bins[class_of(bytes)].current.is_open());
-            other.give(block).expect("live");
-            println!("so far");
-            // SAFETY: it is not live, which is found out.
-            unsafe { heap.free_sized(block, bytes) };
-        });
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(String::from_utf8_lossy(&output.stdout).contains("so far"), "{bytes}: {said}");
-        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{bytes}: {said}");
-        assert!(said.contains("nothing live begins at the address"), "{bytes}: {said}");
-    }
-}
 
 /// It is in no list before, nor is it put into one.
 #[test]
