@@ -1,6 +1,5 @@
 //! Frees by other threads, heaps of ended threads, many threads at once.
 
-use super::super::class::class_of;
 use super::super::heap::Own;
 use super::super::tag;
 use super::*;
