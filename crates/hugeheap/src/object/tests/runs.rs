@@ -48,14 +48,14 @@ fn a_run_that_others_freed_is_taken_when_the_queues_are_looked_at() {
     heap.check_empty();
 }
 
-/// Of runs and of blocks of spans, kept, spilled, and given back.
+/// Of runs and of blocks of spans: kept, spilled, too long to be kept, and given back.
 #[test]
 fn what_lives_is_what_was_taken_and_not_freed() {
-    for bytes in [5_000, 12_000, 30_000, 100_000, 500_000] {
+    for bytes in [5_000, 12_000, 30_000, 100_000, 500_000, 700_000] {
         let (_, mut heap) = heap();
         let kib = KIB[length_of(bytes).expect("one of them")];
-        let blocks = heap.take_many(100, bytes);
-        assert_eq!(heap.own().runs.live(), 100 * kib, "{bytes} bytes");
+        let blocks = heap.take_many(60, bytes);
+        assert_eq!(heap.own().runs.live(), 60 * kib, "{bytes} bytes");
         heap.give_all(blocks[30..].iter().copied());
         assert_eq!(heap.own().runs.live(), 30 * kib, "{bytes} bytes");
         heap.give_all(blocks[..30].iter().copied());
@@ -64,6 +64,14 @@ fn what_lives_is_what_was_taken_and_not_freed() {
         assert_eq!(heap.own().runs.live(), 0, "{bytes} bytes, and nothing is kept");
         heap.check_empty();
     }
+    // With one block of a span come others, for which there is no room.
+    let (_, mut heap) = heap();
+    heap.up_and_down(16, 32 << 10);
+    assert_eq!(heap.own().runs.kib(), 512);
+    let block = heap.take(5_000);
+    assert_eq!(heap.own().runs.live(), KIB[length_of(5_000).expect("one of them")]);
+    heap.give(block).expect("live");
+    heap.check_empty();
 }
 
 /// One that became shorter was counted with the length that it had once: what is kept would have gone by blocks
