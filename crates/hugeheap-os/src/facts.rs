@@ -337,6 +337,10 @@ pub trait Facts {
     /// Time since an arbitrary point, never going back. Does not allocate.
     fn now(&self) -> Duration;
 
+    /// [`now`](Self::now) as of the kernel's last timer interrupt, 10 ms ago at most: for a quarter of the time that it
+    /// takes to read the clock itself. Does not allocate.
+    fn recently(&self) -> Duration;
+
     /// Time a processor has worked for the calling thread, in the kernel too, never going back: what something
     /// really took on a busy host. Does not allocate.
     fn thread_time(&self) -> Duration;

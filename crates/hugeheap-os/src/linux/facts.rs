@@ -106,6 +106,10 @@ impl Facts for Linux {
         host::now()
     }
 
+    fn recently(&self) -> Duration {
+        host::recently()
+    }
+
     fn thread_time(&self) -> Duration {
         host::thread_time()
     }

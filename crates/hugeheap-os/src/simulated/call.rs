@@ -114,6 +114,8 @@ calls! {
     Merged "read(/proc/self/ksm_merging_pages)" &[libc::ENOENT],
     /// `Facts::now`. Cannot fail.
     Now "clock_gettime(CLOCK_MONOTONIC)" &[],
+    /// `Facts::recently`. Cannot fail.
+    Recently "clock_gettime(CLOCK_MONOTONIC_COARSE)" &[],
     /// `Facts::thread_time`. Cannot fail.
     ThreadTime "clock_gettime(CLOCK_THREAD_CPUTIME_ID)" &[],
     /// A page fault that made an OS page resident. Only counted and priced.

@@ -131,6 +131,10 @@ impl Facts for Kernel {
         self.certain(Call::Now, |state| state.clock.now)
     }
 
+    fn recently(&self) -> Duration {
+        self.certain(Call::Recently, |state| state.clock.noted())
+    }
+
     fn thread_time(&self) -> Duration {
         self.certain(Call::ThreadTime, |state| state.clock.worked)
     }

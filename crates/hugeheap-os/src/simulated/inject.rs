@@ -111,6 +111,9 @@ impl Injector {
     }
 }
 
+/// Time between two interrupts of the timer, with the usual 250 in a second.
+const TICK: Duration = Duration::from_millis(4);
+
 /// Simulated time and what calls cost.
 pub(super) struct Clock {
     pub(super) now: Duration,
@@ -132,6 +135,11 @@ impl Clock {
 
     pub(super) fn set_preemption(&mut self, call: Call, time: Duration) {
         self.preemptions[call as usize] = time;
+    }
+
+    /// The time at the last interrupt of the timer.
+    pub(super) fn noted(&self) -> Duration {
+        self.now - Duration::from_nanos((self.now.as_nanos() % TICK.as_nanos()) as u64)
     }
 
     pub(super) fn spend(&mut self, call: Call, times: u64) {

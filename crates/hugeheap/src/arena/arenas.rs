@@ -215,7 +215,7 @@ impl<O: Os> Arenas<O> {
     /// `None` when the system has no memory or address space; counted.
     pub fn allocate(&mut self, pages: u32) -> Option<NonZeroUsize> {
         debug_assert!((1..=HEAP_PAGES).contains(&pages));
-        let now = self.now();
+        let now = self.recently();
         let id = self.arena_with_room(pages, pages < BIG_RUN, now)?;
         let arena = self.table.arena_mut(id);
         let first = if pages >= BIG_RUN {
@@ -231,7 +231,7 @@ impl<O: Os> Arenas<O> {
     /// are 128 at most.
     pub(crate) fn allocate_aligned(&mut self, pages: u32, align: u32) -> Option<NonZeroUsize> {
         debug_assert!(pages > 0 && align.is_power_of_two() && pages + align <= HEAP_PAGES);
-        let now = self.now();
+        let now = self.recently();
         let id = match self.arena_with_aligned(pages, align) {
             Some(id) => id,
             None => self.arena_with_room(pages + align - 1, false, now)?,
@@ -291,7 +291,8 @@ impl<O: Os> Arenas<O> {
             self.broken.remove(&mut self.table, id);
             Some(id)
         } else {
-            self.take_whole(now)
+            // Exactly: how soon one arena follows another is a matter of milliseconds.
+            self.take_whole(self.now())
         }
     }
 
@@ -355,7 +356,7 @@ impl<O: Os> Arenas<O> {
 
     /// Takes back pages of an arena that were in use: a run without a start any more, or the end of one.
     pub(super) fn take_back(&mut self, id: ArenaId, pages: u128) {
-        let now = self.now();
+        let now = self.recently();
         self.no_more_used(id, pages, now);
         let live = self.counters.live;
         self.demand.record(now, live);
@@ -366,6 +367,7 @@ impl<O: Os> Arenas<O> {
     pub(super) fn no_more_used(&mut self, id: ArenaId, pages: u128, now: u64) {
         let before = order::longest_when_filed(self.arena(id));
         self.unfile(id);
+        let now = self.emptied_at(id, pages, now);
         let arena = self.table.arena_mut(id);
         arena.in_use &= !pages;
         arena.changed(now);
@@ -375,6 +377,12 @@ impl<O: Os> Arenas<O> {
         self.counters.retained += pages_bytes(pages);
         self.file(id);
         self.counters.live -= pages_bytes(pages);
+    }
+
+    /// When pages of an arena are no more used, `now` about: exactly if none is then. Empty arenas are used and given
+    /// back in the order in which they became so, and not before a millisecond has passed.
+    pub(super) fn emptied_at(&self, id: ArenaId, pages: u128, now: u64) -> u64 {
+        if self.arena(id).in_use & !pages == 0 { self.now() } else { now }
     }
 
     /// Length in bytes of the live run that begins at `address`.

@@ -30,7 +30,7 @@ impl<O: Os> Arenas<O> {
     /// takes them from different places has neighbouring ones, as long as there is room.
     pub fn allocate_pages(&mut self, to: &mut [usize], from: u32) -> usize {
         debug_assert!(from < HEAP_PAGES);
-        let now = self.now();
+        let now = self.recently();
         let small = to.len() < GROWING;
         let mut count = 0;
         while count < to.len() && (count == 0 || !self.would_make()) {
@@ -77,7 +77,7 @@ impl<O: Os> Arenas<O> {
     /// # Errors
     /// An address that is not a live run of one page. Others may have been taken back, each of them whole.
     pub fn free_pages(&mut self, pages: &[usize]) -> Result<(), (usize, BadFree)> {
-        let now = self.now();
+        let now = self.recently();
         let mut freed = 0;
         let result = pages.chunks(BATCH).try_for_each(|pages| self.free_batch(pages, now, &mut freed));
         self.looks.freed(freed * HEAP_PAGE_BYTES as u64);
@@ -92,7 +92,7 @@ impl<O: Os> Arenas<O> {
     /// # Errors
     /// An address where none begins. Those before it have been taken back.
     pub(crate) fn free_runs(&mut self, runs: &[usize]) -> Result<(), (usize, BadFree)> {
-        let now = self.now();
+        let now = self.recently();
         let result = runs.iter().try_for_each(|&run| {
             let (id, page, length) = self.live_run(run).map_err(|bad| (run, bad))?;
             self.table.arena_mut(id).starts &= !(1 << page);
@@ -125,6 +125,7 @@ impl<O: Os> Arenas<O> {
                 left &= !(u64::from(bit != 0) << index);
             }
             self.unfile(id);
+            let now = self.emptied_at(id, taken, now);
             let arena = self.table.arena_mut(id);
             arena.in_use &= !taken;
             arena.starts &= !taken;

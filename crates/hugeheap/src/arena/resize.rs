@@ -56,7 +56,7 @@ impl<O: Os> Arenas<O> {
     /// runs from above. Among longer runs it gets the lower end: when all had the middle, 400 lists of 40,000
     /// elements took 1.5 times their memory, because nothing fits between lists that have ended; now 1.2 times.
     pub fn allocate_growing(&mut self, pages: u32) -> Option<NonZeroUsize> {
-        let (now, room) = (self.now(), 2 * pages);
+        let (now, room) = (self.recently(), 2 * pages);
         let partial = (room < HEAP_PAGES).then(|| self.partial.best(&self.table, room)).flatten();
         let Some(id) = partial else { return self.allocate(pages) };
         self.partial.remove(&mut self.table, id);
@@ -138,7 +138,7 @@ impl<O: Os> Arenas<O> {
         if refused || arena.in_use & bitmap::mask(first + length, more) != 0 {
             return Ok(false);
         }
-        let now = self.now();
+        let now = self.recently();
         self.unfile(id);
         let grown = bitmap::mask(first + length, more);
         self.table.arena_mut(id).in_use |= grown;
