@@ -291,7 +291,7 @@ impl<O: Os> Arenas<O> {
     /// last: a heap that slept until its retention changed was not looked at while it did.
     pub(super) fn looks_before(&mut self, moment: u64) -> bool {
         self.has_look_ahead() && moment > 0 && {
-            let now = self.now();
+            let now = self.recently();
             self.schedule_look(now).saturating_add(self.demand.decay() / LATE) < moment
         }
     }

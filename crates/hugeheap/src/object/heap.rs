@@ -35,15 +35,11 @@ use super::mistake::Mistake;
 use super::ring::{NO_BLOCK, Places, Unused};
 use super::run_cache::RunCache;
 use super::space::{Page, Source, Space};
+use super::spares::{FIRST_MOST, SPARES};
 use super::tag::{self, Ways};
 use core::mem::{ManuallyDrop, offset_of};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-
-/// Heap pages without blocks that a heap keeps, at most: 512 KiB. They are taken and given back in halves, so
-/// that the arenas' lock and clock are paid once per sixteen pages: a million objects of 64 bytes are 3,900
-/// pages, at 0.4 µs each a tenth of their time.
-pub(crate) const SPARES: usize = 32;
 
 /// Pages that a heap takes from the arenas at first.
 pub(super) const FIRST_BATCH: u32 = 1;
@@ -76,6 +72,9 @@ pub(crate) struct Own<S: Source> {
     pub(crate) spare_count: u32,
     /// Pages to take from the arenas the next time.
     pub(crate) batch: u32,
+    /// Spare pages that it may keep, and whether it gave some away since it took any.
+    pub(super) most_spares: u16,
+    pub(super) gave_spares: bool,
     pub(crate) lists: [Lists; CLASSES],
     /// Pages in the lists of all bins, and how many there were when the arenas were told last.
     pub(super) listed_pages: u32,
@@ -353,6 +352,7 @@ impl<S: Source> Own<S> {
             (&raw mut (*own).ways).copy_from_nonoverlapping(ways, 1);
             (&raw mut (*own).tag).write(tag::tag(number, 0));
             (&raw mut (*own).batch).write(FIRST_BATCH);
+            (&raw mut (*own).most_spares).write(FIRST_MOST);
             (&raw mut (*own).unused_places).write(places);
             (&raw mut (*own).runs).write(RunCache::EMPTY);
             Queues::make_at(&raw mut (*own).pending);
@@ -371,6 +371,8 @@ impl<S: Source> Own<S> {
             vacant: _,
             remote: _,
             spare_count: _,
+            most_spares: _,
+            gave_spares: _,
             lists: _,
             listed_pages: _,
             told_pages: _,

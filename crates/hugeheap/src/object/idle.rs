@@ -35,11 +35,12 @@
 
 use super::busy::Held;
 use super::class::{CLASSES, Class};
-use super::heap::{Core, Own, SPARES, Shared};
+use super::heap::{Core, Own, Shared};
 use super::inbox::freed_twice;
 use super::registry::{OWNED, THREAD};
 use super::remote;
 use super::space::{Page, Source, Space};
+use super::spares::SPARES;
 use super::tag::{self, PENDING};
 use super::vacate::at_rest;
 use crate::lock::Guard;
@@ -133,7 +134,7 @@ impl<S: Source> Space<S> {
         let mut vacant = Vacant::default();
         let more = own.collect_held(&held, core, shared, walk, &mut vacant);
         if !more {
-            own.leave_spares(&mut vacant);
+            own.leave_spares(|page| vacant.add(page));
         }
         drop(held);
         if vacant.count > 0 {
@@ -240,16 +241,5 @@ impl<S: Source> Own<S> {
         mark.tag.store(0, Ordering::Release);
         vacant.add(page.address());
         true
-    }
-
-    /// Takes the spare pages out of the heap.
-    fn leave_spares(&mut self, vacant: &mut Vacant) {
-        for &address in &self.spares[..self.spare_count as usize] {
-            if let Some(mark) = self.mark_at(address) {
-                mark.tag.store(0, Ordering::Release);
-            }
-            vacant.add(address);
-        }
-        self.spare_count = 0;
     }
 }

@@ -35,6 +35,7 @@
 //! | `windows` | opening and leaving windows |
 //! | `begin` | beginning a page without a live block |
 //! | `refill` | the way to the next window, page, arena |
+//! | `spares` | pages without a live block that a heap keeps |
 //! | `lists` | pages with free blocks |
 //! | `settle` | pages that a free leaves without a live block, or no longer full |
 //! | `release` | blocks and pages that come back away from the fast paths; what an address lies in |
@@ -147,6 +148,7 @@ pub(crate) mod space;
 mod span_place;
 mod span_vacancy;
 mod spans;
+mod spares;
 mod surplus;
 mod tables;
 mod tag;

@@ -132,6 +132,6 @@ impl<S: Source> Heap<S> {
         }
         let _busy = self.busy();
         let own = self.own();
-        own.give_spares(own.spare_count as usize);
+        own.give_all_spares();
     }
 }

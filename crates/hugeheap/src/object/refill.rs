@@ -5,34 +5,18 @@
 //! their fullest arena. (Of blocks of which a page has few a spare page may come before: see [`begin`](super::begin).)
 
 use super::class::{CLASSES, Class, SHAPES};
-use super::heap::{Own, SPARES, Shared};
+use super::heap::{Own, Shared};
 use super::lists::Listed;
 use super::space::{Page, Source};
-use super::tag::{self, SPARE};
 use super::window::Window;
 use super::windows::windows_at_hand;
-use crate::arena::{ARENA_BYTES, HEAP_PAGES};
+use crate::arena::ARENA_BYTES;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 /// Pages of the list of partial ones looked at to find one that is not sparse. Each look is a cache miss; after
 /// this many the list is sparse throughout, and any page will do.
 const LOOK: u32 = 8;
-
-/// Pages that a heap takes from the arenas at once, at most: half of what it keeps.
-const MOST_AT_ONCE: u32 = SPARES as u32 / 2;
-
-/// The heap page of an arena from which on a heap looks for pages: heaps with neighbouring numbers, of threads
-/// at work together, begin far from each other. 79 is the golden section of 128, so any few in a row are
-/// spread; the first heap begins at 0. A multiple of eight, so that few pages are cut off from the rest.
-///
-/// From the lowest free page for all, heaps of two threads had pages by turns, and each wrote to lines of
-/// metadata that the other one read: with two threads `larson` took a fifth longer, `mstress` and
-/// `glibc-thread` 4 to 7 %. Arenas of their own were tried instead. They were no faster, and `rptest` had a
-/// fifth more resident memory.
-const fn home_of(heap: u32) -> u32 {
-    (heap.wrapping_sub(1).wrapping_mul(79) % HEAP_PAGES) & !7
-}
 
 /// Whether three quarters of a page's windows are empty: it is left to drain as long as there is another.
 fn is_sparse(page: Page, class: Class) -> bool {
@@ -176,34 +160,6 @@ impl<S: Source> Own<S> {
         true
     }
 
-    /// Takes pages from the arenas: more than the last time, so that a small heap takes few. Says no when there
-    /// is no memory.
-    ///
-    /// 1, 2, 3, 4 and 6, and from then on 8 to 16, for which policy `auto` has huge pages: a heap of 256 KiB is
-    /// on OS pages. With twice as many each time a program that touched eight size classes asked for 8, and had 2.3
-    /// MiB of anonymous memory instead of 0.3.
-    ///
-    /// Until it takes so many, most of its pages stay at hand, and are used in part: the arenas learn of that.
-    /// Of threads that took few blocks and freed none nobody looked for what is vacant.
-    fn take_spares(&mut self) -> bool {
-        let batch = self.batch as usize;
-        let few = self.batch < MOST_AT_ONCE;
-        self.batch = (self.batch * 5 / 4 + 1).min(MOST_AT_ONCE);
-        let spares = &mut self.spares[..batch];
-        let space = self.space;
-        let taken = space.take_pages(spares, home_of(tag::heap(self.tag)));
-        spares[..taken].reverse();
-        for page in self.spares[..taken].iter().filter_map(|&address| space.page(address)) {
-            page.mark().tag.store(self.spare_tag(), Ordering::Release);
-        }
-        self.spare_count = taken as u32;
-        if few && taken > 0 {
-            self.space.source().with(|arenas| arenas.became_partial(taken as u64));
-        }
-        self.learn();
-        self.spare_count > 0
-    }
-
     /// Gives back what the heap keeps without live blocks: spare pages, and pages that bins hold. Returns the
     /// number of spare pages given back.
     pub(super) fn trim(&mut self, shared: &Shared) -> usize {
@@ -216,40 +172,11 @@ impl<S: Source> Own<S> {
             self.bins[class].set_page(0);
             self.list_or_release(page, class);
         }
-        self.give_spares(self.spare_count as usize) + self.give_runs()
+        self.give_all_spares() + self.give_runs()
     }
 
     /// Whether it keeps pages or runs that nobody uses.
     pub(super) fn keeps_pages(&self) -> bool {
         self.spare_count > 0 || self.runs.kib() > 0
-    }
-
-    /// Gives the `count` oldest spare pages back to the arenas.
-    pub(super) fn give_spares(&mut self, count: usize) -> usize {
-        let kept = self.spare_count as usize - count;
-        for &address in &self.spares[..count] {
-            if let Some(mark) = self.mark_at(address) {
-                mark.tag.store(0, Ordering::Release);
-            }
-        }
-        self.space.source().before_free();
-        self.space.give_pages(&self.spares[..count]);
-        self.spares.copy_within(count..count + kept, 0);
-        self.spare_count = kept as u32;
-        count
-    }
-
-    /// Keeps a page without live blocks, or gives older ones back.
-    pub(super) fn keep_spare(&mut self, address: usize) {
-        if self.spare_count as usize == self.spares.len() {
-            self.give_spares(self.spares.len() / 2);
-        }
-        self.spares[self.spare_count as usize] = address;
-        self.spare_count += 1;
-    }
-
-    /// The tag of this heap's pages without blocks.
-    pub(super) fn spare_tag(&self) -> u32 {
-        self.tag | tag::tag(0, SPARE)
     }
 }

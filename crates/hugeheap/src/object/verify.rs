@@ -15,11 +15,12 @@
 //! Other threads must not free in the heap meanwhile: what they have begun would be half done.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, SHAPES, WINDOWS};
-use super::heap::{Core, Heap, Own, Place, SPARES, Shared};
+use super::heap::{Core, Heap, Own, Place, Shared};
 use super::lists::Listed;
 use super::ring::Places;
 use super::runs::is_run;
 use super::space::{Page, Source, Space};
+use super::spares::SPARES;
 use super::tag::{self, SPARE};
 use super::windows::window_of;
 use crate::arena::HEAP_PAGE_BYTES;
@@ -183,7 +184,7 @@ impl<S: Source> Own<S> {
                 }
             }
         }
-        if self.spare_count as usize > SPARES {
+        if self.spare_count > u32::from(self.most_spares) {
             let _ = writeln!(problems, "{} spare pages", self.spare_count);
         }
         for &spare in &self.spares[..(self.spare_count as usize).min(SPARES)] {

@@ -54,6 +54,27 @@ pub(super) enum Due {
     Walk,
 }
 
+/// The least and the most of some numbers. The lock of the heap is held: plain loads and stores.
+struct Range {
+    least: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Range {
+    const fn new() -> Self {
+        Self { least: AtomicU64::new(0), most: AtomicU64::new(0) }
+    }
+
+    fn get(&self) -> (u64, u64) {
+        (self.least.load(Ordering::Relaxed), self.most.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, (least, most): (u64, u64)) {
+        self.least.store(least, Ordering::Relaxed);
+        self.most.store(most, Ordering::Relaxed);
+    }
+}
+
 /// See the module's text.
 pub(super) struct NumbersPage {
     state: AtomicU8,
@@ -65,9 +86,9 @@ pub(super) struct NumbersPage {
     live: AtomicU64,
     events: AtomicU32,
     writes: AtomicU64,
-    /// The least and the most live memory of the writes of some [`EVENTS`], and how many of these have passed.
-    least: AtomicU64,
-    most: AtomicU64,
+    /// The live memory that writes of the last [`EVENTS`] told, and of as many before these.
+    ranges: [Range; 2],
+    /// How many of the last have passed.
     range_events: AtomicU32,
 }
 
@@ -81,8 +102,7 @@ impl NumbersPage {
             live: AtomicU64::new(0),
             events: AtomicU32::new(0),
             writes: AtomicU64::new(1),
-            least: AtomicU64::new(0),
-            most: AtomicU64::new(0),
+            ranges: [const { Range::new() }; 2],
             range_events: AtomicU32::new(0),
         }
     }
@@ -104,9 +124,7 @@ impl NumbersPage {
         let events = self.events.load(Ordering::Relaxed) + 1;
         self.events.store(events, Ordering::Relaxed);
         let moved = live.abs_diff(self.live.load(Ordering::Relaxed));
-        let (least, most) = (self.least.load(Ordering::Relaxed), self.most.load(Ordering::Relaxed));
-        let moved =
-            moved >= STEP && (live >= most + STEP || live + STEP <= least || moved >= FAR || events >= FEW);
+        let moved = moved >= STEP && (self.is_beyond(live) || moved >= FAR || events >= FEW);
         if !whole && !moved && events < EVENTS && arenas == self.arenas.load(Ordering::Relaxed) {
             return Due::Nothing;
         }
@@ -138,14 +156,28 @@ impl NumbersPage {
         page.write(&numbers);
     }
 
+    /// Whether that is a [`STEP`] out of the range that was published lately.
+    ///
+    /// With the last events' range alone, which begins anew as a point, a program with buffers of 64 KiB to 1 MiB
+    /// wrote with one event of ten: most of them to get the range again that it had before.
+    fn is_beyond(&self, live: u64) -> bool {
+        let [(least, most), (earlier_least, earlier_most)] = self.ranges.each_ref().map(Range::get);
+        live >= most.max(earlier_most) + STEP || live + STEP <= least.min(earlier_least)
+    }
+
     /// Notes what is written, after so many events.
     fn note_range(&self, live: u64, events: u32) {
         let passed = self.range_events.load(Ordering::Relaxed) + events;
-        let anew = passed >= EVENTS;
-        let (least, most) = (self.least.load(Ordering::Relaxed), self.most.load(Ordering::Relaxed));
-        self.least.store(if anew { live } else { least.min(live) }, Ordering::Relaxed);
-        self.most.store(if anew { live } else { most.max(live) }, Ordering::Relaxed);
-        self.range_events.store(if anew { 0 } else { passed }, Ordering::Relaxed);
+        let [range, earlier] = &self.ranges;
+        let (least, most) = range.get();
+        if passed >= EVENTS {
+            earlier.set((least, most));
+            range.set((live, live));
+            self.range_events.store(0, Ordering::Relaxed);
+        } else {
+            range.set((least.min(live), most.max(live)));
+            self.range_events.store(passed, Ordering::Relaxed);
+        }
     }
 
     fn page_of(&self, pid: u32) -> Option<&Page> {

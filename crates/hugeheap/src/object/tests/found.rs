@@ -2,8 +2,8 @@
 //! them followed by a look at everything that is kept.
 
 use super::super::class::{SHAPES, class_of};
-use super::super::heap::SPARES;
 use super::super::ring::RECENT;
+use super::super::spares::FIRST_MOST;
 use super::*;
 use proptest::prelude::*;
 
@@ -247,13 +247,13 @@ fn a_page_that_others_freed_as_a_whole_is_begun_again_where_its_class_needs_one(
         let mut other = space.acquire().expect("memory");
         let blocks = heap.take_many(SHAPES[class_of(bytes)].blocks.into(), bytes);
         let page = page_of(blocks[0]);
-        let mut more = heap.take_many((SPARES + 2) * (HEAP_PAGE_BYTES / 4096), 4096);
-        while heap.own().spare_count < SPARES as u32 {
+        let mut more = heap.take_many((FIRST_MOST as usize + 2) * (HEAP_PAGE_BYTES / 4096), 4096);
+        while heap.own().spare_count < u32::from(FIRST_MOST) {
             heap.give(more.pop().expect("enough")).expect("live");
         }
         other.give_all(blocks);
         let again = heap.take(bytes);
-        assert_eq!((page_of(again), heap.own().spare_count), (page, SPARES as u32), "{bytes} bytes");
+        assert_eq!((page_of(again), heap.own().spare_count), (page, u32::from(FIRST_MOST)), "{bytes} bytes");
         heap.check();
         heap.give_all(more.into_iter().chain([again]));
         heap.check_empty();

@@ -23,6 +23,7 @@ mod resizing;
 mod runs;
 mod span_vacancy;
 mod spans;
+mod spares;
 mod split_units;
 mod threads;
 mod turns;

@@ -1,9 +1,9 @@
 //! Which free block is handed out: pages fill up, mostly free ones drain, and memory goes back.
 
 use super::super::class::class_of;
-use super::super::heap::SPARES;
 use super::super::recent::FEW;
 use super::super::ring::RECENT;
+use super::super::spares::FIRST_MOST;
 use super::*;
 use std::collections::BTreeSet;
 
@@ -108,7 +108,7 @@ fn a_page_comes_back_when_its_last_block_is_freed() {
             heap.give_all(page);
             freed += 1;
             let kept = live(space) / HEAP_PAGE_BYTES as u64;
-            assert!(kept <= 66 - freed + SPARES as u64, "{kept} pages after {freed} were freed");
+            assert!(kept <= 66 - freed + u64::from(FIRST_MOST), "{kept} pages after {freed} were freed");
         }
         heap.trim();
     }
@@ -156,22 +156,6 @@ fn a_page_comes_back_in_whatever_order_its_blocks_are_freed() {
 }
 
 #[test]
-fn spare_pages_are_few() {
-    let (space, mut heap) = heap();
-    for bytes in [16, 64, 500, 3000] {
-        for _ in 0..3 {
-            let blocks = heap.take_many(100 * HEAP_PAGE_BYTES / bytes, bytes);
-            heap.give_all(blocks);
-            heap.check();
-            // Each class may have a page at hand.
-            let kept = live(space) / HEAP_PAGE_BYTES as u64;
-            assert!(kept <= SPARES as u64 + 4, "{kept} pages kept without a block");
-        }
-    }
-    heap.check_empty();
-}
-
-#[test]
 fn a_heap_with_few_blocks_takes_few_pages() {
     let (space, mut heap) = heap();
     heap.take(48);
@@ -190,7 +174,7 @@ fn a_program_at_the_border_of_a_page_leaves_the_arenas_alone() {
         heap.give_all(more);
     }
     let after = space.source().arenas.lock().snapshot();
-    assert!(after.allocations - before.allocations <= SPARES as u64, "{after:?}");
+    assert!(after.allocations - before.allocations <= u64::from(FIRST_MOST), "{after:?}");
     assert_eq!(after.frees, before.frees);
     heap.give_all(blocks);
     heap.check_empty();

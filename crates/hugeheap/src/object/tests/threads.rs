@@ -124,7 +124,11 @@ fn what_others_freed_is_used_again() {
     other.check();
     assert!(!heap.inbox_is_empty());
     let again = heap.take_many(BLOCKS, 64);
-    assert!(live(space) <= before + (super::super::heap::SPARES * HEAP_PAGE_BYTES) as u64, "{}", live(space));
+    assert!(
+        live(space) <= before + (usize::from(super::super::spares::FIRST_MOST) * HEAP_PAGE_BYTES) as u64,
+        "{}",
+        live(space)
+    );
     assert!(heap.inbox_is_empty());
     heap.check();
     other.give_all(again);
@@ -206,7 +210,7 @@ fn what_others_freed_is_collected_for_every_class_before_the_heap_grows() {
     let before = live(space);
     other.give_all(blocks);
     // More pages than the heap keeps, and fewer than it uses up until it collects everything anyway.
-    const PAGES: usize = 2 * super::super::heap::SPARES;
+    const PAGES: usize = 2 * super::super::spares::FIRST_MOST as usize;
     let others = heap.take_many(PAGES * HEAP_PAGE_BYTES / 1024, 1024);
     assert!(live(space) <= before, "{} after {before}", live(space));
     heap.check();
