@@ -101,20 +101,22 @@ impl<S: Source> Space<S> {
         // each is read once, as what it was or is.
         let seen = unsafe { Own::progress(&raw const (*core.as_ptr()).own) };
         let waits = seen.waits || shared.inbox.first.load(Ordering::Relaxed) != 0;
-        if shared.hardened || !(waits || seen.spares) || !is_owned(shared) {
+        if shared.hardened || !(waits || seen.spares || seen.keeps_more) || !is_owned(shared) {
             return false;
         }
         if shared.seen.swap(seen.patience, Ordering::Relaxed) != seen.patience && quiet {
-            // A program that does something has spare pages nearly always: they are no reason to look again.
-            return waits;
+            // A program that does something has spare pages nearly always: they are no reason to look again, unless
+            // they may be many.
+            return waits || seen.keeps_more;
         }
         let mut walk = None;
         loop {
             match self.collect_some(core, shared, &mut walk) {
                 Some(true) => {}
+                Some(false) => return false,
                 // Who is busy does something, and collects for itself now and then. (In a forked child the heap
                 // of a missing thread may be busy for good.)
-                Some(false) | None => return false,
+                None => return seen.keeps_more && is_owned(shared),
             }
         }
     }

@@ -74,6 +74,8 @@ pub(super) struct Progress {
     pub(super) waits: bool,
     /// Pages without live blocks are kept.
     pub(super) spares: bool,
+    /// It may keep more of them than any heap at first.
+    pub(super) keeps_more: bool,
 }
 
 impl<S: Source> Own<S> {
@@ -133,6 +135,7 @@ impl<S: Source> Own<S> {
                 patience: (&raw const (*own).pending.patience).read_volatile(),
                 waits: (&raw const (*own).pending.pages).read_volatile() != 0,
                 spares: (&raw const (*own).spare_count).read_volatile() != 0,
+                keeps_more: Self::may_keep_more_spares(own),
             }
         }
     }

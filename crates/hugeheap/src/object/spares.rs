@@ -64,8 +64,10 @@ impl<S: Source> Own<S> {
     /// Until it takes so many, most of its pages stay at hand, and are used in part: the arenas learn of that.
     /// Of threads that took few blocks and freed none nobody looked for what is vacant.
     pub(super) fn take_spares(&mut self) -> bool {
-        if core::mem::take(&mut self.gave_spares) {
-            self.most_spares = (self.most_spares + AT_ONCE as u16).min(SPARES as u16);
+        if core::mem::take(&mut self.gave_spares) && usize::from(self.most_spares) < SPARES {
+            self.most_spares += AT_ONCE as u16;
+            // Somebody has to come when it is not needed any more, also where little lives.
+            self.space.source().with(|arenas| arenas.keeps_runs());
         }
         let batch = self.batch as usize;
         let few = batch < AT_ONCE;
@@ -127,6 +129,15 @@ impl<S: Source> Own<S> {
         }
         self.spare_count = 0;
         self.keep_few_spares();
+    }
+
+    /// Whether a heap of another thread may keep more than any may at first.
+    ///
+    /// # Safety
+    /// It is a heap's.
+    pub(super) unsafe fn may_keep_more_spares(own: *const Self) -> bool {
+        // SAFETY: by the contract; read once, as what it was or is.
+        unsafe { (&raw const (*own).most_spares).read_volatile() > FIRST_MOST }
     }
 
     /// Whatever the program came for again, it may not any more.

@@ -78,9 +78,9 @@ fn who_waits_keeps_nothing_and_few_afterwards() {
         if by_itself {
             heap.trim();
         } else {
-            // The first look sees that it did something.
-            space.collect_for_idle(true);
-            space.collect_for_idle(true);
+            // As long as it may keep many somebody comes again: the first look sees that it did something.
+            assert!(space.collect_for_idle(true));
+            assert!(!space.collect_for_idle(true));
         }
         assert_eq!(heap.own().spare_count, 0);
         kept_at_most(space, 0, 1);
@@ -88,6 +88,22 @@ fn who_waits_keeps_nothing_and_few_afterwards() {
         kept_at_most(space, FIRST_MOST.into(), 1);
         heap.check_empty();
     }
+}
+
+/// A program with little memory is not looked at for anything else, and slept with 2 MiB that nobody used.
+#[test]
+fn a_look_is_due_where_more_may_be_kept_than_at_first() {
+    let (space, mut heap) = heap();
+    for (batches, due) in [(1, false), (1, true)] {
+        (0..batches).for_each(|_| batch(&mut heap, 60, 64));
+        assert_eq!(space.source().arenas.lock().has_look_ahead(), due);
+    }
+    assert!(space.collect_for_idle(true), "it did something");
+    batch(&mut heap, 60, 64);
+    assert!(space.collect_for_idle(true), "and does");
+    assert!(!space.collect_for_idle(true));
+    kept_at_most(space, 0, 1);
+    heap.check_empty();
 }
 
 /// The arenas have the pages that a heap gives away: another one takes them.
