@@ -126,6 +126,19 @@ static void thread_then_owner_heap(void) {
     hh_heap_free(heap, named(block));
 }
 
+/* In the open window, and the second block there: what other threads freed is noted in another place for each. */
+static void thread_then_owner_heap_sized(size_t size) {
+    CHECK(hh_heap_alloc(heap, size) != NULL);
+    void *block = hh_heap_alloc(heap, size);
+    in_thread(free_in_thread, hidden(block));
+    hh_heap_free_sized(heap, named(block), size);
+}
+
+static void thread_then_owner_heap_48(void) { thread_then_owner_heap_sized(48); }
+static void thread_then_owner_heap_256(void) { thread_then_owner_heap_sized(256); }
+static void thread_then_owner_heap_304(void) { thread_then_owner_heap_sized(304); }
+static void thread_then_owner_heap_512(void) { thread_then_owner_heap_sized(512); }
+
 static void interior(void) { hh_free((char *)named((char *)hh_malloc(48) + 16)); }
 static void interior_odd(void) { hh_free((char *)named((char *)hh_malloc(48) + 1)); }
 static void interior_medium(void) { hh_free((char *)named((char *)hh_malloc(3000) + 128)); }
@@ -239,7 +252,9 @@ int main(int count, char **words) {
     } kinds[] = {
         KIND(twice), KIND(twice_old), KIND(twice_medium), KIND(twice_sized), KIND(twice_run), KIND(twice_large),
         KIND(twice_heap), KIND(twice_heap_sized), KIND(owner_then_thread), KIND(thread_then_owner), KIND(two_threads),
-        KIND(owner_then_thread_open),        KIND(thread_then_owner_heap), KIND(interior), KIND(interior_odd), KIND(interior_medium), KIND(interior_run),
+        KIND(owner_then_thread_open), KIND(thread_then_owner_heap), KIND(thread_then_owner_heap_48),
+        KIND(thread_then_owner_heap_256), KIND(thread_then_owner_heap_304), KIND(thread_then_owner_heap_512),
+        KIND(interior), KIND(interior_odd), KIND(interior_medium), KIND(interior_run),
         KIND(interior_large), KIND(interior_heap), KIND(interior_sized), KIND(foreign_stack), KIND(foreign_malloc),
         KIND(foreign_low), KIND(foreign_high), KIND(foreign_heap), KIND(foreign_sized), KIND(foreign_realloc),
         KIND(foreign_size), KIND(size_small), KIND(size_less), KIND(size_zero), KIND(size_medium), KIND(size_run),

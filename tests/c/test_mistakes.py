@@ -19,6 +19,7 @@ LINES = {
     "owner": "size class 48: nothing live begins at the address",
     "owner_then_thread_open": "size class 48: nothing live begins at the address",
     "thread": "size class 48: nothing live begins at the address",
+    "thread_then_owner_heap_": "size class \\d+: nothing live begins at the address",
     "two_threads": "size class 48: two threads freed the block",
     "interior": "size class \\d+: the address is inside a block",
     "interior_run": "the address is inside a block",

@@ -99,13 +99,13 @@ unsafe extern "C" fn hh_heap_free_sized(handle: Handle, address: *mut c_void, si
 // tests/c notices when it was forgotten.
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hh_layout_4_alloc(handle: Handle, size: usize) -> *mut c_void {
+unsafe extern "C" fn hh_layout_5_alloc(handle: Handle, size: usize) -> *mut c_void {
     // SAFETY: the same contract.
     unsafe { hh_heap_alloc(handle, size) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hh_layout_4_free_sized(handle: Handle, address: *mut c_void, size: usize) {
+unsafe extern "C" fn hh_layout_5_free_sized(handle: Handle, address: *mut c_void, size: usize) {
     // SAFETY: the same contract.
     unsafe { hh_heap_free_sized(handle, address, size) }
 }

@@ -12,10 +12,10 @@
 //! have the address first and the heap last.
 
 use super::class::{CLASSES, Class, GRANULE_SHIFT, MAX_BINNED, SHAPES};
+use super::freed::IN_WINDOW;
 use super::heap::{Core, Heap, Own, Way};
 use super::instructions::{in_register, with_bit};
 use super::mistake::{self, Mistake};
-use super::recent::MANY;
 use super::remote_free::InPending;
 use super::space::Source;
 use super::tag;
@@ -136,7 +136,7 @@ impl<S: Source> Heap<S> {
             let granule =
                 (address.as_ptr() as usize).wrapping_sub(bin.current.base).rotate_right(GRANULE_SHIFT);
             if granule < 64 {
-                if bin.current.put(granule, bytes > MANY) {
+                if bin.current.put(granule, bytes > IN_WINDOW) {
                     return;
                 }
             } else {

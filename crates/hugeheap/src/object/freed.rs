@@ -1,21 +1,21 @@
 //! Where it is noted what other threads freed in a page, until its owner collects it.
 //!
 //! ```text
-//!   blocks of up to 512 bytes     a bit for each granule: the page's other bitmap, a word for each window
+//!   blocks of up to 240 bytes     a bit for each granule: the page's other bitmap, a word for each window
 //!   longer ones                   a bit for each 256 bytes: one word, in the page's mark
 //!                                 bits 4n … 4n + 3 are those of window n
 //! ```
 //!
-//! No two blocks of more than 512 bytes begin in the same 256 bytes. Whoever frees one reads the page's tag, in the
+//! No two blocks of 256 bytes or more begin in the same 256 bytes. Whoever frees one reads the page's tag, in the
 //! same cache line as the word, and whoever collects the page reads and writes all of that line anyway. In the
 //! bitmap the bits of eight blocks of 2 KiB are in eight words of two lines: each page that had been freed by another
 //! thread took its owner eight atomic exchanges, and both threads two cache lines more that the other one had
-//! written.
+//! written. (It was so for more than 512 bytes at first: of 256 and 512 bytes a queue between two threads takes 0.86
+//! to 0.9 of that, `xmalloc least=256 most=256 --threads 2`.)
 
-use super::class::{Class, SHAPES, SIZES, WINDOWS};
+use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
 use super::instructions::in_register;
 use super::mark::Mark;
-use super::recent::{FEW, has_few};
 use super::remote;
 use super::space::Page;
 use super::tag::{self, CLASSES_IN_TAG};
@@ -24,6 +24,18 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Granules for which the word in a mark has one bit, as a power of two.
 const BIT_SHIFT: u32 = 4;
+
+/// The first class whose blocks are noted there: of each at most one begins where a bit is.
+const FIRST: Class = small_class_of(1 << (BIT_SHIFT + GRANULE_SHIFT));
+
+/// Bytes above which a request gets a block of such a class.
+pub(super) const IN_WINDOW: usize = (FIRST - 1) << GRANULE_SHIFT;
+
+/// Whether what others free of a class is noted in the word of the mark.
+#[inline(always)]
+fn is_in_mark(class: Class) -> bool {
+    (FIRST..SIZES).contains(&class)
+}
 
 /// Bits of that word for each window.
 const BITS: u32 = 64 / WINDOWS as u32;
@@ -62,13 +74,13 @@ fn blocks_of(class: Class, word: u64, window: usize) -> u64 {
 /// Where it is noted for a window of a page with that mark. `word`: the window's in the bitmap.
 #[inline(always)]
 pub(super) fn word<'a>(class: Class, mark: &'a Mark, word: &'a AtomicU64) -> &'a AtomicU64 {
-    if has_few(class) { mark.freed() } else { word }
+    if is_in_mark(class) { mark.freed() } else { word }
 }
 
-/// Whether the class in a tag is one with few: one comparison for both ends.
+/// The same of the class in a tag: one comparison for both ends.
 #[inline(always)]
-fn is_of_few(tag: u32) -> bool {
-    tag.wrapping_sub(tag::tag(0, FEW)) & tag::tag(0, CLASSES_IN_TAG) < tag::tag(0, SIZES - FEW)
+fn is_noted_in_mark(tag: u32) -> bool {
+    tag.wrapping_sub(tag::tag(0, FIRST)) & tag::tag(0, CLASSES_IN_TAG) < tag::tag(0, SIZES - FIRST)
 }
 
 /// The word, and the bit in it, for a block that begins at a granule of a page with that mark and tag. `word`: that of
@@ -82,9 +94,9 @@ pub(super) fn place<'a>(
     mark: &'a Mark,
     word: &'a AtomicU64,
 ) -> (&'a AtomicU64, u64) {
-    let few = is_of_few(tag);
-    let word = if few { mark.freed() } else { word };
-    let shift = if few { BIT_SHIFT } else { 0 };
+    let in_mark = is_noted_in_mark(tag);
+    let word = if in_mark { mark.freed() } else { word };
+    let shift = if in_mark { BIT_SHIFT } else { 0 };
     (word, 1 << (in_register(granule >> shift) % 64))
 }
 
@@ -93,13 +105,13 @@ pub(super) fn place<'a>(
 #[inline(always)]
 pub(super) fn gone_of_first_window(tag: u32, vacant: u64, freed: &AtomicU64) -> u64 {
     let freed = freed.load(Ordering::Relaxed);
-    vacant | if is_of_few(tag) { granules_of(freed, 0) } else { freed }
+    vacant | if is_noted_in_mark(tag) { granules_of(freed, 0) } else { freed }
 }
 
 impl Page {
     /// What others freed of a page of that class, by window, and nobody collected.
     pub(super) fn freed_by_others(self, class: Class) -> Words {
-        if has_few(class) {
+        if is_in_mark(class) {
             let word = self.mark().freed().load(Ordering::SeqCst);
             return core::array::from_fn(|window| blocks_of(class, word, window));
         }
@@ -108,7 +120,7 @@ impl Page {
 
     /// The same of one window.
     pub(super) fn freed_in_window(self, class: Class, window: usize) -> u64 {
-        if has_few(class) {
+        if is_in_mark(class) {
             let word = self.mark().freed().load(Ordering::Relaxed);
             return blocks_of(class, word, window);
         }
@@ -118,7 +130,7 @@ impl Page {
     /// Takes it, by the owner: of each window that has some.
     #[inline(always)]
     pub(super) fn take_freed(self, class: Class, mut each: impl FnMut(usize, u64)) {
-        if has_few(class) {
+        if is_in_mark(class) {
             let mut word = remote::take(self.mark().freed());
             while word != 0 {
                 let window = (word.trailing_zeros() / BITS) as usize;
@@ -143,10 +155,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tag_of_a_page_says_whether_its_class_has_few() {
+    fn the_tag_of_a_page_says_where_it_is_noted() {
         for (heap, pending) in [(1, 0), (2, 0), (0x7_ffff, 0), (1, tag::PENDING), (0x7_ffff, tag::PENDING)] {
             for class in 0..=CLASSES_IN_TAG {
-                assert_eq!(is_of_few(tag::tag(heap, class) | pending), has_few(class), "{class}");
+                assert_eq!(is_noted_in_mark(tag::tag(heap, class) | pending), is_in_mark(class), "{class}");
             }
         }
     }

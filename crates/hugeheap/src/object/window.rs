@@ -87,15 +87,15 @@ impl Window {
     }
 
     /// Puts the block of a granule back, for a caller that has not looked at the page's tag; says no when none
-    /// is live there, or another thread freed it and the owner has not collected that yet. `few`: it is one of a
-    /// class with [few blocks to a page](super::recent::has_few). Then it says no where others freed any block of
-    /// the page: the bit of this one is a shift away, and collecting them all is the next thing to do anyway.
+    /// is live there, or another thread freed it and the owner has not collected that yet. `in_mark`: what others freed
+    /// is noted [in the mark](super::freed). Then it says no where they freed any block of the page: the bit of this
+    /// one is a shift away, and collecting them all is the next thing to do anyway.
     #[inline(always)]
-    pub(crate) fn put(&self, granule: usize, few: bool) -> bool {
+    pub(crate) fn put(&self, granule: usize, in_mark: bool) -> bool {
         let vacant = self.word().load(Ordering::Relaxed);
         let remote = self.remote().load(Ordering::Acquire);
-        let gone = if few { vacant } else { vacant | remote };
-        let live = gone >> (granule % 64) & 1 == 0 && (!few || remote == 0);
+        let gone = if in_mark { vacant } else { vacant | remote };
+        let live = gone >> (granule % 64) & 1 == 0 && (!in_mark || remote == 0);
         if live {
             self.word().store(with_bit(vacant, granule), Ordering::Relaxed);
         }
