@@ -1,29 +1,33 @@
 //! Where it is noted what other threads freed in a page, until its owner collects it.
 //!
 //! ```text
-//!   blocks of up to 240 bytes     a bit for each granule: the page's other bitmap, a word for each window
-//!   longer ones                   a bit for each 256 bytes: one word, in the page's mark
-//!                                 bits 4n … 4n + 3 are those of window n
+//!   blocks of up to 112 bytes     a bit for each granule: the page's other bitmap, a word for each window
+//!   longer ones                   a bit for each 128 bytes: two words, in the page's mark
+//!                                 word 0: windows 0 to 7, word 1: windows 8 to 15, eight bits for each
 //! ```
 //!
-//! No two blocks of 256 bytes or more begin in the same 256 bytes. Whoever frees one reads the page's tag, in the
-//! same cache line as the word, and whoever collects the page reads and writes all of that line anyway. In the
+//! No two blocks of 128 bytes or more begin in the same 128 bytes. Whoever frees one reads the page's tag, in the
+//! same cache line as the words, and whoever collects the page reads and writes all of that line anyway. In the
 //! bitmap the bits of eight blocks of 2 KiB are in eight words of two lines: each page that had been freed by another
 //! thread took its owner eight atomic exchanges, and both threads two cache lines more that the other one had
-//! written. (It was so for more than 512 bytes at first: of 256 and 512 bytes a queue between two threads takes 0.86
-//! to 0.9 of that, `xmalloc least=256 most=256 --threads 2`.)
+//! written.
+//!
+//! It was one word first, with a bit for each 256 bytes, and for blocks of more than 512 only. A queue between two
+//! threads takes 0.86 to 0.9 of the time since blocks of 256 and 512 bytes have their bits there, and 0.8 to 0.9 since
+//! those of 128 and 192 have (`bench/target/release/workloads-hugeheap xmalloc least=192 most=192 --threads 2`, the
+//! fastest of eleven by turns); of 2 KiB as long with two words as with one.
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
 use super::instructions::in_register;
-use super::mark::Mark;
+use super::mark::{FREED_WORDS, Mark};
 use super::remote;
 use super::space::Page;
 use super::tag::{self, CLASSES_IN_TAG};
 use super::vacancy::Words;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Granules for which the word in a mark has one bit, as a power of two.
-const BIT_SHIFT: u32 = 4;
+/// Granules for which those words have one bit, as a power of two.
+const BIT_SHIFT: u32 = 3;
 
 /// The first class whose blocks are noted there: of each at most one begins where a bit is.
 const FIRST: Class = small_class_of(1 << (BIT_SHIFT + GRANULE_SHIFT));
@@ -31,38 +35,32 @@ const FIRST: Class = small_class_of(1 << (BIT_SHIFT + GRANULE_SHIFT));
 /// Bytes above which a request gets a block of such a class.
 pub(super) const IN_WINDOW: usize = (FIRST - 1) << GRANULE_SHIFT;
 
-/// Whether what others free of a class is noted in the word of the mark.
+/// Whether what others free of a class is noted in the mark.
 #[inline(always)]
 fn is_in_mark(class: Class) -> bool {
     (FIRST..SIZES).contains(&class)
 }
 
-/// Bits of that word for each window.
-const BITS: u32 = 64 / WINDOWS as u32;
+/// Windows that share a word.
+const SHARING: usize = WINDOWS / FREED_WORDS;
+
+/// Bits of a word for each window, and all of these.
+const BITS: u32 = 64 / SHARING as u32;
+const BITS_OF_WINDOW: u64 = (1 << BITS) - 1;
 
 const _: () = assert!(BITS << BIT_SHIFT == 64, "those of a window are all of its granules");
+const _: () = assert!(BITS == 8 && BIT_SHIFT == 3, "`granules_of` makes a byte of each");
 
-/// All granules of those bits of a window.
-const GRANULES: [u64; 1 << BITS] = {
-    let mut granules = [0; 1 << BITS];
-    let mut bits = 0;
-    while bits < granules.len() {
-        let mut bit = 0;
-        while bit < BITS {
-            if bits >> bit & 1 != 0 {
-                granules[bits] |= ((1 << (1 << BIT_SHIFT)) - 1) << (bit << BIT_SHIFT);
-            }
-            bit += 1;
-        }
-        bits += 1;
-    }
-    granules
-};
-
-/// The granules of a window, of the word in a mark.
+/// The granules of a window, of the word in a mark that it shares.
 #[inline(always)]
 fn granules_of(word: u64, window: usize) -> u64 {
-    GRANULES[(word >> (BITS as usize * window)) as usize % GRANULES.len()]
+    const EACH: u64 = u64::MAX / 0xff;
+    // Bit n in byte n.
+    const DIAGONAL: u64 = 0x8040_2010_0804_0201;
+    let bits = word >> (BITS as usize * (window % SHARING)) & BITS_OF_WINDOW;
+    let spread = bits * EACH & DIAGONAL;
+    // The highest bit of each byte that is not 0, and from that all of them.
+    ((spread + 0x7f * EACH) >> 7 & EACH) * 0xff
 }
 
 /// The blocks of a window of such a class that are noted in that word.
@@ -73,8 +71,8 @@ fn blocks_of(class: Class, word: u64, window: usize) -> u64 {
 
 /// Where it is noted for a window of a page with that mark. `word`: the window's in the bitmap.
 #[inline(always)]
-pub(super) fn word<'a>(class: Class, mark: &'a Mark, word: &'a AtomicU64) -> &'a AtomicU64 {
-    if is_in_mark(class) { mark.freed() } else { word }
+pub(super) fn word<'a>(class: Class, window: usize, mark: &'a Mark, word: &'a AtomicU64) -> &'a AtomicU64 {
+    if is_in_mark(class) { mark.freed(window / SHARING) } else { word }
 }
 
 /// The same of the class in a tag: one comparison for both ends.
@@ -95,7 +93,7 @@ pub(super) fn place<'a>(
     word: &'a AtomicU64,
 ) -> (&'a AtomicU64, u64) {
     let in_mark = is_noted_in_mark(tag);
-    let word = if in_mark { mark.freed() } else { word };
+    let word = if in_mark { mark.freed(granule / 64 / SHARING) } else { word };
     let shift = if in_mark { BIT_SHIFT } else { 0 };
     (word, 1 << (in_register(granule >> shift) % 64))
 }
@@ -112,8 +110,9 @@ impl Page {
     /// What others freed of a page of that class, by window, and nobody collected.
     pub(super) fn freed_by_others(self, class: Class) -> Words {
         if is_in_mark(class) {
-            let word = self.mark().freed().load(Ordering::SeqCst);
-            return core::array::from_fn(|window| blocks_of(class, word, window));
+            let words: [u64; FREED_WORDS] =
+                core::array::from_fn(|number| self.mark().freed(number).load(Ordering::SeqCst));
+            return core::array::from_fn(|window| blocks_of(class, words[window / SHARING], window));
         }
         self.remote().each_ref().map(|word| word.load(Ordering::SeqCst))
     }
@@ -121,7 +120,7 @@ impl Page {
     /// The same of one window.
     pub(super) fn freed_in_window(self, class: Class, window: usize) -> u64 {
         if is_in_mark(class) {
-            let word = self.mark().freed().load(Ordering::Relaxed);
+            let word = self.mark().freed(window / SHARING).load(Ordering::Relaxed);
             return blocks_of(class, word, window);
         }
         self.remote()[window].load(Ordering::Relaxed)
@@ -131,11 +130,14 @@ impl Page {
     #[inline(always)]
     pub(super) fn take_freed(self, class: Class, mut each: impl FnMut(usize, u64)) {
         if is_in_mark(class) {
-            let mut word = remote::take(self.mark().freed());
-            while word != 0 {
-                let window = (word.trailing_zeros() / BITS) as usize;
-                each(window, blocks_of(class, word, window));
-                word &= !((GRANULES.len() as u64 - 1) << (BITS as usize * window));
+            for number in 0..FREED_WORDS {
+                let mut word = remote::take(self.mark().freed(number));
+                while word != 0 {
+                    let place = word.trailing_zeros() / BITS;
+                    let window = number * SHARING + place as usize;
+                    each(window, blocks_of(class, word, window));
+                    word &= !(BITS_OF_WINDOW << (BITS * place));
+                }
             }
             return;
         }

@@ -72,6 +72,9 @@ const FULL_BELOW: i32 = -256;
 /// Blocks of a span that begin in a page, at most.
 pub(super) const SPAN_BLOCKS: usize = 4;
 
+/// Words of a mark in which other threads note what they free.
+pub(super) const FREED_WORDS: usize = SPAN_BLOCKS - 2;
+
 /// Tag, summary and count of a heap page, and its links.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -80,9 +83,9 @@ pub(crate) struct Mark {
     state: AtomicU32,
     pub(crate) links: Links,
     /// Of a page of a span: the links of the third and fourth block that begin there. The first two have those
-    /// of lists, right before these. Of a page of a class with few blocks the first of these two is what others
-    /// freed there (see [`freed`](super::freed)).
-    more_links: [AtomicUsize; SPAN_BLOCKS - 2],
+    /// of lists, right before these. Of a page of blocks of 128 bytes or more: what others freed there (see
+    /// [`freed`](super::freed)).
+    more_links: [AtomicUsize; FREED_WORDS],
     /// The state at the last look for vacant OS pages, and when some were given back last; 0: never. See
     /// `vacancy`: written by who looks.
     looked: AtomicU32,
@@ -236,7 +239,7 @@ impl Mark {
     #[inline(always)]
     pub(super) fn begin_at_hand(&self, windows: u16) {
         // It may have been a page of a span.
-        self.freed().store(0, Ordering::Relaxed);
+        (0..FREED_WORDS).for_each(|number| self.freed(number).store(0, Ordering::Relaxed));
         self.change(|state| state & USED | (AT_HAND - LIVE) | u32::from(windows));
     }
 
@@ -290,10 +293,10 @@ impl Mark {
         }
     }
 
-    /// What others freed of a page of a class with few blocks.
+    /// What others freed of a page of blocks of 128 bytes or more: see [`freed`](super::freed).
     #[inline(always)]
-    pub(super) fn freed(&self) -> &AtomicU64 {
-        let link: &AtomicUsize = &self.more_links[0];
+    pub(super) fn freed(&self, number: usize) -> &AtomicU64 {
+        let link: &AtomicUsize = &self.more_links[number % FREED_WORDS];
         // SAFETY: as large, and aligned alike, as asserted above; the page has no links there.
         unsafe { &*core::ptr::from_ref(link).cast() }
     }
@@ -410,10 +413,11 @@ mod tests {
         assert_eq!(mark.add_free(3), 1);
         mark.set_free(8);
         assert_eq!((mark.free(), mark.live(), mark.listed(), mark.is_used()), (8, 0, 0, true));
-        // It was a page of a span, whose third block was kept before another one.
-        mark.span_link(2).store(usize::MAX, Ordering::Relaxed);
+        // It was a page of a span, whose third and fourth block were kept before others.
+        (2..4).for_each(|block| mark.span_link(block).store(usize::MAX, Ordering::Relaxed));
         mark.begin_at_hand(0);
-        assert_eq!(mark.freed().load(Ordering::Relaxed), 0, "nobody freed any of its blocks");
+        let noted = [0, 1].map(|number| mark.freed(number).load(Ordering::Relaxed));
+        assert_eq!(noted, [0, 0], "nobody freed any of its blocks");
         mark.leave_hand();
         mark.add_live(1);
         mark.set_free(8);

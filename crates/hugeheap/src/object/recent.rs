@@ -161,8 +161,9 @@ impl<S: Source> Own<S> {
             unsafe { (self.mark_of(number), &*self.vacant.add(number), &*self.remote.add(number)) };
         mark.remove_free(number % WINDOWS);
         let base = self.base + (number << (GRANULE_SHIFT + 6));
-        let window =
-            Window::new(word, freed::word(class, mark, remote), SHAPES[class].starts[number % WINDOWS], base);
+        let place = number % WINDOWS;
+        let freed = freed::word(class, place, mark, remote);
+        let window = Window::new(word, freed, SHAPES[class].starts[place], base);
         // From now on its free blocks are taken from there.
         self.bins[class].ring.forget_if(RECENT, |granule| granule / 64 == number as u32);
         mark.add_live(window.free().count_ones());

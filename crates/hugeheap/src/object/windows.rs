@@ -107,7 +107,7 @@ impl<S: Source> Own<S> {
             let remote = &*self.remote.add(number);
             self.bins.get_unchecked_mut(class).set_current(Window::new(
                 word,
-                freed::word(class, mark, remote),
+                freed::word(class, number % WINDOWS, mark, remote),
                 starts,
                 base,
             ));
@@ -127,7 +127,7 @@ impl<S: Source> Own<S> {
         }
         let base = page.address() + (window << (GRANULE_SHIFT + 6));
         page.mark().add_live((word.load(Ordering::Relaxed) & starts).count_ones());
-        Some(Window::new(word, freed::word(class, page.mark(), &page.remote()[window]), starts, base))
+        Some(Window::new(word, freed::word(class, window, page.mark(), &page.remote()[window]), starts, base))
     }
 
     /// Leaves the current window of a bin.
