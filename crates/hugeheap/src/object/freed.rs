@@ -13,9 +13,9 @@
 //! written.
 //!
 //! It was one word first, with a bit for each 256 bytes, and for blocks of more than 512 only. A queue between two
-//! threads takes 0.86 to 0.9 of the time since blocks of 256 and 512 bytes have their bits there, and 0.8 to 0.9 since
-//! those of 128 and 192 have (`bench/target/release/workloads-hugeheap xmalloc least=192 most=192 --threads 2`, the
-//! fastest of eleven by turns); of 2 KiB as long with two words as with one.
+//! threads takes 0.9 to 0.95 of the time since blocks of 256 and 512 bytes have their bits there, and about 0.9 since
+//! those of 128 and 192 have (`bench/target/release/workloads-hugeheap xmalloc least=192 most=192 --threads 2`, medians
+//! of 15 runs by turns); of 2 KiB as long with two words as with one.
 
 use super::class::{Class, GRANULE_SHIFT, SHAPES, SIZES, WINDOWS, small_class_of};
 use super::instructions::in_register;
