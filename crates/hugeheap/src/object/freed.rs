@@ -58,7 +58,7 @@ fn granules_of(word: u64, window: usize) -> u64 {
     // Bit n in byte n.
     const DIAGONAL: u64 = 0x8040_2010_0804_0201;
     let bits = word >> (BITS as usize * (window % SHARING)) & BITS_OF_WINDOW;
-    let spread = bits * EACH & DIAGONAL;
+    let spread = (bits * EACH) & DIAGONAL;
     // The highest bit of each byte that is not 0, and from that all of them.
     ((spread + 0x7f * EACH) >> 7 & EACH) * 0xff
 }
