@@ -6,7 +6,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::{NonNull, null_mut};
 use hugeheap::complain;
 use hugeheap::object::{
-    Mistake, ProcessHeap, space, thread_heap, thread_heap_from_start, thread_heap_to_free,
+    Mistake, ProcessHeap, Unfreed, space, thread_heap, thread_heap_from_start, thread_heap_to_free,
 };
 use hugeheap::runtime::runtime;
 use hugeheap_constructor::note_passed_on;
@@ -141,13 +141,50 @@ unsafe extern "C" fn free(block: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_far(block: *mut c_void) {
     let Some(address) = NonNull::new(block.cast::<u8>()) else { return };
-    let freed = match heap_at_hand() {
+    if let Some(mut heap) = heap_at_hand() {
         // Not tried near again: for a block that is another thread's that was 20 instructions.
         // SAFETY: the caller gives the block up, by the contract of free. That it is one is checked.
-        Some(mut heap) => unsafe { heap.free_far(block as usize) },
+        if let Err(unfreed) = unsafe { heap.free_pending(block as usize) } {
+            // SAFETY: as above.
+            unsafe { free_rest(address, unfreed) }
+        }
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { free_first(address) }
+}
+
+/// The first call of a thread.
+///
+/// # Safety
+/// As for `free`.
+#[cold]
+#[inline(never)]
+unsafe fn free_first(address: NonNull<u8>) {
+    // SAFETY: by the contract.
+    unsafe { after_free(free_without(address), address) }
+}
+
+/// Apart: it saves registers, which nearly no free of another thread's block needs.
+///
+/// # Safety
+/// As for `free`.
+#[inline(never)]
+unsafe fn free_rest(address: NonNull<u8>, unfreed: Unfreed) {
+    let freed = match heap_at_hand() {
+        // SAFETY: by the contract.
+        Some(mut heap) => unsafe { heap.free_rest(address.as_ptr() as usize, unfreed) },
         // SAFETY: as above.
         None => unsafe { free_without(address) },
     };
+    // SAFETY: as above.
+    unsafe { after_free(freed, address) }
+}
+
+/// # Safety
+/// As for `free`.
+unsafe fn after_free(freed: Result<(), Mistake>, address: NonNull<u8>) {
+    let block = address.as_ptr().cast();
     match freed {
         Ok(()) => {}
         // SAFETY: as above; it is the C library's.

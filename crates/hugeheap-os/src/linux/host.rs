@@ -176,6 +176,19 @@ mod tests {
         }
     }
 
+    /// A host may have been slow to interrupt; half a second is no interrupt at all.
+    #[test]
+    fn what_the_timer_noted_is_a_little_before_what_the_clock_says() {
+        for _ in 0..100 {
+            let (before, noted, after) = (now(), recently(), now());
+            assert!(
+                noted <= after && before < noted + Duration::from_millis(500),
+                "{before:?} {noted:?} {after:?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn the_clock_does_not_go_back() {
         let first = now();

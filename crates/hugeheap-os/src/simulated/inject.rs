@@ -187,6 +187,16 @@ mod tests {
     }
 
     #[test]
+    fn the_timer_notes_every_fourth_millisecond() {
+        let mut clock = Clock::new();
+        let noted = [0, 3, 4, 11, 12].map(|now| {
+            clock.now = Duration::from_millis(now) + Duration::from_nanos(1);
+            clock.noted().as_millis()
+        });
+        assert_eq!(noted, [0, 0, 4, 8, 12]);
+    }
+
+    #[test]
     fn calls_that_cannot_fail_do_not() {
         let mut injector = Injector::new();
         injector.next(Call::Now, libc::EINVAL, 1);

@@ -232,6 +232,33 @@ mod tests {
         }
     }
 
+    /// The timer notes every fourth millisecond, which is enough for what is in use: an arena that becomes empty is
+    /// offered to the kernel a millisecond later.
+    #[test]
+    fn when_an_arena_became_empty_is_known_exactly() {
+        const STEP: u64 = 1_100_000;
+        for single in [false, true] {
+            let mut world = World::new(Policy::Thp, Config::default());
+            let runs: Vec<_> = (0..HEAP_PAGES / 2).map(|_| world.take(if single { 1 } else { 2 })).collect();
+            let changed = |world: &World| {
+                let id = world.heap.table.find(runs[0]).expect("an arena");
+                world.heap.arena(id).changed_at
+            };
+            let (few, rest) = runs.split_at(10);
+            for (part, exactly) in [(few, false), (rest, true)] {
+                world.kernel.advance(Duration::from_nanos(STEP));
+                if single {
+                    assert_eq!(world.heap.free_pages(part), Ok(()));
+                } else {
+                    assert_eq!(world.heap.free_runs(part), Ok(()));
+                }
+                let now = world.heap.now();
+                assert_eq!(changed(&world) == now, exactly, "single: {single}");
+                assert!(changed(&world) <= now && now - changed(&world) < 4_000_000);
+            }
+        }
+    }
+
     #[test]
     fn a_batch_has_runs_of_one_page_only() {
         let mut world = World::new(Policy::Thp, Config::default());

@@ -236,27 +236,61 @@ impl<S: Source> Heap<S> {
     #[inline(always)]
     pub unsafe fn free_far(&mut self, address: usize) -> Result<(), Mistake> {
         // SAFETY: by the contract above.
-        unsafe { Self::free_away(address, self.core) }
+        match unsafe { self.free_pending(address) } {
+            Ok(()) => Ok(()),
+            // SAFETY: as above.
+            Err(unfreed) => unsafe { self.free_rest(address, unfreed) },
+        }
     }
 
-    /// What is in a page that is pending comes first: with runs and all else of this heap tried before it, such
-    /// a free took twice the instructions.
+    /// The first half of [`free_far`](Self::free_far): what is in a page in which other threads freed before, which is
+    /// nearly all that another thread took. With runs and all else of this heap tried before it, such a free took
+    /// twice the instructions.
+    ///
+    /// Its answer is in registers. With the result of all, which is written where the caller says, it was fifteen
+    /// instructions more: for that, and for what the caller then had to save.
+    ///
+    /// # Errors
+    /// What is to be given to [`free_rest`](Self::free_rest). Nothing is changed.
     ///
     /// # Safety
     /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_pending(&mut self, address: usize) -> Result<(), Unfreed> {
+        // SAFETY: by the contract above.
+        unsafe { Self::free_away(address, self.core) }
+    }
+
+    /// The second half of [`free_far`](Self::free_far), where the first one refused.
+    ///
+    /// # Errors
+    /// As for [`free_far`](Self::free_far).
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    #[inline(always)]
+    pub unsafe fn free_rest(&mut self, address: usize, unfreed: Unfreed) -> Result<(), Mistake> {
+        // SAFETY: by the contract above.
+        unsafe { Self::free_farthest(address, self.core, unfreed) }
+    }
+
+    /// # Safety
+    /// As for [`free`](Self::free).
     #[inline(never)]
-    unsafe fn free_away(address: usize, core: NonNull<Core<S>>) -> Result<(), Mistake> {
+    unsafe fn free_away(address: usize, core: NonNull<Core<S>>) -> Result<(), Unfreed> {
         // SAFETY: by the contract above.
         match unsafe { Self::free_in_pending(core, address, is_block_elsewhere) } {
             InPending::Freed => Ok(()),
-            // SAFETY: as above.
-            InPending::Refused => unsafe { Self::free_farthest(address, core) },
-            InPending::Announce(tag) => {
-                Self::announce_freed(address, tag, core);
-                Ok(())
-            }
-            InPending::Twice(class) => Err(Mistake::TwoThreads { bytes: SHAPES[class].bytes as usize }),
+            InPending::Refused => Err(Unfreed(Why::Refused)),
+            InPending::Announce(tag) => Self::announce_away(address, tag, core),
+            InPending::Twice(class) => Err(Unfreed(Why::Twice(class))),
         }
+    }
+
+    #[inline(never)]
+    fn announce_away(address: usize, tag: u32, core: NonNull<Core<S>>) -> Result<(), Unfreed> {
+        Self::announce_freed(address, tag, core);
+        Ok(())
     }
 
     /// What is in no page that is pending.
@@ -264,7 +298,10 @@ impl<S: Source> Heap<S> {
     /// # Safety
     /// As for [`free`](Self::free).
     #[inline(never)]
-    unsafe fn free_farthest(address: usize, core: NonNull<Core<S>>) -> Result<(), Mistake> {
+    unsafe fn free_farthest(address: usize, core: NonNull<Core<S>>, unfreed: Unfreed) -> Result<(), Mistake> {
+        if let Why::Twice(class) = unfreed.0 {
+            return Err(Mistake::TwoThreads { bytes: SHAPES[class].bytes as usize });
+        }
         // SAFETY: by the contract above.
         if unsafe { Self::free_of_own(core, address) } {
             return Ok(());
@@ -317,6 +354,18 @@ fn is_block_elsewhere<S: Source>(_: &Own<S>, way: u32) -> bool {
 fn free_twice(address: NonNull<u8>, class: Class) -> ! {
     let bytes = SHAPES[class].bytes as usize;
     mistake::abort("free", address.as_ptr() as usize, Mistake::TwoThreads { bytes })
+}
+
+/// What [`Heap::free_pending`] did not free.
+#[derive(Debug)]
+pub struct Unfreed(Why);
+
+#[derive(Debug)]
+enum Why {
+    /// It is in no page that is pending, or no live block begins there.
+    Refused,
+    /// Another thread freed it before, a block of that class.
+    Twice(Class),
 }
 
 /// What came of freeing a block in its page's bitmap. Told and not done there, so that a fast path can end in it.

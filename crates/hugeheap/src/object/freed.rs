@@ -94,8 +94,9 @@ pub(super) fn place<'a>(
 ) -> (&'a AtomicU64, u64) {
     let in_mark = is_noted_in_mark(tag);
     let word = if in_mark { mark.freed(granule / 64 / SHARING) } else { word };
-    let shift = if in_mark { BIT_SHIFT } else { 0 };
-    (word, 1 << (in_register(granule >> shift) % 64))
+    // All ones if it is; the compiler makes a branch of a choice between two numbers.
+    let all = in_register(0usize.wrapping_sub(usize::from(in_mark)));
+    (word, 1 << (in_register(granule >> (all & BIT_SHIFT as usize)) % 64))
 }
 
 /// Which granules of the first window of a page with that tag have no live block: `vacant` is its word in the bitmap
@@ -104,6 +105,14 @@ pub(super) fn place<'a>(
 pub(super) fn gone_of_first_window(tag: u32, vacant: u64, freed: &AtomicU64) -> u64 {
     let freed = freed.load(Ordering::Relaxed);
     vacant | if is_noted_in_mark(tag) { granules_of(freed, 0) } else { freed }
+}
+
+/// Whether that may be all of the first window; for certain where what others freed is noted in the bitmap. Where it is
+/// noted in a mark that would take more registers than a free has: the way that [asks for
+/// certain](gone_of_first_window) is taken for the few blocks of a page that begin there, one of eight or fewer.
+#[inline(always)]
+pub(super) fn may_be_all_of_first_window(tag: u32, vacant: u64, freed: &AtomicU64) -> bool {
+    is_noted_in_mark(tag) || vacant | freed.load(Ordering::Relaxed) == u64::MAX
 }
 
 impl Page {

@@ -182,6 +182,7 @@ mod atomic {
 #[cfg(feature = "allocator-api2")]
 pub use allocator::LocalHeap;
 pub use class::{CLASSES, MAX_BINNED, MAX_BLOCK, MAX_SMALL, SIZES};
+pub use free::Unfreed;
 pub use global::{
     GlobalHeap, ProcessHeap, space, thread_heap, thread_heap_at_hand, thread_heap_from_start,
     thread_heap_to_free,

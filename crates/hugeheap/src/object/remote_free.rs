@@ -97,9 +97,9 @@ impl<S: Source> Heap<S> {
         if !remote::free(freed, bit) {
             return InPending::Twice(tag::class(again()));
         }
-        let gone = || freed::gone_of_first_window(again(), vacant.load(Ordering::Relaxed), freed);
-        let whole = is_in_first_window(address) && gone() == u64::MAX;
-        if whole || !remote::is_still_pending(&mark.tag, tag) {
+        let may_be_all = || freed::may_be_all_of_first_window(again(), vacant.load(Ordering::Relaxed), freed);
+        let look = is_in_first_window(address) && may_be_all();
+        if look || !remote::is_still_pending(&mark.tag, tag) {
             InPending::Announce(tag)
         } else {
             InPending::Freed

@@ -88,8 +88,8 @@ impl Window {
 
     /// Puts the block of a granule back, for a caller that has not looked at the page's tag; says no when none
     /// is live there, or another thread freed it and the owner has not collected that yet. `in_mark`: what others freed
-    /// is noted [in the mark](super::freed). Then it says no where they freed any block of this half of the page: the bit of
-    /// this one is a shift away, and collecting them all is the next thing to do anyway.
+    /// is noted [in the mark](super::freed). Then it says no where they freed any block of this half of the page: the
+    /// bit of this one is a shift away, and collecting them all is the next thing to do anyway.
     #[inline(always)]
     pub(crate) fn put(&self, granule: usize, in_mark: bool) -> bool {
         let vacant = self.word().load(Ordering::Relaxed);
