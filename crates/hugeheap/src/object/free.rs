@@ -287,6 +287,7 @@ impl<S: Source> Heap<S> {
         }
     }
 
+    /// Apart, with the answer: as the last thing called it has the fast path save no registers.
     #[inline(never)]
     fn announce_away(address: usize, tag: u32, core: NonNull<Core<S>>) -> Result<(), Unfreed> {
         Self::announce_freed(address, tag, core);

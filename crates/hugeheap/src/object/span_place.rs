@@ -99,10 +99,11 @@ fn block_behind(behind: usize, length: Length) -> usize {
 }
 
 impl SpanPlace {
-    /// The place of a block of a length that begins in a page.
+    /// The place of a block of a length that begins in a page. Who walks while its owner goes on may have found a page
+    /// that is of something else by now: then it is one of that mark, whichever.
     #[inline(always)]
     pub(super) fn of_block(mark: &'static Mark, address: usize, length: Length) -> Self {
-        let behind = address % HEAP_PAGE_BYTES - SpanPage::of(mark).first();
+        let behind = (address % HEAP_PAGE_BYTES).wrapping_sub(SpanPage::of(mark).first());
         Self { mark, block: block_behind(behind, length) }
     }
 
@@ -145,4 +146,33 @@ impl SpanPlace {
 #[inline(always)]
 pub(super) fn is_of_length(mark: &Mark, bytes: usize) -> bool {
     SpanPage::of(mark).length().is_some_and(|length| fits_span(bytes, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::space;
+    use super::*;
+
+    /// A walk beside two threads that handed blocks to each other ended with an overflow, in a build that looks for
+    /// those.
+    #[test]
+    fn a_page_that_is_of_something_else_by_now_has_places_too() {
+        let space = space();
+        let mut pages = [0];
+        assert_eq!(space.take_pages(&mut pages, 0), 1, "memory");
+        let page = space.page(pages[0]).expect("just taken");
+        // Its first block begins behind that of which the place is asked for.
+        for free in [1, 127, u16::MAX] {
+            page.mark().set_free(free);
+            for length in LONGEST..LONGEST + SPANS {
+                let place = SpanPlace::of_block(page.mark(), page.address(), length);
+                let links = core::array::from_fn::<_, 4, _>(|block| {
+                    core::ptr::from_ref(page.mark().span_link(block))
+                });
+                assert!(links.contains(&core::ptr::from_ref(place.link())), "{length}: {free}");
+                assert!(!place.is_idle());
+            }
+        }
+        page.mark().set_free(0);
+    }
 }

@@ -304,6 +304,30 @@ mod tests {
         page.leave();
     }
 
+    /// The range began anew as a point, and was written step by step until it was what it had been.
+    #[test]
+    fn a_range_is_remembered_for_two_periods() {
+        let page = wanted();
+        for live in [10 * STEP, 20 * STEP] {
+            write(&page, 1, live, true);
+        }
+        let period = |live: u64| {
+            for _ in 1..EVENTS {
+                assert_eq!(page.due(1, live, false), Due::Nothing);
+            }
+            assert_ne!(page.due(1, live, false), Due::Nothing, "many events");
+            write(&page, 1, live, true);
+        };
+        period(20 * STEP);
+        assert_eq!(page.due(1, 10 * STEP, false), Due::Nothing, "it was there in the period before");
+        assert_ne!(page.due(1, 22 * STEP, false), Due::Nothing, "and there it was not");
+        write(&page, 1, 20 * STEP, true);
+        period(20 * STEP);
+        period(20 * STEP);
+        assert_ne!(page.due(1, 10 * STEP, false), Due::Nothing, "that is long ago");
+        page.leave();
+    }
+
     #[test]
     fn walks_are_as_rare_as_the_heap_is_large() {
         let page = wanted();

@@ -3,6 +3,7 @@
 use super::super::class::{GRANULE_SHIFT, class_of};
 use super::super::freed;
 use super::super::heap::Place;
+use super::super::recent::MANY;
 use super::hardened::child;
 use super::*;
 use core::sync::atomic::Ordering;
@@ -287,8 +288,10 @@ fn freed_by_another_thread_and_then_by_the_owner_in_its_open_window_by_its_size(
         let said = ended(test, (bytes, 0), |bytes, _| {
             let (space, mut heap) = heap();
             let mut other = space.acquire().expect("memory");
-            // The only one of its class: of whichever that is, it is taken out of a window.
+            // The only ones of their class: of whichever that is, they are taken out of a window. Not the first one, if
+            // there is another: its bit is the same wherever it is noted.
             let block = heap.take(bytes);
+            let block = if bytes <= MANY { heap.take(bytes) } else { block };
             assert!(heap.own().bins[class_of(bytes)].current.is_open());
             other.give(block).expect("live");
             // SAFETY: it is not live, which is found out.

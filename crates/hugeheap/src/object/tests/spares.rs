@@ -94,8 +94,9 @@ fn who_waits_keeps_nothing_and_few_afterwards() {
 #[test]
 fn a_look_is_due_where_more_may_be_kept_than_at_first() {
     let (space, mut heap) = heap();
-    for (batches, due) in [(1, false), (1, true)] {
-        (0..batches).for_each(|_| batch(&mut heap, 60, 64));
+    // It gives some away with the first one, and comes for them again with the second.
+    for due in [false, true] {
+        batch(&mut heap, 60, 64);
         assert_eq!(space.source().arenas.lock().has_look_ahead(), due);
     }
     assert!(space.collect_for_idle(true), "it did something");
@@ -103,6 +104,24 @@ fn a_look_is_due_where_more_may_be_kept_than_at_first() {
     assert!(space.collect_for_idle(true), "and does");
     assert!(!space.collect_for_idle(true));
     kept_at_most(space, 0, 1);
+    heap.check_empty();
+}
+
+/// It has none for the moment, or is just changing its lists: that is no reason never to come again.
+#[test]
+fn who_may_keep_many_is_looked_at_again_also_when_nothing_can_be_had_of_it() {
+    let (space, mut heap) = heap();
+    (0..2).for_each(|_| batch(&mut heap, 60, 64));
+    let mut blocks = Vec::new();
+    while heap.own().spare_count > 0 {
+        blocks.push(heap.take(64));
+    }
+    assert!(space.collect_for_idle(true), "it did something");
+    let busy = heap.busy();
+    assert!(space.collect_for_idle(true), "it is busy");
+    drop(busy);
+    assert!(!space.collect_for_idle(true));
+    heap.give_all(blocks);
     heap.check_empty();
 }
 
