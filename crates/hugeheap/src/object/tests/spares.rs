@@ -55,6 +55,16 @@ fn who_comes_again_for_what_it_gave_away_keeps_it_the_next_time() {
     }
 }
 
+/// That it gave some away counts once, and not each time it takes some.
+#[test]
+fn who_only_grows_afterwards_keeps_little_more() {
+    let (space, mut heap) = heap();
+    batch(&mut heap, 100, 64);
+    batch(&mut heap, 300, 64);
+    kept_at_most(space, usize::from(FIRST_MOST) + 16, 1);
+    heap.check_empty();
+}
+
 #[test]
 fn no_heap_keeps_more_than_two_mebibytes() {
     let (space, mut heap) = heap();
