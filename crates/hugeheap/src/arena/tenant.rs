@@ -74,8 +74,14 @@ const GROWTH: u64 = 64;
 const LATE: u64 = 4;
 
 /// Live bytes from which on anything is looked at: with less there is little to be had, and a small program is
-/// spared a thread.
+/// spared a thread. It costs 0.2 ms, a tenth of what a program of a few milliseconds takes, and one whose only
+/// thread locks and unlocks all the time a seventh (docs/mechanisms/maintenance-thread.md, "Without the thread").
 const WORTH: u64 = 4 * ARENA_BYTES as u64;
+
+/// The same in a program that has threads of its own, which has paid for both: a quarter of an arena. `batches
+/// --threads 2` idled with 2.7 MiB of anonymous memory, of which 0.4 lived, and `larson` with 1.2, now 0.5
+/// (`bench/target/release/workloads-hugeheap larson --mode memory --idle 4`).
+const WORTH_WITH_THREADS: u64 = ARENA_BYTES as u64 / 4;
 
 /// Freed bytes that make a look worth it: 16 heap pages, and a part in so many of what lives. A heap of blocks
 /// of 16 to 512 bytes that loses nine of ten at random frees one page in 200, and a fifth of its OS pages is
@@ -155,6 +161,8 @@ pub(super) struct Looks {
     taken: u64,
     /// Whether the host merges equal pages, as it was seen last.
     merges: Option<bool>,
+    /// The program has more than one thread, or had.
+    threads: bool,
     /// A tenant keeps more runs than before: it is looked at whatever lives.
     pub(super) kept: bool,
     /// When the next one is due, in nanoseconds of the system's clock; `u64::MAX`: not before something happens.
@@ -199,6 +207,7 @@ impl Looks {
         tenant: false,
         freed: 0,
         taken: 0,
+        threads: false,
         kept: false,
         merges: None,
         due: u64::MAX,
@@ -236,7 +245,8 @@ impl Looks {
     fn has_news(&self, live: u64) -> bool {
         let enough = (live / NEWS_PART).max(NEWS);
         let changed = self.freed >= enough || self.arenas > 0 && self.taken >= ARENA_BYTES as u64;
-        self.tenant && (self.kept || live >= WORTH && changed)
+        let worth = if self.threads { WORTH_WITH_THREADS } else { WORTH };
+        self.tenant && (self.kept || live >= worth && changed)
     }
 }
 
@@ -307,6 +317,11 @@ impl<O: Os> Arenas<O> {
     /// So many heap pages of a tenant are used in part only.
     pub(crate) fn became_partial(&mut self, pages: u64) {
         self.looks.freed(pages * HEAP_PAGE_BYTES as u64);
+    }
+
+    /// The program has more than one thread: less has to live for a look.
+    pub(crate) fn has_threads(&mut self) {
+        self.looks.threads = true;
     }
 
     /// A tenant keeps more page runs that nobody uses than before.

@@ -175,6 +175,9 @@ impl<S: Source> Space<S> {
     /// an owner. A heap that was acquired by hand may be the forking thread's: it stays as it is.
     pub(super) fn acquire_for_thread(&'static self) -> Option<Heap<S>> {
         let mut heap = self.acquire_as(self.source().hardened(), THREAD)?;
+        if heap.number() > 1 {
+            self.source().with(|arenas| arenas.has_threads());
+        }
         heap.group();
         Some(heap)
     }

@@ -152,3 +152,22 @@ fn a_block_of_a_waiting_heap_is_freed_once() {
     assert_eq!(adopted.take(64), block, "and is had again");
     adopted.verify().expect("sound");
 }
+
+/// A small program is spared the maintenance thread, unless it has threads of its own. Who has heaps by hand has
+/// none of either.
+#[test]
+fn with_a_second_thread_a_small_heap_is_looked_at() {
+    for by_hand in [false, true] {
+        let space = space();
+        let acquire = || if by_hand { space.acquire() } else { space.acquire_for_thread() }.expect("memory");
+        let is_due = || space.source().arenas.lock().has_look_ahead();
+        let mut first = acquire();
+        let blocks = first.take_many(60 * 16, 1024);
+        assert!(!is_due(), "a small heap of one thread");
+        let mut second = acquire();
+        second.take(64);
+        assert_eq!(is_due(), !by_hand);
+        first.give_all(blocks);
+        core::mem::forget((first, second));
+    }
+}
