@@ -458,6 +458,7 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         ("same.py", [command, "1", "3", "--", "true"]),
         ("placement.py", ["--copies", "2", "--runs", "2", "--", shutil.copy("/bin/true", tmp_path)]),
         ("record.py", [command, "1", "1"]),
+        ("programs.py", ["--hugeheap", command, "--runs", "1", "--scale", "0.02", "--against", ""]),
     ):
         ran = subprocess.run(
             ["python3", directory / script, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -465,9 +466,11 @@ def test_scripts_of_the_measurements_run(tmp_path, command):
         assert ran.returncode == 0, ran.stderr
         if script == "stranded.py":
             assert "contents intact: True" in ran.stdout
+        if script == "programs.py":
+            assert "level malloc" in ran.stdout and "\npython " in ran.stdout
     assert {path.name for path in directory.glob("*.py")} == {
         "ahead.py", "blocks.py", "buffers.py", "calls.py", "common.py", "cycle.py", "cyclic.py", "drop.py", "limited.py", "merged.py", "metadata.py", "neighbours.py", "partly.py",
-        "placement.py", "queues.py", "record.py", "retouch.py", "rounding.py", "rows.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "text.py", "vacant.py",
+        "placement.py", "programs.py", "queues.py", "record.py", "retouch.py", "rounding.py", "rows.py", "same.py", "startup.py", "stranded.py", "tables.py", "tails.py", "text.py", "vacant.py",
     }  # fmt: skip
 
 
