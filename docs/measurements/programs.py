@@ -149,9 +149,10 @@ def chosen(option, names, text):
 
 
 def compare(name, allocators, command, environment, text):
-    """Runs a program on all allocators by turns and prints a line."""
+    """Runs a program on all allocators by turns, prints a line, and returns the medians relative to stock's."""
     if shutil.which(command[0]) is None:
-        return print(f"{name:8} {command[0]} is not installed")
+        print(f"{name:8} {command[0]} is not installed")
+        return None
     found = {allocator: [] for allocator in allocators}
     expected = None
     for _ in range(options.runs):
@@ -163,7 +164,7 @@ def compare(name, allocators, command, environment, text):
             expected = printed if expected is None else expected
             if allocator in ("stock", "level malloc") and (printed != expected or isinstance(printed, str)):
                 sys.exit(f"{name} on {allocator}: {printed!r}, and on stock {expected!r}")
-    cells = []
+    cells, medians = [], {}
     base = statistics.median(seconds for seconds, *_ in found["stock"])
     for allocator in allocators:
         failed = [printed for seconds, _, printed in found[allocator] if seconds is None]
@@ -173,8 +174,10 @@ def compare(name, allocators, command, environment, text):
         ratios = sorted(seconds / base for seconds, *_ in found[allocator])
         spread = f"({ratios[0]:.2f}–{ratios[-1]:.2f})"
         peak = statistics.median(peak for _, peak, _ in found[allocator])
-        cells.append(f"{statistics.median(ratios):.2f} {spread} {peak:4.0f}".rjust(22))
-    return print(f"{name:8} {base:7.3f} s {''.join(cells)}", flush=True)
+        medians[allocator] = statistics.median(ratios)
+        cells.append(f"{medians[allocator]:.2f} {spread} {peak:4.0f}".rjust(22))
+    print(f"{name:8} {base:7.3f} s {''.join(cells)}", flush=True)
+    return medians
 
 
 if options.runs < 1 or options.scale <= 0:
@@ -191,5 +194,8 @@ with tempfile.TemporaryDirectory() as directory:
     named = chosen("--programs", table, options.programs)
     print(f"Processor time, median of {options.runs} relative to stock's median, least and most; peak RSS in MiB")
     print(f"{'':8} {'stock':>9} {''.join(name.rjust(22) for name in allocators)}")
-    for name in named:
-        compare(name, allocators, *table[name])
+    ratios = [compare(name, allocators, *table[name]) for name in named]
+on_all = [found for found in ratios if found and len(found) == len(allocators)]
+if on_all:
+    means = [statistics.geometric_mean(found[allocator] for found in on_all) for allocator in allocators]
+    print(f"geometric mean of {len(on_all):2}{''.join(f'{mean:.2f}'.ljust(18).rjust(22) for mean in means)}")

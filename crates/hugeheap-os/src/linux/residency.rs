@@ -33,10 +33,23 @@ mod tests {
                 ((part(2).start + index * page) as *mut u8).write_volatile(1);
             }
         }
-        let by_text = smaps::residency(memory).unwrap();
-        match pagemap::scan(memory) {
-            Ok(scanned) => assert_eq!(by_text, scanned),
-            Err(error) => assert_eq!(error.code, libc::ENOTTY),
+        // All of a huge page, or only what was touched of it: the last OS page tells which.
+        let last = AddressRange::new(part(1).start - page, page);
+        loop {
+            let by_text = smaps::residency(memory).unwrap();
+            let scanned = pagemap::scan(memory);
+            let whole = [OS.is_resident(part(0)), OS.is_resident(last)];
+            // The kernel may make a huge page of it meanwhile: that was seen where this thread waited for a
+            // processor between two of these questions.
+            if smaps::residency(memory).unwrap() != by_text {
+                continue;
+            }
+            match scanned {
+                Ok(scanned) => assert_eq!(by_text, scanned),
+                Err(error) => assert_eq!(error.code, libc::ENOTTY),
+            }
+            assert_eq!(whole, [Ok(by_text.thp == HUGE as u64); 2]);
+            break;
         }
         assert_eq!(
             smaps::residency(AddressRange::new(part(2).start, 4 * page)).unwrap().resident,
@@ -49,10 +62,6 @@ mod tests {
             let range = AddressRange::new(part(2).start + first * page, pages * page);
             assert_eq!(OS.is_resident(range), Ok(resident), "{pages} from {first}");
         }
-        // All of a huge page, or only what was touched of it: the last OS page tells which.
-        let last = AddressRange::new(part(1).start - page, page);
-        let huge = by_text.thp == HUGE as u64;
-        assert_eq!([OS.is_resident(part(0)), OS.is_resident(last)], [Ok(huge); 2]);
         // SAFETY: as above.
         unsafe { OS.populate(part(0)).unwrap() };
         // More of it than one batch.
