@@ -39,8 +39,8 @@ mod tests {
             let by_text = smaps::residency(memory).unwrap();
             let scanned = pagemap::scan(memory);
             let whole = [OS.is_resident(part(0)), OS.is_resident(last)];
-            // The kernel may make a huge page of it meanwhile: that was seen where this thread waited for a
-            // processor between two of these questions.
+            // The kernel may make a huge page of it meanwhile. Once both readings had none, on a busy machine, and
+            // all of it was resident a moment later.
             if smaps::residency(memory).unwrap() != by_text {
                 continue;
             }

@@ -320,7 +320,7 @@ impl<O: Os> Arenas<O> {
     }
 
     /// The program has more than one thread: less has to live for a look.
-    pub(crate) fn has_threads(&mut self) {
+    pub(crate) fn gained_threads(&mut self) {
         self.looks.threads = true;
     }
 

@@ -176,7 +176,7 @@ impl<S: Source> Space<S> {
     pub(super) fn acquire_for_thread(&'static self) -> Option<Heap<S>> {
         let mut heap = self.acquire_as(self.source().hardened(), THREAD)?;
         if heap.number() > 1 {
-            self.source().with(|arenas| arenas.has_threads());
+            self.source().with(|arenas| arenas.gained_threads());
         }
         heap.group();
         Some(heap)

@@ -354,7 +354,7 @@ fn a_small_heap_of_a_program_with_threads_is_looked_at() {
         let mut world = World::new(Policy::Thp, Config::default());
         world.heap.looks.tenant = true;
         if threads {
-            world.heap.has_threads();
+            world.heap.gained_threads();
         }
         let pages: Vec<_> = (0..pages).map(|_| world.take(1)).collect();
         world.heap.free_pages(&pages[..20]).expect("live");
