@@ -1,7 +1,16 @@
-//! A directory that plays /proc and /sys in the unit tests of the facts.
+//! What the unit tests on the running kernel share: a directory that plays /proc and /sys, and who runs alone.
 
 use super::read::Root;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held by a test that forks, and by one that says which memory is on huge pages: a fork that comes between the
+/// first touch of a huge page and the next write to it leaves this process with 512 OS pages instead.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // Another test's failure is its own.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A temporary root, removed when dropped.
 pub(super) struct FakeRoot(tempfile::TempDir);

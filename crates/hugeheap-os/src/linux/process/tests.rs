@@ -1,5 +1,6 @@
 //! The real kernel: this process as its own target.
 
+use super::super::testing;
 use super::*;
 use crate::process::PageKind;
 use crate::{Backing, Pages};
@@ -17,6 +18,7 @@ fn fill(range: AddressRange) {
 
 #[test]
 fn the_ways_to_read_page_tables_agree() {
+    let _alone = testing::alone();
     let memory = OS.reserve(4 * HUGE, HUGE).unwrap();
     let part = AddressRange::new(memory.start, 2 * HUGE);
     // SAFETY: the test owns the memory.
@@ -49,6 +51,7 @@ fn the_ways_to_read_page_tables_agree() {
 
 #[test]
 fn without_physical_pages_a_unit_in_part_resident_counts() {
+    let _alone = testing::alone();
     let memory = OS.reserve(3 * HUGE, HUGE).unwrap();
     // SAFETY: the test owns the memory.
     unsafe { OS.map(memory, Backing::Base).unwrap() };
@@ -99,6 +102,7 @@ fn beheadable() -> (u32, std::os::fd::OwnedFd) {
 #[test]
 fn a_process_without_its_main_thread_is_told_from_one_that_has_ended() {
     use std::io::Write;
+    let _alone = testing::alone();
     let memory = OS.reserve(2 * HUGE, HUGE).unwrap();
     // SAFETY: the test owns the memory, and its child the copy.
     unsafe { OS.map(memory, Backing::Plain).unwrap() };
